@@ -1,0 +1,1 @@
+"""Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
