@@ -1,1 +1,22 @@
 """Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
+
+from . import algorithms, clocks, data, models, participation
+from .base import (
+    Clock,
+    ClientOutput,
+    ClientTimes,
+    Cohort,
+    Examples,
+    FederatedAlgorithm,
+    Method,
+    ParticipationPolicy,
+    Phase,
+    RoundContext,
+    RoundInfo,
+    Uncharged,
+    named_key,
+)
+from .engine.simulate import simulate, simulate_seeds
+from .history import History
+
+__version__ = "0.1.0"

@@ -2,15 +2,15 @@
 
 A simulation puts together parts that never know each other:
 
-* a `FederatedAlgorithm` says what clients and server compute. Its client functions are written for ONE client: no client
-  axis, no mask, no time. Only the engine vmaps them, averages their messages and keeps their states.
+* a `FederatedAlgorithm` says what clients and server compute. Its client functions are written for ONE client: no
+  client axis, no mask, no time. Only the engine vmaps them, averages their messages and keeps their states.
 * a `ParticipationPolicy` says who takes part, looking only at how fast the clients are.
 * a `Clock` says how long a unit of local work takes each client.
 * the data answers `train_client(id)`, `test_client(id)` and `score(predict, test)`.
 
 All of them are pure functions on arrays in a NamedTuple. Behaviour is closed over, arrays are arguments; whatever is
-random takes a key, and keys are derived from what they are for (stream, round, client id, purpose), never from the order
-of calls. So two methods that do equal work draw equal batches, and every method meets the same stragglers.
+random takes a key, and keys are derived from what they are for (stream, round, client id, purpose), never from the
+order of calls. So two methods that do equal work draw equal batches, and every method meets the same stragglers.
 
 A `Method` is an algorithm together with a policy: SRPFL is `fedrep` with `doubling`.
 """
@@ -189,10 +189,21 @@ class FederatedSource(Protocol):
     """
 
     @property
-    def num_clients(self) -> int: ...
-    def train_client(self, client_id: Array) -> ClientData: ...
-    def test_client(self, client_id: Array) -> ClientData: ...
-    def score(self, predict: Predict, test: ClientData) -> tuple[Array, Array]: ...
+    def num_clients(self) -> int:
+        """How many clients there are in all."""
+        ...
+
+    def train_client(self, client_id: Array) -> ClientData:
+        """What one client trains on."""
+        ...
+
+    def test_client(self, client_id: Array) -> ClientData:
+        """What one client is judged on."""
+        ...
+
+    def score(self, predict: Predict, test: ClientData) -> tuple[Array, Array]:
+        """Sum of scores, number of scores."""
+        ...
 
 
 class Examples(NamedTuple):

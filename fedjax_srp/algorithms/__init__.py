@@ -1,0 +1,8 @@
+"""Federated algorithms: one file each, what clients and server compute and nothing else."""
+
+from ._local import sgd
+from .fedavg import fedavg
+from .fedrep import fedrep
+from .lg_fedavg import lg_fedavg
+
+__all__ = ["fedavg", "fedrep", "lg_fedavg", "sgd"]

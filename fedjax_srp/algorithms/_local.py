@@ -1,0 +1,214 @@
+"""Local training, shared by every algorithm that trains on examples: what a client does between two messages.
+
+Everything here is written for one client. Two things follow from the fact that the engine will vmap it:
+
+* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
+  program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
+* large models are trained one client after the other (`sequential`), because on a CPU a client's weights then stay in the
+  cache, while small ones (heads) are trained as a batch, because there the overhead of each operation rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..base import Array, Examples, Key, PyTree, named_key
+from ..loops import batch_max, sequential
+from ..models.split import SplitModel, cross_entropy
+
+SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
+
+Loss = Callable[[PyTree, PyTree, Array, Array], Array]  # (params, frozen, x, y) -> (batch,)
+
+
+class LocalTraining(NamedTuple):
+    """How a client trains: `epochs` over shuffled data, or `steps` on batches drawn with replacement (exactly one)."""
+
+    optimizer: optax.GradientTransformation
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+
+
+def local_training(
+    optimizer: optax.GradientTransformation | None, batch_size: int, epochs: int | None = None, steps: int | None = None
+) -> LocalTraining:
+    """Checks the arguments that every example-based factory shares; the optimizer defaults to the papers' SGD.
+
+    Raises:
+        ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size} must be at least 1")
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"give either epochs or steps of local training, got epochs={epochs} and steps={steps}")
+    for name, value in (("epochs", epochs), ("steps", steps)):
+        if value is not None and value < 0:
+            raise ValueError(f"local {name}={value} must not be negative")
+    return LocalTraining(sgd(0.01) if optimizer is None else optimizer, batch_size, epochs, steps)
+
+
+def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float = 0.0) -> optax.GradientTransformation:
+    """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
+
+    Args:
+        learning_rate: step size; a schedule would count the client's local steps.
+        momentum: heavy-ball coefficient; the buffer starts at zero in every round.
+        weight_decay: coefficient of the L2 penalty's gradient.
+    """
+    step = optax.sgd(learning_rate, momentum or None)
+    if not weight_decay:
+        return step
+    return optax.chain(optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step)
+
+
+def _one_after_the_other(params: PyTree) -> bool:
+    num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+    return jax.default_backend() == "cpu" and num_bytes > SEQUENTIAL_BYTES
+
+
+def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
+    """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches."""
+    bits = jax.random.bits(key, (capacity,)) >> 1  # entry i does not depend on the capacity
+    padding_last = jnp.where(jnp.arange(capacity) < count, bits, jnp.uint32(1) << 31)
+    order = jnp.argsort(padding_last, stable=True).astype(jnp.int32)
+    return jnp.pad(order, (0, -capacity % batch_size))
+
+
+def local_sgd(
+    key: Key,
+    loss: Loss,
+    params: PyTree,
+    frozen: PyTree,
+    examples: Examples,
+    training: LocalTraining,
+    work: Array | int = 1,
+    first_epoch: Array | int = 0,
+) -> PyTree:
+    """Trains `params` on one client's examples.
+
+    Args:
+        key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
+        loss: `(params, frozen, x, y) -> (batch,)`, the loss of each example.
+        params: what is trained; returned as it is if it has no leaves.
+        frozen: passed to `loss` untouched.
+        examples: x (max_examples, ...), y (max_examples,), count ().
+        training: optimizer (its state starts afresh), batch size, epochs or steps.
+        work: () int32, how many times the configured epochs or steps are done; 0 changes nothing.
+        first_epoch: number of epochs that came before, so that a split run draws the batches of an unbroken one.
+
+    Returns:
+        The trained parameters.
+    """
+    if not jax.tree.leaves(params):
+        return params
+    capacity = examples.y.shape[0]
+    batch_size = min(training.batch_size, capacity)
+    one_client_at_a_time = _one_after_the_other(params)
+
+    def train(params, frozen, examples, key, work, first_epoch):
+        def objective(params, x, y, weights):
+            return jnp.sum(weights * loss(params, frozen, x, y))
+
+        def step(carry, rows, valid, active):
+            # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
+            rows = jnp.where(valid, rows, rows[0])
+            weights = valid / jnp.maximum(jnp.sum(valid), 1)
+            old_params, old_state = carry
+            gradient = jax.grad(objective)(
+                old_params, examples.x[rows], examples.y[rows], weights.astype(jax.tree.leaves(old_params)[0].dtype)
+            )
+            updates, state = training.optimizer.update(gradient, old_state, old_params)
+            new = optax.apply_updates(old_params, updates), state
+            return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
+
+        carry = params, training.optimizer.init(params)
+        zero = jnp.int32(0)
+        position = jnp.arange(batch_size)
+        if training.steps is not None:  # batches drawn with replacement
+            num_steps = jnp.where(examples.count > 0, training.steps * work, 0)
+
+            def sampled_step(t, carry):
+                key_step = jax.random.fold_in(key, first_epoch + t)
+                rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
+                return step(carry, rows, position >= 0, t < num_steps)
+
+            return jax.lax.fori_loop(zero, batch_max(num_steps), sampled_step, carry)[0]
+
+        num_epochs = jnp.int32(training.epochs) * work
+        steps_per_epoch = (examples.count + batch_size - 1) // batch_size
+
+        def epoch(e, carry):
+            order = _shuffled(jax.random.fold_in(key, first_epoch + e), examples.count, batch_size, capacity)
+
+            def shuffled_step(s, carry):
+                rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
+                valid = s * batch_size + position < examples.count
+                return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch))
+
+            return jax.lax.fori_loop(zero, batch_max(steps_per_epoch), shuffled_step, carry)
+
+        return jax.lax.fori_loop(zero, batch_max(num_epochs), epoch, carry)[0]
+
+    run = sequential(train) if one_client_at_a_time else train
+    return run(params, frozen, examples, key, jnp.asarray(work, jnp.int32), jnp.asarray(first_epoch, jnp.int32))
+
+
+def fit_head(
+    key: Key,
+    model: SplitModel,
+    representation: PyTree,
+    head: PyTree,
+    examples: Examples,
+    training: LocalTraining,
+    work: Array | int = 1,
+    first_epoch: Array | int = 0,
+) -> PyTree:
+    """Trains a head on a frozen representation; the features are computed once, not once an epoch."""
+    if not jax.tree.leaves(head):
+        return head
+    features = examples._replace(x=model.represent(representation, examples.x))
+
+    def loss(head, _, features, y):
+        return cross_entropy(model.classify(head, features), y)
+
+    return local_sgd(named_key(key, "head"), loss, head, (), features, training, work, first_epoch)
+
+
+def fit_representation(
+    key: Key,
+    model: SplitModel,
+    representation: PyTree,
+    head: PyTree,
+    examples: Examples,
+    training: LocalTraining,
+    work: Array | int = 1,
+    first_epoch: Array | int = 0,
+) -> PyTree:
+    """Trains a representation under a frozen head."""
+
+    def loss(representation, head, x, y):
+        return cross_entropy(model.classify(head, model.represent(representation, x)), y)
+
+    return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, work, first_epoch)
+
+
+CLIENT_WEIGHTINGS = ("uniform", "num_examples")
+
+
+def check_weighting(client_weighting: str) -> str:
+    """Returns the argument, or raises a `ValueError` that lists the choices."""
+    if client_weighting not in CLIENT_WEIGHTINGS:
+        raise ValueError(f"client_weighting={client_weighting!r} is none of {', '.join(CLIENT_WEIGHTINGS)}")
+    return client_weighting
+
+
+def client_weight(client_weighting: str, examples: Examples) -> Array:
+    """Weight of a client in the server's mean: 1 ("uniform", the papers) or its number of examples (their code)."""
+    dtype = jnp.zeros(()).dtype
+    return jnp.ones((), dtype) if client_weighting == "uniform" else examples.count.astype(dtype)

@@ -1,0 +1,101 @@
+"""FedAvg: one global model."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import optax
+
+from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, RoundContext, named_key
+from ..models.split import SplitModel, SplitParams, cross_entropy
+from ._local import check_weighting, client_weight, fit_head, local_sgd, local_training
+
+EVALUATIONS = ("global", "fine_tune", "fine_tune_all")
+
+
+class FedAvgServerState(NamedTuple):
+    """The global model w."""
+
+    params: SplitParams
+
+
+def fedavg(
+    model: SplitModel,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int = 10,
+    local_epochs: int | None = 1,
+    local_steps: int | None = None,
+    fine_tune_epochs: int = 10,
+    client_weighting: str = "uniform",
+    evaluation: str = "global",
+) -> FederatedAlgorithm:
+    """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
+
+    Evaluations: `global`, the model as it is; `fine_tune`, the head (the last layer, for a model cut at "out") trained on
+    the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all layers.
+
+    Args:
+        model: where it is cut matters to `fine_tune` alone.
+        optimizer: of local training, afresh in every round; default SGD with step size 0.01 (SRPFL, section 5).
+        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
+        local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
+        fine_tune_epochs: epochs of fine-tuning before a client is judged.
+        client_weighting: "uniform" (papers' pseudo-code) or "num_examples" (their code; McMahan et al.).
+        evaluation: the default one.
+
+    Returns:
+        A `FederatedAlgorithm` on `Examples`.
+
+    Raises:
+        ValueError: an argument out of range, or labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.fedavg(model, local_epochs=5).name
+        'fedavg'
+    """
+    training = local_training(optimizer, batch_size, local_epochs, local_steps)
+    tuning = local_training(optimizer, batch_size, fine_tune_epochs)
+    check_weighting(client_weighting)
+    if evaluation not in EVALUATIONS:
+        raise ValueError(f"evaluation={evaluation!r} is none of {', '.join(EVALUATIONS)}")
+
+    def loss(params, _, x, y):
+        return cross_entropy(model.logits(params, x), y)
+
+    def init(key: Key, data: Any) -> FedAvgServerState:
+        model.check_fits(data)
+        return FedAvgServerState(model.init(key))
+
+    def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
+        # w_i <- local SGD from w
+        local = local_sgd(named_key(key, "local"), loss, params, (), examples, training, context.work)
+        return ClientOutput(local, weight=client_weight(client_weighting, examples))
+
+    def server(key: Key, state: FedAvgServerState, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
+        # w <- sum_i p_i w_i
+        return FedAvgServerState(mean)
+
+    def as_it_is(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+        return lambda x: model.logits(server.params, x)
+
+    def fine_tune(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+        representation, head = server.params
+        head = fit_head(key, model, representation, head, examples, tuning)
+        return lambda x: model.classify(head, model.represent(representation, x))
+
+    def fine_tune_all(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+        params = local_sgd(named_key(key, "local"), loss, server.params, (), examples, tuning)
+        return lambda x: model.logits(params, x)
+
+    evaluations = dict(zip(EVALUATIONS, (as_it_is, fine_tune, fine_tune_all), strict=True))
+    return FederatedAlgorithm(
+        name="fedavg",
+        init=init,
+        init_client=lambda key, server, examples: (),
+        broadcast=lambda server, context: server.params,
+        round=Phase(client, server),
+        evaluations={evaluation: evaluations.pop(evaluation)} | evaluations,
+    )

@@ -1,0 +1,111 @@
+"""LG-FedAvg: a personal representation, a shared head."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import optax
+
+from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged, named_key
+from ..models.split import SplitModel, SplitParams, cross_entropy
+from ._local import check_weighting, client_weight, fit_representation, local_sgd, local_training
+
+
+class LGFedAvgServerState(NamedTuple):
+    """The global head, and the last cohort's mean representation, which starts `fine_tune` and serves nothing else."""
+
+    representation: PyTree
+    head: PyTree
+
+
+class LGFedAvgClientState(NamedTuple):
+    """The personal representation of client i."""
+
+    representation: PyTree
+
+
+class LGFedAvgMessage(NamedTuple):
+    """What a client reports: the head travels, the representation is looked at only."""
+
+    representation: Uncharged
+    head: PyTree
+
+
+def lg_fedavg(
+    model: SplitModel,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int = 10,
+    local_epochs: int | None = 1,
+    local_steps: int | None = None,
+    fine_tune_epochs: int = 10,
+    client_weighting: str = "uniform",
+) -> FederatedAlgorithm:
+    """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
+
+    Both parts are trained together; only the global one is averaged. The baseline of FedRep and SRPFL shares the last two
+    layers: cut the model there.
+
+    Evaluations: `fine_tune` (the default), the last cohort's mean local layers trained on the client for
+    `fine_tune_epochs` under frozen global ones, as the authors' code tests and fair to clients that have not taken part
+    yet; `own_representation`, the client's own layers as it last left them, under the global ones.
+
+    Args:
+        model: cut at the first global layer ("fc3" for the last two layers of the MLP).
+        optimizer: of both parts, afresh in every round; default SGD with step size 0.01 (SRPFL, section 5).
+        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
+        local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
+        fine_tune_epochs: epochs before a client is judged by `fine_tune`.
+        client_weighting: "uniform" (paper) or "num_examples" (authors' code).
+
+    Returns:
+        A `FederatedAlgorithm` on `Examples`.
+
+    Raises:
+        ValueError: an argument out of range, or labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32, 16), cut="fc2")
+        >>> srp.algorithms.lg_fedavg(model).name
+        'lg_fedavg'
+    """
+    training = local_training(optimizer, batch_size, local_epochs, local_steps)
+    tuning = local_training(optimizer, batch_size, fine_tune_epochs)
+    check_weighting(client_weighting)
+
+    def loss(params, _, x, y):
+        return cross_entropy(model.logits(params, x), y)
+
+    def init(key: Key, data: Any) -> LGFedAvgServerState:
+        model.check_fits(data)
+        return LGFedAvgServerState(*model.init(key))
+
+    def client(
+        key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        # (local_i, global_i) <- local SGD from (local_i, global)
+        start = SplitParams(state.representation, head)
+        representation, head = local_sgd(named_key(key, "local"), loss, start, (), examples, training, context.work)
+        message = LGFedAvgMessage(Uncharged(representation), head)
+        return ClientOutput(message, LGFedAvgClientState(representation), client_weight(client_weighting, examples))
+
+    def server(key: Key, state: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
+        # global <- (1/n) sum_i global_i
+        return LGFedAvgServerState(mean.representation.value, mean.head)
+
+    def own_representation(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        return lambda x: model.classify(server.head, model.represent(state.representation, x))
+
+    def fine_tune(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        representation = fit_representation(key, model, server.representation, server.head, examples, tuning)
+        return lambda x: model.classify(server.head, model.represent(representation, x))
+
+    return FederatedAlgorithm(
+        name="lg_fedavg",
+        init=init,
+        init_client=lambda key, server, examples: LGFedAvgClientState(server.representation),
+        broadcast=lambda server, context: server.head,
+        round=Phase(client, server),
+        evaluations={"fine_tune": fine_tune, "own_representation": own_representation},
+    )

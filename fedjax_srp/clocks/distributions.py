@@ -1,0 +1,199 @@
+"""Distributions of clients' times, with parameters that may differ between clients.
+
+Position in every (num_clients,) array is the client id. Randomness that belongs to a client for good (its rate) is
+drawn by `parameters`, once; what changes from round to round is drawn by `sample`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from fedjax_srp.base import Array, Key, PyTree, named_key
+from fedjax_srp.clocks._checks import check_length, check_numbers
+
+
+class Distribution(NamedTuple):
+    """A distribution over times >= 0 for every client.
+
+    Attributes:
+        name: as the factory's.
+        parameters: `(key, num_clients) -> parameters`, a pytree of (num_clients,) float arrays, drawn once.
+        sample: `(key, parameters) -> (num_clients,) float`, independent between clients.
+        mean: `parameters -> (num_clients,) float`.
+    """
+
+    name: str
+    parameters: Callable[[Key, int], PyTree]
+    sample: Callable[[Key, PyTree], Array]
+    mean: Callable[[PyTree], Array]
+
+
+Parameter = ArrayLike | Distribution
+
+
+class UniformParameters(NamedTuple):
+    """The interval of every client."""
+
+    low: Array  # (num_clients,) float
+    high: Array  # (num_clients,) float
+
+
+def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
+    """One value per client, parameters included: (num_clients,) float."""
+    parameters = distribution.parameters(named_key(key, "parameters"), num_clients)
+    return distribution.sample(named_key(key, "sample"), parameters)
+
+
+def check_distribution(clock: str, value: Any) -> None:
+    """Raises a ValueError of one line unless `value` is a `Distribution`."""
+    if not isinstance(value, Distribution):
+        remedy = "give one of clocks, e.g. exponential(rate=1.0), or constant(times) for times of your own"
+        raise ValueError(f"{clock}: distribution must be a Distribution, got {value!r}; {remedy}")
+
+
+class _Argument(NamedTuple):
+    """A parameter of a factory: checked when the factory is called, and again once drawn."""
+
+    name: str
+    remedy: str
+    positive: bool = False
+
+    def check(self, value: Any) -> None:
+        if not isinstance(value, Distribution):
+            check_numbers(self.name, value, self.remedy, positive=self.positive)
+
+    def per_client(self, key: Key, value: Parameter, num_clients: int) -> Array:
+        if isinstance(value, Distribution):
+            drawn = draw(key, value, num_clients)
+            self.check(drawn)
+            return drawn
+        values = jnp.asarray(value, dtype=float)
+        if values.ndim:
+            check_length(self.name, values.shape[0], num_clients, "give one number, or one entry per client")
+        return jnp.broadcast_to(values, (num_clients,))
+
+
+def exponential(rate: Parameter = 1.0) -> Distribution:
+    """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
+
+    With rates drawn from U[1/N, 1] for N clients, `exponential(uniform(1 / N, 1))` under `dynamic` is the random clock
+    of SRPFL's experiments (section 5).
+
+    Args:
+        rate: lambda, units of local work per time unit: a number, one per client, or a distribution drawn once per
+            client.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        ValueError: for a rate that is not positive and finite.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> distribution = clocks.exponential(clocks.uniform(1 / 100, 1))
+        >>> rates = distribution.parameters(jax.random.key(0), 100)
+        >>> bool((distribution.mean(rates) == 1 / rates).all())
+        True
+    """
+    argument = _Argument("exponential: rate", "give units of work per time unit, e.g. exponential(rate=1.0)", True)
+    argument.check(rate)
+
+    def sample(key: Key, rates: Array) -> Array:
+        return jax.random.exponential(key, rates.shape, rates.dtype) / rates
+
+    return Distribution(
+        "exponential",
+        lambda key, num_clients: argument.per_client(key, rate, num_clients),
+        sample,
+        lambda rates: 1 / rates,
+    )
+
+
+def constant(value: Parameter) -> Distribution:
+    """The same time whenever it is asked for: a number, one per client, or drawn once per client.
+
+    Args:
+        value: T_i in time units: a number, one per client, or a distribution drawn once per client.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        ValueError: for a time that is negative or not finite.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.fixed(clocks.constant([3.0, 1.0, 2.0]))
+        >>> clock.init(jax.random.key(0), 3).times.tolist()
+        [3.0, 1.0, 2.0]
+    """
+    argument = _Argument("constant: value", "give a time, e.g. constant(1.0)")
+    argument.check(value)
+    return Distribution(
+        "constant",
+        lambda key, num_clients: argument.per_client(key, value, num_clients),
+        lambda _, values: values,
+        lambda values: values,
+    )
+
+
+def uniform(low: Parameter, high: Parameter) -> Distribution:
+    """Times uniform between `low` and `high`, as FLANP's speeds on [50, 500].
+
+    Args:
+        low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
+        high: largest time, likewise.
+
+    Returns:
+        The distribution.
+
+    Raises:
+        ValueError: for bounds that are negative or not finite, or low > high.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> distribution = clocks.uniform(50, 500)
+        >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
+        [275.0, 275.0]
+    """
+    first = _Argument("uniform: low", "give the smallest time, e.g. uniform(50, 500)")
+    last = _Argument("uniform: high", "give the largest time, e.g. uniform(50, 500)")
+    first.check(low)
+    last.check(high)
+    _check_interval(low, high)
+
+    def parameters(key: Key, num_clients: int) -> UniformParameters:
+        lows = first.per_client(named_key(key, "low"), low, num_clients)
+        highs = last.per_client(named_key(key, "high"), high, num_clients)
+        _check_interval(lows, highs)
+        return UniformParameters(lows, highs)
+
+    def sample(key: Key, interval: UniformParameters) -> Array:
+        low, high = interval
+        return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
+
+    return Distribution("uniform", parameters, sample, lambda interval: (interval.low + interval.high) / 2)
+
+
+def _check_interval(low: Any, high: Any) -> None:
+    """Raises unless low <= high wherever both are known; bounds of unequal length wait until num_clients is known."""
+    if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):
+        return
+    if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):
+        return
+    lows, highs = np.broadcast_arrays(np.asarray(low), np.asarray(high))
+    bad = np.flatnonzero(lows > highs)
+    if bad.size:
+        pair = f"low={lows.flat[bad[0]]} and high={highs.flat[bad[0]]}" + (f" at index {bad[0]}" if lows.ndim else "")
+        raise ValueError(f"uniform: low must not exceed high, got {pair}; swap them or widen the interval")

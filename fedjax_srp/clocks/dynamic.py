@@ -1,0 +1,56 @@
+"""Times drawn afresh every round."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
+from fedjax_srp.clocks._checks import check_work
+from fedjax_srp.clocks.distributions import Distribution, check_distribution
+
+
+class DynamicState(NamedTuple):
+    """What stays the same over the rounds."""
+
+    parameters: PyTree  # of the distribution, (num_clients,) arrays
+    work: Array  # () float
+
+
+def dynamic(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
+    """Every client has its own distribution, drawn once, and draws T_i from it in every round.
+
+    SRPFL, section 5, "random speeds": `dynamic(exponential(uniform(1 / N, 1)))` for N clients: T_i ~ Exp(lambda_i) in
+    each round, lambda_i ~ U[1/N, 1] once. (The authors' code draws means from U[1, 100] instead.)
+
+    Args:
+        distribution: of T_i, in time units.
+        work: units of local work in a round; multiplies the times.
+
+    Returns:
+        The clock; expected times are the means of the clients' distributions.
+
+    Raises:
+        ValueError: for what is no distribution, or work that is negative or not finite.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.dynamic(clocks.exponential(clocks.uniform(1 / 100, 1)))
+        >>> state = clock.init(jax.random.key(0), 100)
+        >>> times, state = clock.sample(jax.random.key(1), state)
+        >>> bool((times.expected == 1 / state.parameters).all())
+        True
+    """
+    check_distribution("dynamic", distribution)
+    check_work("dynamic", work)
+
+    def init(key: Key, num_clients: int) -> DynamicState:
+        return DynamicState(distribution.parameters(key, num_clients), jnp.asarray(work, dtype=float))
+
+    def sample(key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
+        expected = state.work * distribution.mean(state.parameters)
+        realised = state.work * distribution.sample(key, state.parameters)
+        return ClientTimes(expected, realised), state
+
+    return Clock("dynamic", init, sample)

@@ -1,0 +1,64 @@
+"""Times that were measured."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from fedjax_srp.base import Array, ClientTimes, Clock, Key
+from fedjax_srp.clocks._checks import check_length, check_numbers, check_work
+
+
+class TraceState(NamedTuple):
+    """The trace and how far it was played."""
+
+    times: Array  # (rounds, num_clients) float, times `work`
+    expected: Array  # (num_clients,) float, mean over the rounds of the trace
+    round: Array  # () int32, the row of the next round
+
+
+def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
+    """Plays recorded times, round after round, and starts again at the end.
+
+    The trace lies in the clock's state, not in the compiled program: a run over S seeds at once keeps S copies.
+
+    Args:
+        times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
+            trace, e.g. seconds.
+        work: units of local work in a round; multiplies the times.
+
+    Returns:
+        The clock; expected times are each client's mean over the rounds of the trace.
+
+    Raises:
+        ValueError: for times that are negative or not finite, an empty trace, a trace of another number of clients, or
+            work that is negative or not finite.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.trace([[1.0, 2.0], [3.0, 2.0]])
+        >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2))
+        >>> times.expected.tolist(), times.realised.tolist()
+        ([2.0, 2.0], [1.0, 2.0])
+    """
+    remedy = "give an array of shape (num_clients,) or (rounds, num_clients)"
+    check_numbers("trace: times", times, remedy, max_ndim=2)
+    check_work("trace", work)
+    shape = np.shape(times)
+    if 0 in shape or not shape:
+        raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
+
+    def init(key: Key, num_clients: int) -> TraceState:
+        del key
+        check_length("trace: a round of times", shape[-1], num_clients, "give one column per client")
+        table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
+        return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32))
+
+    def sample(key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
+        del key
+        following = (state.round + 1) % state.times.shape[0]
+        return ClientTimes(state.expected, realised=state.times[state.round]), state._replace(round=following)
+
+    return Clock("trace", init, sample)

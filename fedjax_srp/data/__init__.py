@@ -1,0 +1,12 @@
+"""Federated data sets: labelled examples on the device and which client owns which of them.
+
+`load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
+`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed.
+"""
+
+from fedjax_srp.data import partition
+from fedjax_srp.data.arrays import from_arrays
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.sources import NORMALISATION, SOURCES, RawArrays, load, names
+
+__all__ = ["NORMALISATION", "SOURCES", "FederatedData", "RawArrays", "from_arrays", "load", "names", "partition"]

@@ -1,0 +1,113 @@
+"""Who gets how many examples of which class: matrices of counts (clients, classes), and dealing by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def apportion(total: int, weights: np.ndarray) -> np.ndarray:
+    """Integers that sum to `total` in proportion to weights (largest remainders), none 0 unless total < len(weights).
+
+    Args:
+        total: >= 0.
+        weights: (n,) not negative, with a positive sum.
+
+    Returns:
+        (n,) int64.
+    """
+    exact = total * (weights / np.sum(weights))
+    parts = np.floor(exact).astype(np.int64)
+    largest = np.argsort(parts - exact, kind="stable")  # ascending -remainder: ties to the first
+    parts[largest[: total - parts.sum()]] += 1
+    if total >= len(parts):
+        for empty in np.flatnonzero(parts == 0):
+            parts[np.argmax(parts)] -= 1
+            parts[empty] = 1
+    return parts
+
+
+def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int) -> np.ndarray:
+    """(clients, classes) bool, `classes_per_client` per row, column sums equal up to one.
+
+    Clients in turn draw classes without replacement, with probability proportional to what is left of them. A class
+    that is left as often as there are clients to serve must go to each of them. Drawing those first makes a dead end
+    impossible: from r_k <= clients left and sum_k r_k = C * clients left, at most C classes are forced and at least C
+    are not used up.
+    """
+    left = np.full(num_classes, num_clients * classes_per_client // num_classes)
+    left[rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]] += 1
+    is_owner = np.zeros((num_clients, num_classes), dtype=bool)
+    for served, client in enumerate(rng.permutation(num_clients)):
+        is_forced = left == num_clients - served
+        num_free = classes_per_client - np.count_nonzero(is_forced)
+        is_owner[client, is_forced] = True
+        if num_free:
+            weights = np.where(is_forced, 0, left)
+            is_owner[client, rng.choice(num_classes, num_free, replace=False, p=weights / weights.sum())] = True
+        left -= is_owner[client]
+    return is_owner
+
+
+def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, is_owner: np.ndarray) -> int:
+    """The largest size of which every class can fill all of its shards."""
+    num_shards = is_owner.sum(axis=0)
+    sizes = np.array([np.count_nonzero(labels == label) for label in classes])
+    per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
+    scarce = np.argmin(per_shard)
+    if per_shard[scarce] == 0:
+        raise ValueError(
+            f"num_clients={len(is_owner)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
+            f"{num_shards[scarce]} clients; use fewer clients or fewer classes per client"
+        )
+    return int(per_shard[scarce])
+
+
+def cut_classes(shares: np.ndarray, sizes_train: np.ndarray, sizes_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts (clients, classes) of train and test examples from shares (clients, classes) whose columns sum to 1."""
+    ends = np.rint(np.cumsum(shares, axis=0) * sizes_train).astype(np.int64)
+    ends[-1] = sizes_train
+    train = np.diff(ends, axis=0, prepend=0)
+    for client in np.flatnonzero(train.sum(axis=1) == 0):
+        donor = np.argmax(train.sum(axis=1))
+        _move(train, donor, client, np.argmax(np.where(train[donor] > 0, shares[client], -1.0)))
+    # Train positions scaled to the test pool: a client without train examples of a class gets no test examples of it.
+    test = np.diff(np.cumsum(train, axis=0) * sizes_test // sizes_train, axis=0, prepend=0)
+    for client in np.flatnonzero(test.sum(axis=1) == 0):
+        is_donor = test.sum(axis=1) >= 2
+        has_spare = (train[client] > 0) & (test[is_donor].max(axis=0) > 0)
+        if has_spare.any():
+            label = np.argmax(np.where(has_spare, train[client], -1))
+            _move(test, np.argmax(np.where(is_donor, test[:, label], -1)), client, label)
+            continue
+        # Nobody can spare a test example of its classes: it gets a train and a test example of another class.
+        candidates = np.where(is_donor[:, None] & (test > 0), train, -1)
+        donor, label = np.unravel_index(np.argmax(candidates), train.shape)
+        if train[donor, label] < 2:
+            raise ValueError(
+                f"num_clients={len(train)}: too few examples for client {client} to train and be tested on one class; "
+                "use fewer clients or a larger alpha"
+            )
+        _move(test, donor, client, label)
+        _move(train, donor, client, label)
+    return train, test
+
+
+def _move(counts: np.ndarray, donor: int | np.intp, client: int | np.intp, label: int | np.intp) -> None:
+    counts[donor, label] -= 1
+    counts[client, label] += 1
+
+
+def deal(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """Random examples for everyone: `counts[i, k]` of class `classes[k]` for client i."""
+    clients = np.arange(len(counts))
+    rows, owners = [], []
+    for label, column in zip(classes, counts.T, strict=True):
+        rows.append(rng.permutation(np.flatnonzero(labels == label))[: column.sum()])
+        owners.append(np.repeat(clients, column))
+    by_owner = np.argsort(np.concatenate(owners), kind="stable")
+    return split(np.concatenate(rows)[by_owner], counts.sum(axis=1))
+
+
+def split(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Cuts rows into consecutive parts of these sizes, each sorted."""
+    return [np.sort(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]

@@ -1,0 +1,154 @@
+"""The data of a federation: flat arrays of examples, and for every client the indices of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_srp.base import Array, Examples, Predict
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FederatedData:
+    """Labelled examples of all clients, a pytree to hand to jitted functions as an argument.
+
+    Examples lie once, in flat arrays; a client is a row of indices into them. Unequal clients are padded by index: from
+    `train_counts[i]` on, row i of `train_indices` holds a valid index that means nothing. Images may stay uint8 on the
+    device: a model gets `x.astype(float) * scale + offset`, computed where examples are gathered.
+
+    Build it with `from_arrays` or `load`, which check what they are given; the class itself checks nothing.
+
+    Attributes:
+        x_train: (n_train, ...) inputs.
+        y_train: (n_train,) int32 class numbers.
+        x_test: (n_test, ...) inputs.
+        y_test: (n_test,) int32.
+        train_indices: (num_clients, max_train) int32, rows of `x_train`.
+        train_counts: (num_clients,) int32, at least 1.
+        test_indices: (num_clients, max_test) int32, rows of `x_test`.
+        test_counts: (num_clients,) int32, at least 1.
+        scale: () float or an array that broadcasts over an example (one factor per channel); None hands inputs to the
+            model unchanged (tokens stay integers).
+        offset: like `scale`, and None where that is.
+        name: what the data set is called in results.
+        num_classes: labels are 0..num_classes-1.
+    """
+
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    train_indices: Array
+    train_counts: Array
+    test_indices: Array
+    test_counts: Array
+    scale: Array | None
+    offset: Array | None
+    name: str
+    num_classes: int
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.train_indices.shape[0]
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one input, as models take it without the batch axis."""
+        return self.x_train.shape[1:]
+
+    @property
+    def test_count(self) -> np.ndarray:
+        """(num_clients,) number of test examples, on the host: the weights of an average over clients."""
+        return np.asarray(self.test_counts)
+
+    def train_client(self, client_id: Array) -> Examples:
+        """The training examples of one client.
+
+        Args:
+            client_id: () int32, may be traced; vmap over it for several clients.
+
+        Returns:
+            `Examples` with x (max_train, ...), y (max_train,) and count; rows from count on are padding.
+        """
+        return self._gather(self.x_train, self.y_train, self.train_indices, self.train_counts, client_id)
+
+    def test_client(self, client_id: Array) -> Examples:
+        """The test examples of one client, like `train_client`."""
+        return self._gather(self.x_test, self.y_test, self.test_indices, self.test_counts, client_id)
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """How many test examples of a client are classified correctly.
+
+        An output with a nan is a wrong answer, whatever the label (argmax alone would read it as the class of the nan).
+
+        Args:
+            predict: inputs (max_test, ...) -> outputs (max_test, num_classes), the largest is the answer.
+            test: as from `test_client`.
+
+        Returns:
+            (number of correct answers, number of test examples), both () float.
+
+        Raises:
+            ValueError: if the outputs of `predict` are not (max_test, num_classes).
+        """
+        outputs = predict(test.x)
+        if outputs.ndim != 2 or outputs.shape[0] != test.y.shape[0] or outputs.shape[1] < self.num_classes:
+            raise ValueError(
+                f"predict returned outputs of shape {outputs.shape} for {test.y.shape[0]} examples of "
+                f"{self.num_classes} classes; return one row per example and one column per class"
+            )
+        is_correct = (jnp.argmax(outputs, axis=-1) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
+        is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
+        dtype = jnp.result_type(float)
+        return jnp.sum(is_correct & is_real, dtype=dtype), test.count.astype(dtype)
+
+    def _gather(self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array) -> Examples:
+        rows = _take(indices, client_id)  # (max_examples,)
+        return Examples(self._model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
+
+    def _model_input(self, x: Array) -> Array:
+        """Rows of examples (rows, ...) as the model takes them."""
+        if self.scale is None or self.offset is None:
+            return x
+        x = x.astype(self.scale.dtype)
+        return x * jnp.broadcast_to(self.scale, x.shape) + jnp.broadcast_to(self.offset, x.shape)
+
+    def __repr__(self) -> str:
+        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
+            return f"FederatedData({self.name!r}, {jax.tree.leaves(self)})"
+        parts = [
+            f"{self.name!r}",
+            f"{self.num_clients} clients",
+            f"{self.num_classes} classes",
+            f"inputs {self.example_shape} {self.x_train.dtype}",
+            f"train examples {_spread(self.train_counts)}",
+            f"test examples {_spread(self.test_counts)}",
+        ]
+        return f"FederatedData({', '.join(parts)})"
+
+
+jax.tree_util.register_dataclass(
+    FederatedData,
+    data_fields=[
+        field.name for field in dataclasses.fields(FederatedData) if field.name not in ("name", "num_classes")
+    ],
+    meta_fields=["name", "num_classes"],
+)
+
+
+def _take(array: Array, ids: Array) -> Array:
+    """Rows of `array`; ids are never negative, and one past the end (a padded slot of a chunk) reads the last row."""
+    return array.at[ids].get(mode="clip", wrap_negative_indices=False)
+
+
+def _spread(counts: Array) -> str:
+    """Examples per client as min/median/max where they are known (they are not while tracing)."""
+    if not isinstance(counts, jax.Array | np.ndarray) or isinstance(counts, Tracer):
+        return "per client unknown"
+    counts_host = np.asarray(counts)
+    return f"per client {counts_host.min()}/{np.median(counts_host):g}/{counts_host.max()} (min/median/max)"

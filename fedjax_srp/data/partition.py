@@ -1,0 +1,228 @@
+"""Ways of dividing examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
+
+Every function divides train and test examples together, so that a client is tested on what it trains on. No example
+goes to two clients, every client gets at least one of each kind, and equal arguments give equal partitions.
+
+The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then deal: which examples of
+a class go to whom is always a random permutation.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_srp.data._counts import apportion, assign_classes, cut_classes, deal, shard_size, split
+
+
+class Partition(NamedTuple):
+    """Indices of every client's examples, ascending: num_clients arrays each."""
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+
+
+def by_classes(
+    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, classes_per_client: int, seed: int = 0
+) -> Partition:
+    """Every client gets `classes_per_client` distinct classes and as many examples as every other client.
+
+    Classes are cut into shards of one common size; a client gets one shard of each of its classes. Every class is used
+    equally often, up to one where num_clients * classes_per_client is no multiple of the number of classes. What is
+    left of larger classes is not used. Classes that lack train or test examples are left out.
+
+    Args:
+        y_train: (n_train,) labels.
+        y_test: (n_test,) labels.
+        num_clients: M.
+        classes_per_client: C, at most the number of classes.
+        seed: of the assignment of classes and of the shards.
+
+    Raises:
+        ValueError: if there are fewer than C classes, or a class has fewer examples than shards.
+    """
+    num_clients = _positive("num_clients", num_clients)
+    classes_per_client = _positive("classes_per_client", classes_per_client)
+    classes = np.intersect1d(y_train, y_test)
+    if classes_per_client > len(classes):
+        raise ValueError(
+            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
+            f"use at most {len(classes)}"
+        )
+    rng_classes, rng_train, rng_test = _generators(seed, 3)
+    is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
+    counts = is_owner.astype(np.int64)
+    return Partition(
+        deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
+        deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
+    )
+
+
+def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: float, seed: int = 0) -> Partition:
+    """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
+
+    Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are used and sizes differ a little;
+    the test examples of a class are cut at the same fractions as its training examples, so a client is tested on
+    classes that it trains on only. A client that would be left empty gets an example from the client with most.
+
+    Args:
+        y_train: (n_train,) labels.
+        y_test: (n_test,) labels.
+        num_clients: M.
+        alpha: concentration, > 0; small is heterogeneous, large is iid.
+        seed: of proportions and of who gets which example.
+
+    Raises:
+        ValueError: if alpha is not positive and finite, or there are too few examples for all clients to have one.
+    """
+    num_clients = _positive("num_clients", num_clients)
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"alpha={alpha}: the Dirichlet concentration must be positive and finite, e.g. alpha=0.5")
+    classes, sizes_train = np.unique(y_train, return_counts=True)
+    sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
+    _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
+    rng_proportions, rng_train, rng_test = _generators(seed, 3)
+    proportions = rng_proportions.dirichlet(np.full(len(classes), alpha), num_clients)
+    proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows; a class nobody drew is shared
+    train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
+    return Partition(deal(rng_train, y_train, classes, train), deal(rng_test, y_test, classes, test))
+
+
+def lognormal_sizes(
+    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, sigma: float, seed: int = 0
+) -> Partition:
+    """Iid classes, unequal sizes: client i holds a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
+
+    Shares are drawn once for train and test, all examples are used, nobody holds less than one of each.
+
+    Args:
+        y_train: (n_train,) labels; only their number matters.
+        y_test: (n_test,) labels; only their number matters.
+        num_clients: M.
+        sigma: standard deviation of the logarithm of sizes, >= 0; 0 makes sizes equal up to one.
+        seed: of sizes and of who gets which example.
+
+    Raises:
+        ValueError: if sigma is negative or not finite, or there are fewer examples than clients.
+    """
+    num_clients = _positive("num_clients", num_clients)
+    if not (math.isfinite(sigma) and sigma >= 0):
+        raise ValueError(f"sigma={sigma}: the spread of log sizes must be >= 0 and finite, e.g. sigma=1.0")
+    _check_enough(num_clients, len(y_train), len(y_test))
+    rng_sizes, rng_train, rng_test = _generators(seed, 3)
+    log_weights = sigma * rng_sizes.standard_normal(num_clients)
+    weights = np.exp(log_weights - log_weights.max())
+    return Partition(
+        split(rng_train.permutation(len(y_train)), apportion(len(y_train), weights)),
+        split(rng_test.permutation(len(y_test)), apportion(len(y_test), weights)),
+    )
+
+
+def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, seed: int = 0) -> Partition:
+    """A random permutation cut into num_clients parts, equal up to one.
+
+    Raises:
+        ValueError: if there are fewer examples than clients.
+    """
+    return lognormal_sizes(y_train, y_test, num_clients, 0.0, seed)
+
+
+def natural(
+    users_train: np.ndarray, users_test: np.ndarray, num_clients: int | None = None, seed: int = 0
+) -> Partition:
+    """One client per user, in ascending order of user id; users that lack train or test examples are dropped.
+
+    Args:
+        users_train: (n_train,) user ids, numbers or strings.
+        users_test: (n_test,) user ids.
+        num_clients: how many users to keep, chosen at random; None keeps all.
+        seed: of that choice.
+
+    Raises:
+        ValueError: if fewer than num_clients users, or none, have train and test examples.
+    """
+    users = np.intersect1d(users_train, users_test)
+    if not len(users):
+        raise ValueError("users: nobody has both train and test examples; check that both columns use the same ids")
+    if num_clients is not None:
+        num_clients = _positive("num_clients", num_clients)
+        if num_clients > len(users):
+            raise ValueError(
+                f"num_clients={num_clients}: only {len(users)} users have train and test examples; "
+                f"use at most {len(users)}, or None for all"
+            )
+        (rng,) = _generators(seed, 1)
+        users = np.sort(rng.choice(users, num_clients, replace=False))
+    return Partition(_group(users_train, users), _group(users_test, users))
+
+
+def cap_examples(
+    indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: int, seed: int = 0
+) -> list[np.ndarray]:
+    """At most `max_examples` examples per client, in the class proportions that the client has.
+
+    A client of `by_classes` keeps equally many of each class (150 of five classes are 30 of each), and no client loses
+    a class while max_examples is at least its number of classes.
+
+    Args:
+        indices: a client's indices each, e.g. `Partition.train`.
+        labels: (n,) labels of all examples.
+        max_examples: at least 1.
+        seed: of which examples stay.
+
+    Raises:
+        ValueError: if max_examples is below 1.
+    """
+    max_examples = _positive("max_examples", max_examples)
+    (rng,) = _generators(seed, 1)
+    capped = []
+    for rows in indices:
+        if len(rows) <= max_examples:
+            capped.append(rows)
+            continue
+        shuffled = rng.permutation(rows)
+        classes, inverse, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
+        order = rng.permutation(len(classes))  # ties of apportion go to a random class
+        quota = np.empty_like(sizes)
+        quota[order] = apportion(max_examples, sizes[order])
+        by_class = np.argsort(inverse, kind="stable")
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position within its class
+        capped.append(np.sort(shuffled[by_class[rank < np.repeat(quota, sizes)]]))
+    return capped
+
+
+def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
+    """Rows of every chosen user; `chosen` is ascending."""
+    rows = np.flatnonzero(np.isin(users, chosen))
+    owners = np.searchsorted(chosen, users[rows])
+    return split(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=len(chosen)))
+
+
+def _generators(seed: int, num: int) -> list[np.random.Generator]:
+    """Independent streams, so that what one part draws does not depend on how much another drew."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed={seed!r}: a seed of a partition is an integer >= 0")
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(int(seed)).spawn(num)]
+
+
+def _positive(name: str, value: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
+    return number
+
+
+def _check_enough(num_clients: int, num_train: int, num_test: int) -> None:
+    for kind, number in (("train", num_train), ("test", num_test)):
+        if number < num_clients:
+            raise ValueError(
+                f"num_clients={num_clients}: there are {number} {kind} examples and every client needs one; "
+                f"use at most {number} clients"
+            )

@@ -1,0 +1,1 @@
+"""The engine: whole rounds, whole segments of rounds, compiled."""

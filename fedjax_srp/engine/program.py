@@ -1,0 +1,173 @@
+"""A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base import (
+    Array,
+    Clock,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    ParticipationPolicy,
+    PyTree,
+    RoundContext,
+    RoundInfo,
+    Uncharged,
+    named_key,
+)
+from .evaluate import evaluate
+from .round import SimulationState, one_round, prepare, stream
+from .sharding import Layout, device_index, spread
+
+STATE_BY_CLIENT = SimulationState(server=False, clients=True, policy=False, clock=False, round=False)
+
+
+class Spec(NamedTuple):
+    """What a program is made from; equal specs share their compiled programs."""
+
+    algorithm: FederatedAlgorithm  # with `evaluations` as a tuple of items, so that a spec can be hashed
+    policy: ParticipationPolicy
+    clock: Clock
+    evaluations: tuple[str, ...]
+    plan: Layout
+    num_seeds: int | None  # None: one run, without a seeds axis
+
+
+class Start(NamedTuple):
+    """The state before the first round, and what is known of the clients' speed."""
+
+    state: SimulationState
+    client_time: Array  # (num_clients,) expected time of a unit of work
+
+
+class Segment(NamedTuple):
+    """What a segment hands to the host; behind a seeds axis where there is one."""
+
+    rounds: RoundInfo  # leaves (length,)
+    scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
+
+
+class Program:
+    """Traces and compiles on demand, keeps what is compiled, and counts both."""
+
+    def __init__(self, spec: Spec):
+        self.spec = spec
+        self.algorithm = spec.algorithm._replace(evaluations=dict(spec.algorithm.evaluations))
+        self.compile_seconds = 0.0
+        self.num_traces = 0
+        self._compiled: dict[Any, Callable] = {}
+
+    def start(self, root: Key, data: FederatedSource) -> Start:
+        """The state before the first round; `root` has a leading axis where there are seeds."""
+        plan = self.spec.plan
+
+        def function(root: Key, data: FederatedSource) -> Start:
+            server = self.algorithm.init(named_key(named_key(root, "server"), "init"), data)
+            ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
+            key_clients = named_key(named_key(root, "training"), "init")
+
+            def init_client(client_id: Array) -> PyTree:
+                client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
+                key = jax.random.fold_in(key_clients, client_id)
+                return self.algorithm.init_client(key, server, data.train_client(client_id))
+
+            clients = jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+            policy = self.spec.policy.init(named_key(named_key(root, "participation"), "init"), plan.num_clients)
+            clock = self.spec.clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
+            times, _ = self.spec.clock.sample(stream(root, "clock", jnp.int32(0)), clock)
+            state = SimulationState(server, clients, policy, clock, jnp.int32(0))
+            state = jax.tree.map(_strong, state)
+            return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
+
+        return self._run("start", function, (False, False), Start(STATE_BY_CLIENT, False), (root, data))
+
+    def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
+        """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
+
+        def function(state: SimulationState, root: Key, data: FederatedSource):
+            def body(state: SimulationState, _: None):
+                return one_round(self.algorithm, self.spec.policy, self.spec.clock, data, state, root, self.spec.plan)
+
+            state, rounds = jax.lax.scan(body, state, length=length)
+            return state, Segment(rounds, evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan))
+
+        out = STATE_BY_CLIENT, Segment(False, True)
+        return self._run(("segment", length), function, (STATE_BY_CLIENT, False, False), out, (state, root, data), donate=True)
+
+    def _run(self, name, function, in_by_client, out_by_client, args, donate: bool = False):
+        signature = name, jax.tree.structure(args), tuple((a.shape, a.dtype) for a in jax.tree.leaves(args))
+        if signature not in self._compiled:
+            begin = time.perf_counter()
+
+            def counted(*args):
+                self.num_traces += 1
+                return function(*args)
+
+            spread_function = spread(counted, self.spec.plan, in_by_client, out_by_client)
+            if self.spec.num_seeds is not None:
+                axes = (*(0,) * (len(args) - 1), None)  # data, the last argument, is shared by the seeds
+                spread_function = jax.vmap(spread_function, in_axes=axes)
+            jitted = jax.jit(spread_function, donate_argnums=(0,) if donate else ())
+            self._compiled[signature] = jitted.lower(*args).compile()
+            self.compile_seconds += time.perf_counter() - begin
+        return self._compiled[signature](*args)
+
+
+def _strong(leaf: Array) -> Array:
+    """Drops the weak type of Python scalars, so that a state keeps its type from round to round."""
+    return jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype) if not _is_key(leaf) else leaf
+
+
+def _is_key(leaf: Array) -> bool:
+    return jax.dtypes.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
+
+
+@functools.lru_cache(maxsize=16)
+def _program(spec: Spec) -> Program:
+    return Program(spec)
+
+
+def program(
+    algorithm: FederatedAlgorithm,
+    policy: ParticipationPolicy,
+    clock: Clock,
+    evaluations: Sequence[str],
+    plan: Layout,
+    num_seeds: int | None = None,
+) -> Program:
+    """The program of these parts; the very same parts get the very same program, so a new key compiles nothing."""
+    hashable = algorithm._replace(evaluations=tuple(algorithm.evaluations.items()))
+    return _program(Spec(hashable, policy, clock, tuple(evaluations), plan, num_seeds))
+
+
+def _charged_bytes(tree: PyTree) -> int:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Uncharged))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if not isinstance(leaf, Uncharged))
+
+
+def communicated_bytes(
+    algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource, state: SimulationState, root: Key
+) -> tuple[int, int]:
+    """Bytes a participant sends and receives in a round: (up, down), from shapes alone."""
+
+    def exchange(state: SimulationState, root: Key, data: FederatedSource):
+        zero, one = jnp.int32(0), jnp.int32(1)
+        context = RoundContext(zero, zero, one, data.num_clients, one)
+        broadcast = algorithm.broadcast(state.server, context)
+        client_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
+        phases = [phase.client for phase in (algorithm.round, algorithm.finish) if phase is not None]
+        down = [broadcast for _ in phases]
+        if policy.needs_global_gradient and algorithm.gradient is not None:
+            phases.append(algorithm.gradient)
+        return [p(root, broadcast, client_state, data.train_client(zero), context).message for p in phases], down
+
+    up, down = jax.eval_shape(exchange, state, root, data)
+    return _charged_bytes(up), _charged_bytes(down)

@@ -1,0 +1,235 @@
+"""One round: who takes part, what they compute, what it costs. All of it in-graph, written for one device of the mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..base import (
+    Array,
+    Clock,
+    ClientData,
+    ClientOutput,
+    ClientState,
+    Cohort,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    ParticipationPolicy,
+    PyTree,
+    RoundContext,
+    RoundInfo,
+    named_key,
+)
+from ..loops import batch_max
+from .sharding import Layout, my_chunk, put, take, total, window_positions
+
+
+class SimulationState(NamedTuple):
+    """All that a round hands to the next; checkpointed as it is."""
+
+    server: PyTree
+    clients: PyTree  # leaves (owned * num_devices, ...), sharded by client
+    policy: PyTree
+    clock: PyTree
+    round: Array  # () int32: rounds completed
+
+
+class PassResult(NamedTuple):
+    """What a pass over a cohort yields."""
+
+    mean: PyTree  # of the messages
+    states: PyTree  # of all clients, those of the cohort updated
+    info: PyTree  # mean over the cohort
+    records: PyTree  # leaves (owned, ...): each client's `info`; () unless asked for
+
+
+def cohort_pass(
+    client: Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput],
+    fetch: Callable[[Array], ClientData],
+    states: PyTree,
+    cohort: Cohort,
+    context: RoundContext,
+    key: Key,
+    plan: Layout,
+    record: bool = False,
+) -> PassResult:
+    """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
+
+    The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
+    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk.
+
+    Args:
+        client: `(key, state, data, context) -> ClientOutput` of ONE client.
+        fetch: data of one client by its id.
+        states: of all clients, leaves (owned, ...).
+        cohort: the first `size` ids take part.
+        context: of the round; `work` is filled in for each client.
+        key: of the pass; a client's key folds in its id.
+        plan: devices and chunk.
+        record: keep each client's `info`, by client id.
+    """
+    pool = cohort.client_ids.shape[0]
+    pad = (0, -pool % plan.window)
+    client_ids, work = jnp.pad(cohort.client_ids, pad), jnp.pad(cohort.work, pad)
+    offsets = window_positions(plan)
+
+    def one(client_id: Array, work: Array, state: ClientState) -> ClientOutput:
+        return client(jax.random.fold_in(key, client_id), state, fetch(client_id), context._replace(work=work))
+
+    def masked_sum(weight: PyTree, values: PyTree, active: Array) -> PyTree:
+        def weighted(weight: Array, part: PyTree) -> PyTree:
+            def leaf_sum(leaf: Array) -> Array:
+                expand = lambda a: jnp.expand_dims(a, tuple(range(1, leaf.ndim)))  # noqa: E731
+                terms = expand(weight).astype(leaf.dtype) * leaf
+                return jnp.sum(jnp.where(expand(active), terms, jnp.zeros((), leaf.dtype)), axis=0)
+
+            return jax.tree.map(leaf_sum, part)
+
+        return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
+
+    def serve(trip: Array, states: PyTree) -> tuple[ClientOutput, Array, Array, Array]:
+        positions = trip * plan.window + offsets
+        active = positions < cohort.size
+        ids = client_ids[positions]
+        mine = my_chunk(plan, active)
+        rows = take(plan, states, ids)
+        # A padded slot repeats some client with no work to do; nothing of it is kept.
+        chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
+        outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows)
+        weight = jax.tree.map(lambda w: jnp.broadcast_to(w, (plan.chunk_size,)), outputs.weight)
+        return outputs._replace(weight=weight), ids, active, mine
+
+    def trip(index: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
+        sums, states, records = carry
+        outputs, ids, active, mine = serve(index, states)
+        ones = jax.tree.map(jnp.ones_like, outputs.weight)
+        new = (
+            masked_sum(outputs.weight, outputs.message, mine),
+            masked_sum(ones, outputs.weight, mine),
+            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), dict(outputs.info)),
+        )
+        if outputs.state is not None:
+            states = put(plan, states, ids, active, outputs.state)
+        if record:
+            records = put(plan, records, ids, active, dict(outputs.info))
+        return jax.tree.map(jnp.add, sums, new), states, records
+
+    shape = jax.eval_shape(lambda s: serve(jnp.int32(0), s)[0], states)
+    scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
+    zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
+    sums = (jax.tree.map(zeros, shape.message), jax.tree.map(scalar, shape.weight), jax.tree.map(scalar, dict(shape.info)))
+    records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), dict(shape.info)) if record else ()
+    trips = (batch_max(cohort.size) + plan.window - 1) // plan.window
+    sums, states, records = jax.lax.fori_loop(jnp.int32(0), trips, trip, (sums, states, records))
+    messages, weights, info = total(plan, sums)
+    mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
+    return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records)
+
+
+def all_clients(num_clients: int) -> Cohort:
+    """Everybody, in order of id."""
+    ids = jnp.arange(num_clients, dtype=jnp.int32)
+    return Cohort(ids, jnp.int32(num_clients), jnp.ones_like(ids), jnp.int32(0))
+
+
+def stream(root: Key, name: str, round_index: Array) -> Key:
+    """The key of one stream (data, clock, participation, training, evaluation, server) in one round."""
+    return jax.random.fold_in(named_key(root, name), round_index)
+
+
+def all_finite(tree: PyTree) -> Array:
+    """() bool: no nan and no inf in any floating-point leaf."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
+
+
+def run_phase(phase, name, algorithm, data, server, states, cohort, context, root, plan):
+    """One pass of a `Phase` and the server's answer: (server state, client states, info)."""
+    broadcast = algorithm.broadcast(server, context)
+
+    def client(key, state, client_data, context):
+        return phase.client(key, broadcast, state, client_data, context)
+
+    key = named_key(stream(root, "training", context.round), name)
+    result = cohort_pass(client, data.train_client, states, cohort, context, key, plan)
+    key_server = named_key(stream(root, "server", context.round), name)
+    return phase.server(key_server, server, result.mean, context), result.states, result.info
+
+
+def prepare(
+    algorithm: FederatedAlgorithm, data: FederatedSource, state: SimulationState, root: Key, plan: Layout
+) -> SimulationState:
+    """The pass over all clients before the first round, for algorithms that ask for one."""
+    if algorithm.prepare is None:
+        return state
+    cohort = all_clients(plan.num_clients)
+    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
+    server, clients, _ = run_phase(
+        algorithm.prepare, "prepare", algorithm, data, state.server, state.clients, cohort, context, root, plan
+    )
+    return state._replace(server=server, clients=clients)
+
+
+def one_round(
+    algorithm: FederatedAlgorithm,
+    policy: ParticipationPolicy,
+    clock: Clock,
+    data: FederatedSource,
+    state: SimulationState,
+    root: Key,
+    plan: Layout,
+) -> tuple[SimulationState, RoundInfo]:
+    """Clock, cohort, local work, mean, server, second pass, criterion, time."""
+    times, clock_state = clock.sample(stream(root, "clock", state.round), state.clock)
+    cohort = policy.select(stream(root, "participation", state.round), state.policy, times)
+    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
+    args = cohort, context, root, plan
+
+    server, clients, info = run_phase(algorithm.round, "round", algorithm, data, state.server, state.clients, *args)
+    if algorithm.finish is not None:
+        server, clients, more = run_phase(algorithm.finish, "finish", algorithm, data, server, clients, *args)
+        info = {**info, **more}
+
+    global_grad_norm = jnp.full((), jnp.nan)
+    if policy.needs_global_gradient:
+        global_grad_norm = _global_gradient_norm(algorithm, data, server, clients, *args)
+
+    takes_part = jnp.arange(cohort.client_ids.shape[0]) < cohort.size
+    durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
+    round_info = RoundInfo(
+        round=state.round,
+        stage=cohort.stage,
+        cohort_size=cohort.size,
+        compute_time=jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype))),
+        communicated=_communicates(algorithm, state.server, context),
+        global_grad_norm=global_grad_norm,
+        finite=all_finite(server),
+        metrics={**algorithm.metrics(server, data), **info},
+    )
+    policy_state = policy.update(state.policy, round_info)
+    return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
+
+
+def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundContext) -> Array:
+    return jnp.bool_(True) if algorithm.communicates is None else algorithm.communicates(server, context)
+
+
+def _global_gradient_norm(algorithm, data, server, clients, cohort, context, root, plan: Layout) -> Array:
+    """Norm of the cohort's mean gradient at the new model (FLANP, Algorithm 1, line 8)."""
+    if algorithm.gradient is None:
+        raise ValueError(
+            f"the participation policy needs the global gradient but algorithm {algorithm.name!r} has no `gradient`; "
+            "use a policy without a gradient criterion, such as participation.doubling"
+        )
+    broadcast = algorithm.broadcast(server, context)
+
+    def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
+        return algorithm.gradient(key, broadcast, state, client_data, context)._replace(state=None)
+
+    key = named_key(stream(root, "training", context.round), "gradient")
+    mean = cohort_pass(client, data.train_client, clients, cohort, context, key, plan).mean
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean)))

@@ -1,0 +1,159 @@
+"""Clients over devices: who owns a client's state, and how a chunk of the cohort fetches and writes back its own.
+
+The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
+(client i lives on device i // owned); everything else is replicated, and every device computes it alike. The work of a
+round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy;
+`take` and `put` move exactly the states that a chunk needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ..base import Array, PyTree
+
+AXIS = "clients"
+
+
+class Layout(NamedTuple):
+    """How clients lie on devices and how many train at once on each."""
+
+    devices: tuple[jax.Device, ...]
+    chunk_size: int  # clients at once per device
+    num_clients: int
+
+    @property
+    def num_devices(self) -> int:
+        """D, the length of the mesh axis."""
+        return len(self.devices)
+
+    @property
+    def owned(self) -> int:
+        """Clients whose state a device keeps (the last device's may be padding)."""
+        return -(-self.num_clients // self.num_devices)
+
+    @property
+    def window(self) -> int:
+        """Cohort positions that all devices together serve in one trip of the chunk loop."""
+        return self.num_devices * self.chunk_size
+
+    @property
+    def mesh(self) -> Mesh:
+        """One axis, `clients`."""
+        return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
+
+    def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
+        """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
+        return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
+
+
+def layout(devices: Sequence[jax.Device] | int | None, chunk_size: int | None, num_clients: int) -> Layout:
+    """Checks and completes what the user asked for.
+
+    Args:
+        devices: the devices themselves, how many of `jax.devices()`, or None for all of them.
+        chunk_size: clients trained at once on each device; None for the measured default.
+        num_clients: in the federation.
+
+    Raises:
+        ValueError: more devices than there are, or a chunk below 1.
+    """
+    if devices is None or isinstance(devices, int):
+        available = jax.devices()
+        wanted = len(available) if devices is None else devices
+        if not 1 <= wanted <= len(available):
+            raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
+        devices = available[:wanted]
+    if chunk_size is None:
+        chunk_size = default_chunk_size(devices[0].platform)
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} must be at least 1 (None chooses one)")
+    return Layout(tuple(devices), min(chunk_size, -(-num_clients // len(devices))), num_clients)
+
+
+def default_chunk_size(platform: str) -> int:
+    """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache."""
+    return 16 if platform == "cpu" else 128
+
+
+def device_index(plan: Layout) -> Array:
+    """() int32: this device's place on the mesh axis."""
+    return jax.lax.axis_index(AXIS) if plan.num_devices > 1 else jnp.int32(0)
+
+
+def total(plan: Layout, tree: PyTree) -> PyTree:
+    """Sum over the devices."""
+    return jax.lax.psum(tree, AXIS) if plan.num_devices > 1 else tree
+
+
+def _map_bits(function, leaf: Array) -> Array:
+    """Applies `function` to a leaf seen as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(function(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+    if leaf.dtype == jnp.bool_:
+        return function(leaf.astype(jnp.uint8)).astype(jnp.bool_)
+    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
+    return jax.lax.bitcast_convert_type(function(bits), leaf.dtype)
+
+
+def take(plan: Layout, states: PyTree, client_ids: Array) -> PyTree:
+    """Fetches states: rows (chunk_size, ...) of this device's positions in the window.
+
+    Args:
+        plan: the layout.
+        states: leaves (owned, ...), this device's shard.
+        client_ids: (window,) int32, the same on all devices, position-major by device (`window_positions`).
+    """
+    if plan.num_devices == 1:
+        return jax.tree.map(lambda leaf: leaf[client_ids], states)
+    mine = client_ids // plan.owned == device_index(plan)
+    rows = jnp.where(mine, client_ids % plan.owned, 0)
+
+    def fetch(leaf: Array) -> Array:
+        def exchange(bits: Array) -> Array:
+            keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+            return jax.lax.psum_scatter(jnp.where(keep, bits[rows], bits.dtype.type(0)), AXIS, tiled=True)
+
+        return _map_bits(exchange, leaf)
+
+    return jax.tree.map(fetch, states)
+
+
+def put(plan: Layout, states: PyTree, client_ids: Array, active: Array, rows: PyTree) -> PyTree:
+    """Writes back the rows (chunk_size, ...) of this device's positions where `active` (window,); others stay."""
+    mine = (client_ids // plan.owned == device_index(plan)) & active
+    target = jnp.where(mine, client_ids % plan.owned, plan.owned)  # out of range is dropped
+
+    def write(leaf: Array, new: Array) -> Array:
+        if plan.num_devices > 1:
+            new = _map_bits(lambda bits: jax.lax.all_gather(bits, AXIS, tiled=True), new)
+        return leaf.at[target].set(new, mode="drop")
+
+    return jax.tree.map(write, states, rows)
+
+
+def window_positions(plan: Layout) -> Array:
+    """(window,) int32 offsets into the cohort: device 0's chunk first, and device d serves d, d + D, d + 2D, ..."""
+    return jnp.arange(plan.window, dtype=jnp.int32).reshape(plan.chunk_size, plan.num_devices).T.reshape(-1)
+
+
+def my_chunk(plan: Layout, window: Array) -> Array:
+    """This device's (chunk_size, ...) part of an array over the window."""
+    return jax.lax.dynamic_slice_in_dim(window, device_index(plan) * plan.chunk_size, plan.chunk_size)
+
+
+def spread(function, plan: Layout, in_by_client: PyTree, out_by_client: PyTree):
+    """`shard_map` over the clients axis; True marks what is sharded by client. Plain on a single device."""
+    if plan.num_devices == 1:
+        return function
+    specs = lambda flags: jax.tree.map(lambda by_client: P(AXIS) if by_client else P(), flags)  # noqa: E731
+    return jax.shard_map(
+        function, mesh=plan.mesh, in_specs=specs(in_by_client), out_specs=specs(out_by_client), check_vma=False
+    )

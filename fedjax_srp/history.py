@@ -1,0 +1,351 @@
+"""What a run leaves behind: a table of its rounds and the score of every client at every evaluation.
+
+A `History` holds numpy arrays only. Time spent by the simulated clients is in time units and comes from `compute_time`,
+a charge per communicating round being added when one asks: one run answers every communication cost. Time spent by the
+simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`) and never enters `history.csv`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROUND_COLUMNS = {  # in history.csv, and their types in memory
+    "round": np.int64,
+    "stage": np.int64,
+    "cohort_size": np.int64,
+    "compute_time": np.float64,
+    "communicated": np.bool_,
+    "finite": np.bool_,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The record of one run.
+
+    R rounds, E evaluations, M clients. Floats are float64, arrays are read-only copies of what was given.
+
+    Attributes:
+        name: of the method.
+        round: (R,) completed rounds, 1 to R.
+        stage: (R,) of the participation policy, from 0.
+        cohort_size: (R,) how many clients took part.
+        compute_time: (R,) simulated time of the slowest participant, in time units.
+        communicated: (R,) whether the round is charged a communication.
+        finite: (R,) whether the server's state was free of nan and inf after the round.
+        client_time: (M,) expected time of each client per unit of local work, in time units.
+        metrics: name -> (R,) scalars of the algorithm.
+        eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty where `accuracies` is.
+        accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
+        test_count: (M,) test points of each client; a client without any counts in no mean.
+        bytes_up: sent by one participant in one round.
+        bytes_down: received by one participant in one round.
+        seconds_per_round: of the simulator, without compilation.
+        compile_seconds: of the simulator.
+        host_seconds: of the simulator, everything included.
+        config: what made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
+        environment: versions, git hash and device as `load` found them; None: `save` looks them up.
+    """
+
+    name: str
+    round: np.ndarray
+    stage: np.ndarray
+    cohort_size: np.ndarray
+    compute_time: np.ndarray
+    communicated: np.ndarray
+    finite: np.ndarray
+    client_time: np.ndarray
+    metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    eval_round: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    accuracies: Mapping[str, np.ndarray] = field(default_factory=dict)
+    test_count: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds_per_round: float = math.nan
+    compile_seconds: float = math.nan
+    host_seconds: float = math.nan
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        num_rounds, num_clients = len(self.round), len(self.client_time)
+        num_evaluations = len(self.eval_round) if self.accuracies else 0
+        put: Callable[[str, Any], None] = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        for name, dtype in ROUND_COLUMNS.items():
+            put(name, _frozen(name, getattr(self, name), dtype, (num_rounds,)))
+        put("client_time", _frozen("client_time", self.client_time, np.float64, (num_clients,)))
+        counts = self.test_count if len(self.test_count) else np.zeros(num_clients)
+        put("test_count", _frozen("test_count", counts, np.int64, (num_clients,)))
+        put("eval_round", _frozen("eval_round", self.eval_round[:num_evaluations], np.int64, (num_evaluations,)))
+        put("metrics", {k: _frozen(f"metrics[{k!r}]", v, np.float64, (num_rounds,)) for k, v in self.metrics.items()})
+        shape = (num_evaluations, num_clients)
+        scores = self.accuracies.items()
+        put("accuracies", {k: _frozen(f"accuracies[{k!r}]", v, np.float64, shape) for k, v in scores})
+        put("config", jsonable(self.config))
+        for name in ("bytes_up", "bytes_down"):
+            put(name, int(getattr(self, name)))
+        for name in ("seconds_per_round", "compile_seconds", "host_seconds"):
+            put(name, float(getattr(self, name)))
+        if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
+            raise ValueError(f"round must count the completed rounds 1..{num_rounds}, got {self.round}")
+        if num_evaluations and not (self.eval_round[0] >= 0 and self.eval_round[-1] <= num_rounds):
+            raise ValueError(f"eval_round must lie in 0..{num_rounds}, got {self.eval_round}")
+        if (np.diff(self.eval_round) <= 0).any():
+            raise ValueError(f"eval_round must increase, got {self.eval_round}")
+        columns = [*ROUND_COLUMNS, "elapsed", *(_accuracy_column(k) for k in self.accuracies)]
+        if clash := sorted(set(columns) & set(self.metrics)):
+            raise ValueError(f"metrics has {clash[0]!r}, which is a column of history.csv already: rename the metric")
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds were completed."""
+        return len(self.round)
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients the federation has."""
+        return len(self.client_time)
+
+    @property
+    def evaluation(self) -> str | None:
+        """Name of the default evaluation, None where nothing was evaluated."""
+        return next(iter(self.accuracies), None)
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """(E, M) scores of the default evaluation."""
+        return self.scores()
+
+    @property
+    def mean_accuracy(self) -> np.ndarray:
+        """(E,) mean over clients of the default evaluation, weighted by test points."""
+        return self.mean_scores()
+
+    @property
+    def worst_decile(self) -> np.ndarray:
+        """(E,) mean accuracy of the worst tenth of the clients in the default evaluation."""
+        return self.worst_scores()
+
+    @property
+    def final_accuracy(self) -> float:
+        """Mean accuracy at the last default evaluation; nan where nothing was evaluated."""
+        return _last(self.mean_accuracy)
+
+    @property
+    def diverged(self) -> int | None:
+        """The first round (from 1) after which the server's state was not finite; None when there is none."""
+        return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
+
+    def elapsed(self, communication: float = 0.0) -> np.ndarray:
+        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
+        return np.cumsum(self.compute_time + communication * self.communicated)
+
+    def eval_elapsed(self, communication: float = 0.0) -> np.ndarray:
+        """(E,) simulated time at each evaluation, in time units."""
+        return np.concatenate([[0.0], self.elapsed(communication)])[self.eval_round]
+
+    def scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E, M) score of each client in the evaluation of that name, the default one when None."""
+        name = evaluation or self.evaluation
+        if name is None:
+            return np.empty((0, self.num_clients))
+        if name not in self.accuracies:
+            available = ", ".join(self.accuracies) or "none"
+            raise ValueError(f"evaluation={name!r} is not in this run of {self.name!r}; available: {available}")
+        return self.accuracies[name]
+
+    def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) mean over clients weighted by test points; nan as soon as a client with test points scores nan."""
+        return _weighted_mean(self.scores(evaluation), self.test_count)
+
+    def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
+        ranked = np.sort(self.scores(evaluation)[:, self.test_count > 0], axis=1)  # nan sorts last
+        if not ranked.shape[1]:
+            return np.full(len(ranked), np.nan)
+        worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
+        return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
+
+    def time_to(self, target: float, communication: float = 0.0, evaluation: str | None = None) -> float:
+        """Simulated time of the first evaluation with a mean accuracy of at least `target`.
+
+        Returns:
+            Time units; inf when no evaluation reached the target. Nothing is interpolated, nan never reaches.
+        """
+        reached = self.mean_scores(evaluation) >= target
+        return float(self.eval_elapsed(communication)[np.argmax(reached)]) if reached.any() else math.inf
+
+    def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
+        """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
+        quarters = np.array_split(np.argsort(self.client_time, kind="stable"), 4)
+        scores = self.scores(evaluation)
+        return np.array([_last(_weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters])
+
+    def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
+        """A pandas table with one row a round.
+
+        Mean accuracies stand in columns `accuracy_<evaluation>`, nan at rounds that were not evaluated. An evaluation
+        before training (round 0) has no row here; `clients_frame` has it.
+        """
+        import pandas as pd
+
+        columns = {name: getattr(self, name) for name in ROUND_COLUMNS} | {"elapsed": self.elapsed(communication)}
+        columns |= self.metrics
+        for evaluation in self.accuracies:
+            values = np.full(self.num_rounds + 1, np.nan)
+            values[self.eval_round] = self.mean_scores(evaluation)
+            columns[_accuracy_column(evaluation)] = values[1:]
+        return pd.DataFrame(columns)
+
+    def clients_frame(self) -> pd.DataFrame:
+        """A pandas table with one row per evaluation, round and client.
+
+        Where nothing was evaluated it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
+        """
+        import pandas as pd
+
+        num_evaluations, num_clients = len(self.eval_round), self.num_clients
+        if num_evaluations:
+            names, rounds, scores = list(self.accuracies), self.eval_round, list(self.accuracies.values())
+        else:
+            names, rounds, scores = [""], np.zeros(1, np.int64), [np.full((1, num_clients), np.nan)]
+        repeats = len(names) * len(rounds)
+        columns = {
+            "evaluation": np.repeat(np.array(names, object), len(rounds) * num_clients),
+            "round": np.tile(np.repeat(rounds, num_clients), len(names)),
+            "client": np.tile(np.arange(num_clients), repeats),
+            "accuracy": np.concatenate([s.ravel() for s in scores]),
+            "test_count": np.tile(self.test_count, repeats),
+            "expected_time": np.tile(self.client_time, repeats),
+        }
+        return pd.DataFrame(columns)
+
+    def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
+        """The run in a few numbers.
+
+        None stands for what was not asked or not evaluated; `time_to_target` is inf when the target was not reached.
+
+        Args:
+            target: mean accuracy of the default evaluation to time.
+            communication: cost per communicating round, in time units, for `simulated_time` and `time_to_target`.
+        """
+        evaluated = len(self.eval_round) > 0
+        sent = int(self.cohort_size[self.communicated].sum())
+        return {
+            "name": self.name,
+            "evaluation": self.evaluation,
+            "final_accuracy": self.final_accuracy if evaluated else None,
+            "worst_decile": _last(self.worst_decile) if evaluated else None,
+            "final_accuracies": {k: _last(self.mean_scores(k)) if evaluated else None for k in self.accuracies},
+            "speed_quartiles": self.speed_quartiles().tolist() if evaluated else None,
+            "final_metrics": {k: _last(v) for k, v in self.metrics.items()},
+            "target": target,
+            "communication": communication,
+            "time_to_target": None if target is None else self.time_to(target, communication),
+            "simulated_time": float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0,
+            "num_rounds": self.num_rounds,
+            "num_clients": self.num_clients,
+            "num_evaluations": len(self.eval_round),
+            "diverged": self.diverged,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "total_bytes_up": self.bytes_up * sent,
+            "total_bytes_down": self.bytes_down * sent,
+            "host_seconds": self.host_seconds,
+            "compile_seconds": self.compile_seconds,
+            "seconds_per_round": self.seconds_per_round,
+        }
+
+    def plot(self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None) -> Figure:
+        """Mean accuracy over simulated time; the first metric where nothing was evaluated."""
+        from fedjax_srp import plots
+
+        if len(self.eval_round) or evaluation is not None or not self.metrics:
+            return plots.accuracy_over_time(self, communication, evaluation, ax)
+        return plots.metric_over_time(self, communication=communication, ax=ax)
+
+    def save(self, directory: str | os.PathLike, target: float | None = None, communication: float = 0.0) -> Path:
+        """Writes the folder of the run and returns its path.
+
+        `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
+        communication), `clients.csv`, `accuracy.png` (`plot()`) and, last, `summary.json`: a folder with a summary is
+        complete. Every file appears whole or not at all. The JSON is strict: a number that is not finite is written as
+        the string "inf", "-inf" or "nan", null is what was not asked or not evaluated.
+
+        Args:
+            directory: created where missing; files of an earlier run in it are replaced.
+            target: for the summary, as is `communication`.
+            communication: cost per communicating round of the summary and the figure.
+        """
+        from fedjax_srp.report import run_folder
+
+        return run_folder.save(self, Path(directory), target, communication)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> History:
+        """Reads back what `save` wrote, every float with its bits.
+
+        Raises:
+            FileNotFoundError: when a file of the run is missing.
+            ValueError: when the files do not belong together.
+        """
+        from fedjax_srp.report import run_folder
+
+        return run_folder.load(Path(directory))
+
+
+def _accuracy_column(evaluation: str) -> str:
+    return f"accuracy_{evaluation}"
+
+
+def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.array(value, dtype)
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}, it needs {shape}: every array of a history is complete")
+    array.setflags(write=False)
+    return array
+
+
+def _weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(E,) from (E, M) and (M,); clients without test points have a score of nan or anything and do not count."""
+    seen = counts > 0
+    if not seen.any():
+        return np.full(len(scores), np.nan)
+    return (scores[:, seen] * counts[seen]).sum(axis=1) / counts[seen].sum()
+
+
+def _last(values: np.ndarray) -> float:
+    return float(values[-1]) if len(values) else math.nan
+
+
+def jsonable(value: Any) -> Any:
+    """`value` in the words of strict JSON, and unchanged when it is already: lossless for plain settings."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return jsonable(value._asdict())  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(v) for v in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__array__") or isinstance(value, np.generic):
+        return jsonable(np.asarray(value).tolist())
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return repr(value)

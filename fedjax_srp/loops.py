@@ -1,0 +1,40 @@
+"""Two ways to steer what vmap does to a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap, sequential_vmap
+
+from .base import Array
+
+
+@custom_vmap
+def batch_max(bound: Array) -> Array:
+    """A loop bound that stays one number under vmap: the largest of the batch.
+
+    A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate stays
+    plain, and whoever is done earlier has to be masked by the loop's body.
+    """
+    return bound
+
+
+@batch_max.def_vmap
+def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tuple[Array, bool]:
+    del axis_size
+    return batch_max(jnp.max(bound, axis=0) if in_batched[0] else bound), False
+
+
+def sequential(function: Callable) -> Callable:
+    """Makes vmap run `function` on one element after the other; float tracers it closes over are passed along.
+
+    Gradients have to be taken inside `function`.
+    """
+
+    def run(*args):
+        hoisted, captured = jax.closure_convert(function, *args)
+        return sequential_vmap(hoisted)(*args, *captured)
+
+    return run

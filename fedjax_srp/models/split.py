@@ -1,0 +1,117 @@
+"""Models that are cut in two: a representation below a named layer, a head from that layer on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from ..base import Array, Key, PyTree, named_key
+
+
+class SplitParams(NamedTuple):
+    """Parameters of a split model: `{layer name: parameters}` of either side of the cut."""
+
+    representation: PyTree
+    head: PyTree
+
+
+class SplitModel(NamedTuple):
+    """A model in two parts. Which part is personal is the algorithm's affair, not the model's.
+
+    Attributes:
+        name: as in `srp.models.names()`.
+        init: `key -> SplitParams`.
+        represent: `(representation, (batch, *input_shape)) -> features (batch, ...)`.
+        classify: `(head, features) -> logits (batch, num_classes)`.
+        num_classes: width of the output.
+        input_shape: shape of one example.
+    """
+
+    name: str
+    init: Callable[[Key], SplitParams]
+    represent: Callable[[PyTree, Array], Array]
+    classify: Callable[[PyTree, Array], Array]
+    num_classes: int
+    input_shape: tuple[int, ...]
+
+    def logits(self, params: SplitParams, x: Array) -> Array:
+        """The whole model: (batch, *input_shape) -> (batch, num_classes)."""
+        return self.classify(params.head, self.represent(params.representation, x))
+
+    def check_fits(self, data: Any) -> None:
+        """Raises `ValueError` where the examples or labels of `data` do not fit the model."""
+        if data.num_classes > self.num_classes:
+            raise ValueError(
+                f"labels of data set {data.name!r} reach {data.num_classes - 1} but model {self.name!r} has "
+                f"{self.num_classes} classes; build it with num_classes={data.num_classes}"
+            )
+        if tuple(data.example_shape) != self.input_shape:
+            raise ValueError(
+                f"examples of data set {data.name!r} have shape {tuple(data.example_shape)} but model {self.name!r} "
+                f"takes {self.input_shape}; build it with input_shape={tuple(data.example_shape)}"
+            )
+
+
+class Layer(NamedTuple):
+    """A named step of a model: a flax module, then an activation."""
+
+    name: str
+    module: nn.Module
+    activation: Callable[[Array], Array] = lambda x: x
+
+
+def split(
+    name: str,
+    layers: Sequence[Layer],
+    cut: str | None,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    dtype: Any = jnp.float32,
+) -> SplitModel:
+    """Cuts a stack of layers in front of the layer named `cut`.
+
+    Args:
+        name: of the model.
+        layers: applied in this order to `(batch, *input_shape)`.
+        cut: the first layer of the head; None leaves the head empty, so that the whole model is representation.
+        input_shape: shape of one example.
+        num_classes: width of the last layer.
+        dtype: of the inputs.
+
+    Raises:
+        ValueError: no layer is called `cut`.
+    """
+    names = [layer.name for layer in layers]
+    if cut is not None and cut not in names:
+        raise ValueError(f"cut={cut!r} is no layer of model {name!r}; its layers are {', '.join(names)} (or None)")
+    position = len(layers) if cut is None else names.index(cut)
+    below, above = layers[:position], layers[position:]
+
+    def apply(part: Sequence[Layer], params: PyTree, x: Array) -> Array:
+        for layer in part:
+            x = layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
+        return x
+
+    def init(key: Key) -> SplitParams:
+        params, x = {}, jnp.zeros((1, *input_shape), dtype)
+        for layer in layers:
+            params[layer.name] = layer.module.init(named_key(key, layer.name), x)["params"]
+            x = apply([layer], params, x)
+        return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
+
+    def represent(representation: PyTree, x: Array) -> Array:
+        return apply(below, representation, x)
+
+    def classify(head: PyTree, features: Array) -> Array:
+        return apply(above, head, features)
+
+    return SplitModel(name, init, represent, classify, num_classes, tuple(input_shape))
+
+
+def cross_entropy(logits: Array, y: Array) -> Array:
+    """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.take_along_axis(logits, y[:, None], axis=-1)[:, 0]

@@ -1,0 +1,121 @@
+"""SRPFL's participation: the few fastest first, twice as many in every stage."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
+from fedjax_srp.participation._order import (
+    check_at_most,
+    check_choice,
+    check_integer,
+    draw_pool,
+    make_cohort,
+    order_by_time,
+    stage_sizes,
+    times_by,
+)
+
+INT32_MAX = 2**31 - 1
+
+
+class DoublingState(NamedTuple):
+    """Where the run is, and the key of the pools of the stages."""
+
+    round: Array  # () int32, the round to come
+    key: Key
+
+
+def doubling(
+    initial: int,
+    rounds_per_stage: int | Sequence[int],
+    pool: int | None = None,
+    redraw: Literal["round", "stage"] = "round",
+    by: Literal["realised", "expected"] = "realised",
+) -> ParticipationPolicy:
+    """The n fastest of a pool take part, n = initial at first and doubled stage by stage until it is the pool.
+
+    SRPFL, Algorithm 1: stage r has n_r = min(N, n0 * 2**r) participants, r = 0, ..., ceil(log2(N / n0)), with N the
+    size of the pool. Pools are redrawn in every round or in every stage (Remark 3.1). Ranking by realised times needs
+    no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
+
+    Args:
+        initial: n0, participants of the first stage. With initial = pool there is one stage.
+        rounds_per_stage: an integer >= 1, the rounds of every stage but the last; or a sequence, as theory gives it,
+            whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds is skipped, and so is every stage
+            that is not listed. After the listed rounds the policy stays for the rest of the run in the last stage, the
+            first with n0 * 2**r >= N; so an entry for the last stage itself is allowed and without effect.
+        pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
+        redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
+        by: the times that rank the pool.
+
+    Returns:
+        The policy; its cohorts are ordered by the times that rank, ties by client id.
+
+    Raises:
+        ValueError: for what is no integer; initial, pool or rounds_per_stage below 1; an entry below 0; initial > pool;
+            an unknown `redraw` or `by`. In `init`, where num_clients is known: pool or initial above num_clients; more
+            entries than stages.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from fedjax_srp import participation
+        >>> from fedjax_srp.base import ClientTimes
+        >>> policy = participation.doubling(initial=10, rounds_per_stage=10)
+        >>> times = jnp.arange(100.0)
+        >>> state = policy.init(jax.random.key(0), 100)
+        >>> sizes = []
+        >>> for first_round in (0, 10, 20, 30, 40):
+        ...     state = state._replace(round=jnp.int32(first_round))
+        ...     cohort = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     sizes.append(int(cohort.size))
+        >>> sizes
+        [10, 20, 40, 80, 100]
+    """
+    initial = check_integer("doubling: initial", initial, 1)
+    if pool is not None:
+        pool = check_integer("doubling: pool", pool, 1)
+        check_at_most("doubling: initial", initial, "pool", pool)
+    lengths = _stage_lengths(rounds_per_stage)
+    check_choice("doubling: redraw", redraw, ("round", "stage"))
+    check_choice("doubling: by", by, ("realised", "expected"))
+
+    def init(key: Key, num_clients: int) -> DoublingState:
+        if pool is not None:
+            check_at_most("doubling: pool", pool, "num_clients", num_clients)
+        check_at_most("doubling: initial", initial, "num_clients", num_clients)
+        if isinstance(lengths, list):
+            num_stages = len(stage_sizes(initial, pool or num_clients))
+            check_at_most("doubling: length of rounds_per_stage", len(lengths), "number of stages", num_stages)
+        return DoublingState(jnp.zeros((), jnp.int32), key)
+
+    def select(key: Key, state: DoublingState, times: ClientTimes) -> Cohort:
+        num_clients = times.realised.shape[0]
+        sizes = stage_sizes(initial, pool or num_clients)
+        stage = jnp.sum(state.round >= _stage_ends(lengths, len(sizes)), dtype=jnp.int32)
+        key_pool = jax.random.fold_in(state.key, stage) if redraw == "stage" else key
+        client_ids = order_by_time(times_by(times, by), draw_pool(key_pool, num_clients, sizes[-1]))
+        return make_cohort(client_ids, jnp.asarray(sizes, jnp.int32)[stage], stage)  # n = min(N, n0 * 2**r)
+
+    def update(state: DoublingState, info: RoundInfo) -> DoublingState:
+        return state._replace(round=info.round + 1)
+
+    return ParticipationPolicy("doubling", init, select, update)
+
+
+def _stage_lengths(rounds_per_stage: int | Sequence[int]) -> int | list[int]:
+    """Rounds of every stage, or of each, as Python integers."""
+    if isinstance(rounds_per_stage, Sequence | np.ndarray | jax.Array) and np.ndim(rounds_per_stage) == 1:
+        return [check_integer(f"doubling: rounds_per_stage[{r}]", n, 0) for r, n in enumerate(rounds_per_stage)]
+    return check_integer("doubling: rounds_per_stage", rounds_per_stage, 1)
+
+
+def _stage_ends(lengths: int | list[int], num_stages: int) -> Array:
+    """The first round after each stage but the last, which does not end: (num_stages - 1,) int32."""
+    listed = [lengths] * num_stages if isinstance(lengths, int) else lengths + [0] * num_stages
+    return jnp.asarray([min(end, INT32_MAX) for end in accumulate(listed[: num_stages - 1])], jnp.int32)

@@ -1,0 +1,1 @@
+"""What a run or a grid of runs leaves on disk."""

@@ -1,0 +1,148 @@
+"""The folder of one run, written and read back: `History.save` and `History.load` end here.
+
+Files are CSV and strict JSON, and carry every bit of the floats: a resumed run ends with the bytes in `history.csv` of
+one that never stopped, which is why host timings are in `summary.json`.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_srp.history import ROUND_COLUMNS, History, jsonable
+
+_FILES = ("config.json", "history.csv", "clients.csv", "summary.json")  # without them `load` refuses
+_WORDS: dict[type, Callable[[str], Any]] = {
+    np.int64: int,
+    np.float64: lambda word: float(word or "nan"),
+    np.bool_: {"True": True, "False": False}.__getitem__,
+}
+
+
+def save(history: History, folder: Path, target: float | None, communication: float) -> Path:
+    """See `History.save`."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"directory={str(folder)!r} is a file: give a folder to write the run to")
+    config = {
+        "name": history.name,
+        "config": history.config,
+        "environment": _environment() if history.environment is None else history.environment,
+        "evaluations": list(history.accuracies),
+        "metrics": list(history.metrics),
+    }
+    summary = history.summary(target, communication)
+    figure = history.plot(communication)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").unlink(missing_ok=True)  # written last: where it is, the folder is complete
+    _replace(folder / "config.json", lambda path: _write_json(path, config))
+    for name, frame in (("history.csv", history.to_frame()), ("clients.csv", history.clients_frame())):
+        _replace(folder / name, lambda path, frame=frame: frame.to_csv(path, index=False, lineterminator="\n"))
+    _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
+    _replace(folder / "summary.json", lambda path: _write_json(path, summary))
+    return folder
+
+
+def load(folder: Path) -> History:
+    """See `History.load`."""
+    for name in _FILES:
+        if not (folder / name).is_file():
+            hint = "run it again, it was killed while saving"
+            if name == "config.json":
+                hint = "give the folder that History.save or a command with --out wrote"
+            raise FileNotFoundError(f"{str(folder)!r} holds no complete run: {name} is missing; {hint}")
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        rounds, clients = _read_csv(folder / "history.csv"), _read_csv(folder / "clients.csv")
+        num_clients, num_evaluations = summary["num_clients"], summary["num_evaluations"]
+        per_evaluation = num_clients * num_evaluations
+        scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
+        scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
+        columns: dict[str, Any] = {}
+        for name, dtype in ROUND_COLUMNS.items():
+            columns[name] = np.array([_WORDS[dtype](word) for word in rounds[name]], dtype)
+        for name in ("seconds_per_round", "compile_seconds", "host_seconds"):
+            columns[name] = float(summary[name])
+        return History(
+            **columns,
+            name=config["name"],
+            client_time=_floats(clients["expected_time"][:num_clients]),
+            metrics={name: _floats(rounds[name]) for name in config["metrics"]},
+            eval_round=np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
+            accuracies=dict(zip(config["evaluations"], scores, strict=True)),
+            test_count=np.array(clients["test_count"][:num_clients], np.int64),
+            bytes_up=summary["bytes_up"],
+            bytes_down=summary["bytes_down"],
+            config=config["config"],
+            environment=config["environment"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{str(folder)!r} does not read as one run ({reason}): run it again") from error
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[str]]:
+    """Column -> words. Python's own float() gives every bit back, whatever the version of pandas."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
+
+
+def _floats(words: Sequence[str]) -> np.ndarray:
+    return np.array([float(word or "nan") for word in words], np.float64)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n", "utf-8", newline="\n")
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes beside `path`, then moves into place: a kill leaves the old file or none, never a part of the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        command = ["git", "--no-optional-locks", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _environment() -> dict[str, Any]:
+    """Versions, git hash of the working directory (None outside git) and device of this process."""
+    import jax
+
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    devices = jax.devices()
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "fedjax_srp": _version("fedjax-srp"),
+            **{package: _version(package) for package in ("jax", "jaxlib", "numpy")},
+        },
+        "git_hash": _git("rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else bool(changes),
+        "device": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
+    }
