@@ -16,6 +16,7 @@ from .base import (
     Uncharged,
     named_key,
 )
+from .cores import use_all_cores
 from .engine.simulate import simulate, simulate_seeds
 from .history import History
 

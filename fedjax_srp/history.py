@@ -31,7 +31,7 @@ ROUND_COLUMNS = {  # in history.csv, and their types in memory
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History:
     """The record of one run.
 
@@ -107,6 +107,11 @@ class History:
         columns = [*ROUND_COLUMNS, "elapsed", *(_accuracy_column(k) for k in self.accuracies)]
         if clash := sorted(set(columns) & set(self.metrics)):
             raise ValueError(f"metrics has {clash[0]!r}, which is a column of history.csv already: rename the metric")
+
+    def __repr__(self) -> str:
+        size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
+        final = f", final {self.evaluation} accuracy {self.final_accuracy:.4f}" if len(self.eval_round) else ""
+        return f"History({self.name!r}: {size}{final})"
 
     @property
     def num_rounds(self) -> int:
@@ -280,9 +285,10 @@ class History:
         """Writes the folder of the run and returns its path.
 
         `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
-        communication), `clients.csv`, `accuracy.png` (`plot()`) and, last, `summary.json`: a folder with a summary is
-        complete. Every file appears whole or not at all. The JSON is strict: a number that is not finite is written as
-        the string "inf", "-inf" or "nan", null is what was not asked or not evaluated.
+        communication), `clients.csv`, `accuracy.png` (`plot()`, where there is anything to draw) and, last,
+        `summary.json`: a folder with a summary is complete. Every file appears whole or not at all. The JSON is
+        strict: a number that is not finite is written as the string "inf", "-inf" or "nan"; null is what was not asked
+        or not evaluated.
 
         Args:
             directory: created where missing; files of an earlier run in it are replaced.

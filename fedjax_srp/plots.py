@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Style(NamedTuple):
 
     label: str
     color: str
-    linestyle: str
+    linestyle: Literal["-", "--", ":"]
 
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
@@ -42,13 +42,16 @@ STYLES = {
     "fedavg_ft": Style("FedAvg-FT", "#CC79A7", "--"),
     "hf_maml": Style("HF-MAML", "#333333", ":"),
 }
-_CYCLE = tuple(itertools.product(("-", "--", ":"), ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")))
+_CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
+_LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
+_CYCLE = tuple(itertools.product(_LINESTYLES, _CYCLE_COLORS))
 _RC: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.labelsize": 10,
     "legend.fontsize": 9,
     "legend.title_fontsize": 8,
+    "legend.handlelength": 3.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "#666666",
@@ -108,15 +111,18 @@ def metric_over_time(
     runs = [run for repeats in groups.values() for run in repeats]
     name = next(iter(runs[0].metrics), None) if metric is None else metric
     for run in runs:
+        if not run.num_rounds:
+            raise ValueError(f"the run of {run.name!r} has no rounds: there is nothing to draw")
         if name is None or name not in run.metrics:
             available = ", ".join(run.metrics) or "none"
             raise ValueError(f"metric={metric!r} is not in the run of {run.name!r}; available: {available}")
 
     def curve(history: History) -> tuple[np.ndarray, np.ndarray]:
-        return history.elapsed(communication), history.metrics[str(name)]
+        values = history.metrics[str(name)]
+        return history.elapsed(communication), np.where(np.isfinite(values), values, np.nan)
 
     figure = _single(groups, curve, _labels(groups), communication, str(name).replace("_", " "), ax)
-    if all((run.metrics[str(name)] > 0).all() for run in runs):
+    if not any((run.metrics[str(name)] <= 0).any() for run in runs):
         (ax or figure.axes[0]).set_yscale("log")
     return figure
 
@@ -159,6 +165,7 @@ def figure3(
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
                 handles |= _draw(ax, groups, curve, styles, labels, communication)
                 ax.set_title(f"{title}, communication {communication:g}")
+                ax.locator_params(axis="x", nbins=5)
         for ax in panels[-1]:
             ax.set_xlabel(_TIME_LABEL)
         for ax in panels[:, 0]:
@@ -169,11 +176,12 @@ def figure3(
         if counts[-1] > 1:
             runs = "/".join(map(str, counts))
             notes.append(f"line: mean of {runs} runs, band: lowest to highest")
+        legend_rows = -(-len(ordered) // max(2, 2 * len(columns)))  # ceiling, so that twins stand above each other
         figure.legend(
             list(ordered.values()),
             list(ordered),
             loc="outside lower center",
-            ncols=min(len(ordered), max(2, 2 * len(columns))),
+            ncols=-(-len(ordered) // legend_rows),
             title="; ".join(notes) or None,
             frameon=False,
         )
@@ -218,13 +226,12 @@ def _draw(
     for label, repeats in groups.items():
         _, color, linestyle = styles[label]
         text = labels[label]
-        times, low, middle, high = _band([curve(run) for run in repeats])
+        times, low, middle, high = _band(label, [curve(run) for run in repeats])
         marker = "." if len(repeats) == 1 and len(times) <= _MAX_MARKED else ""
-        (handles[text],) = ax.plot(
-            times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text
-        )
+        ax.plot(times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text)
+        handles[text] = Line2D([], [], color=color, linestyle=linestyle)  # without the dots, which hide the dashes
         if len(repeats) > 1:
-            ax.fill_between(times, low, high, color=color, alpha=0.18, linewidth=0)
+            ax.fill_between(times, low, high, color=color, alpha=0.14, linewidth=0)
             continue
         starts = _stage_starts(repeats[0], curve, communication)
         staged |= len(starts[0]) > 0
@@ -237,18 +244,17 @@ def _draw(
     return handles
 
 
-def _band(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _band(label: str, curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
     """Times, lowest, mean and highest value of several curves, on the union of their times where all are defined."""
-    curves = list(curves)
     if len(curves) == 1:
         times, values = curves[0]
         return times, values, values, values
     start, end = max(times[0] for times, _ in curves), min(times[-1] for times, _ in curves)
+    if start > end:
+        raise ValueError(f"the repeats of {label!r} share no simulated time: draw them one by one, with a dict")
     grid = np.unique(np.concatenate([times for times, _ in curves]))
     grid = grid[(grid >= start) & (grid <= end)]
-    values = np.array(
-        [np.interp(grid, times, values) for times, values in curves]
-    )  # nan stays nan up to its neighbours
+    values = np.array([np.interp(grid, times, values) for times, values in curves])  # nan spreads to its neighbours
     return grid, values.min(axis=0), values.mean(axis=0), values.max(axis=0)
 
 

@@ -94,10 +94,11 @@ def from_arrays(
     device_scale, device_offset = _affine(scale, offset, inputs_train)
     padded_train, counts_train = _pad(rows_train)
     padded_test, counts_test = _pad(rows_test)
+    device_train = jnp.array(inputs_train)
     return FederatedData(
-        x_train=jnp.array(inputs_train),
+        x_train=device_train,
         y_train=jnp.array(labels_train),
-        x_test=jnp.array(inputs_test),
+        x_test=device_train if is_one_pool else jnp.array(inputs_test),
         y_test=jnp.array(labels_test),
         train_indices=padded_train,
         train_counts=counts_train,

@@ -102,7 +102,7 @@ class FederatedData:
                 f"predict returned outputs of shape {outputs.shape} for {test.y.shape[0]} examples of "
                 f"{self.num_classes} classes; return one row per example and one column per class"
             )
-        is_correct = (jnp.argmax(outputs, axis=-1) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
+        is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
         dtype = jnp.result_type(float)
         return jnp.sum(is_correct & is_real, dtype=dtype), test.count.astype(dtype)

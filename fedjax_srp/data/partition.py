@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,13 +48,14 @@ def by_classes(
     """
     num_clients = _positive("num_clients", num_clients)
     classes_per_client = _positive("classes_per_client", classes_per_client)
+    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = np.intersect1d(y_train, y_test)
     if classes_per_client > len(classes):
         raise ValueError(
             f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
             f"use at most {len(classes)}"
         )
-    rng_classes, rng_train, rng_test = _generators(seed, 3)
+    rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
     counts = is_owner.astype(np.int64)
     return Partition(
@@ -82,10 +84,11 @@ def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: 
     num_clients = _positive("num_clients", num_clients)
     if not (math.isfinite(alpha) and alpha > 0):
         raise ValueError(f"alpha={alpha}: the Dirichlet concentration must be positive and finite, e.g. alpha=0.5")
+    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
-    rng_proportions, rng_train, rng_test = _generators(seed, 3)
+    rng_proportions, rng_train, rng_test = _generators(seed, "proportions", "train", "test")
     proportions = rng_proportions.dirichlet(np.full(len(classes), alpha), num_clients)
     proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows; a class nobody drew is shared
     train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
@@ -113,7 +116,7 @@ def lognormal_sizes(
     if not (math.isfinite(sigma) and sigma >= 0):
         raise ValueError(f"sigma={sigma}: the spread of log sizes must be >= 0 and finite, e.g. sigma=1.0")
     _check_enough(num_clients, len(y_train), len(y_test))
-    rng_sizes, rng_train, rng_test = _generators(seed, 3)
+    rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
     log_weights = sigma * rng_sizes.standard_normal(num_clients)
     weights = np.exp(log_weights - log_weights.max())
     return Partition(
@@ -145,6 +148,7 @@ def natural(
     Raises:
         ValueError: if fewer than num_clients users, or none, have train and test examples.
     """
+    users_train, users_test = np.asarray(users_train), np.asarray(users_test)
     users = np.intersect1d(users_train, users_test)
     if not len(users):
         raise ValueError("users: nobody has both train and test examples; check that both columns use the same ids")
@@ -155,7 +159,7 @@ def natural(
                 f"num_clients={num_clients}: only {len(users)} users have train and test examples; "
                 f"use at most {len(users)}, or None for all"
             )
-        (rng,) = _generators(seed, 1)
+        (rng,) = _generators(seed, "users")
         users = np.sort(rng.choice(users, num_clients, replace=False))
     return Partition(_group(users_train, users), _group(users_test, users))
 
@@ -178,9 +182,10 @@ def cap_examples(
         ValueError: if max_examples is below 1.
     """
     max_examples = _positive("max_examples", max_examples)
-    (rng,) = _generators(seed, 1)
+    (rng,) = _generators(seed, "cap")
+    labels = np.asarray(labels)
     capped = []
-    for rows in indices:
+    for rows in map(np.asarray, indices):
         if len(rows) <= max_examples:
             capped.append(rows)
             continue
@@ -202,11 +207,11 @@ def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
     return split(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=len(chosen)))
 
 
-def _generators(seed: int, num: int) -> list[np.random.Generator]:
-    """Independent streams, so that what one part draws does not depend on how much another drew."""
+def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
+    """A stream for every purpose, so that what one part draws does not depend on how much another drew."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed={seed!r}: a seed of a partition is an integer >= 0")
-    return [np.random.default_rng(child) for child in np.random.SeedSequence(int(seed)).spawn(num)]
+    return [np.random.default_rng([zlib.crc32(purpose.encode()), int(seed)]) for purpose in purposes]
 
 
 def _positive(name: str, value: int) -> int:

@@ -47,7 +47,7 @@ def _digits(data_dir: Path | None) -> RawArrays:
     return RawArrays(x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16)
 
 
-# A source: data_dir (None: where it keeps its files by default) -> arrays. It raises ValueError with the remedy in a line.
+# A source: data_dir (None: where it keeps its files by default) -> arrays. Its errors are one line with the remedy.
 SOURCES: dict[str, Callable[[Path | None], RawArrays]] = {"digits": _digits}
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. A data set that is not here is divided by 255

@@ -1,12 +1,10 @@
 """SRPFL's participation: the few fastest first, twice as many in every stage."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
 from fedjax_srp.participation._order import (
@@ -16,11 +14,9 @@ from fedjax_srp.participation._order import (
     draw_pool,
     make_cohort,
     order_by_time,
-    stage_sizes,
     times_by,
 )
-
-INT32_MAX = 2**31 - 1
+from fedjax_srp.participation._stages import check_stage_lengths, stage_ends, stage_sizes
 
 
 class DoublingState(NamedTuple):
@@ -81,7 +77,7 @@ def doubling(
     if pool is not None:
         pool = check_integer("doubling: pool", pool, 1)
         check_at_most("doubling: initial", initial, "pool", pool)
-    lengths = _stage_lengths(rounds_per_stage)
+    lengths = check_stage_lengths("doubling: rounds_per_stage", rounds_per_stage)
     check_choice("doubling: redraw", redraw, ("round", "stage"))
     check_choice("doubling: by", by, ("realised", "expected"))
 
@@ -97,7 +93,7 @@ def doubling(
     def select(key: Key, state: DoublingState, times: ClientTimes) -> Cohort:
         num_clients = times.realised.shape[0]
         sizes = stage_sizes(initial, pool or num_clients)
-        stage = jnp.sum(state.round >= _stage_ends(lengths, len(sizes)), dtype=jnp.int32)
+        stage = jnp.sum(state.round >= stage_ends(lengths, len(sizes)), dtype=jnp.int32)
         key_pool = jax.random.fold_in(state.key, stage) if redraw == "stage" else key
         client_ids = order_by_time(times_by(times, by), draw_pool(key_pool, num_clients, sizes[-1]))
         return make_cohort(client_ids, jnp.asarray(sizes, jnp.int32)[stage], stage)  # n = min(N, n0 * 2**r)
@@ -106,16 +102,3 @@ def doubling(
         return state._replace(round=info.round + 1)
 
     return ParticipationPolicy("doubling", init, select, update)
-
-
-def _stage_lengths(rounds_per_stage: int | Sequence[int]) -> int | list[int]:
-    """Rounds of every stage, or of each, as Python integers."""
-    if isinstance(rounds_per_stage, Sequence | np.ndarray | jax.Array) and np.ndim(rounds_per_stage) == 1:
-        return [check_integer(f"doubling: rounds_per_stage[{r}]", n, 0) for r, n in enumerate(rounds_per_stage)]
-    return check_integer("doubling: rounds_per_stage", rounds_per_stage, 1)
-
-
-def _stage_ends(lengths: int | list[int], num_stages: int) -> Array:
-    """The first round after each stage but the last, which does not end: (num_stages - 1,) int32."""
-    listed = [lengths] * num_stages if isinstance(lengths, int) else lengths + [0] * num_stages
-    return jnp.asarray([min(end, INT32_MAX) for end in accumulate(listed[: num_stages - 1])], jnp.int32)

@@ -40,13 +40,17 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         "metrics": list(history.metrics),
     }
     summary = history.summary(target, communication)
-    figure = history.plot(communication)
+    drawable = len(history.eval_round) or (history.metrics and history.num_rounds)
+    figure = history.plot(communication) if drawable else None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # written last: where it is, the folder is complete
     _replace(folder / "config.json", lambda path: _write_json(path, config))
     for name, frame in (("history.csv", history.to_frame()), ("clients.csv", history.clients_frame())):
         _replace(folder / name, lambda path, frame=frame: frame.to_csv(path, index=False, lineterminator="\n"))
-    _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
+    if figure is None:
+        (folder / "accuracy.png").unlink(missing_ok=True)
+    else:
+        _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
     _replace(folder / "summary.json", lambda path: _write_json(path, summary))
     return folder
 
@@ -86,7 +90,7 @@ def load(folder: Path) -> History:
             environment=config["environment"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"{str(folder)!r} does not read as one run ({reason}): run it again") from error
 
 

@@ -1,0 +1,180 @@
+"""Clocks: what stays over the rounds, what changes, and what is expected."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp import clocks
+from fedjax_srp.base import Clock
+
+
+def play(clock, num_clients, num_rounds, seed=0):
+    """(rounds, clients) expected and realised times of a run, in one scan that compiles once."""
+    state = clock.init(jax.random.key(seed), num_clients)
+
+    def step(state, key):
+        times, state = clock.sample(key, state)
+        return state, times
+
+    _, times = jax.lax.scan(step, state, jax.random.split(jax.random.key(seed + 1), num_rounds))
+    return np.asarray(times.expected), np.asarray(times.realised)
+
+
+ALL = [
+    clocks.fixed(clocks.exponential(1.0)),
+    clocks.dynamic(clocks.exponential(clocks.uniform(0.2, 1))),
+    clocks.trace(np.arange(15.0).reshape(3, 5)),
+]
+
+
+@pytest.mark.parametrize("clock", ALL, ids=lambda clock: clock.name)
+def test_protocol(clock):
+    assert isinstance(clock, Clock)
+    assert getattr(clocks, clock.name).__name__ == clock.name
+    state = clock.init(jax.random.key(0), 5)
+    chex.clear_trace_counter()
+    sample = jax.jit(chex.assert_max_traces(clock.sample, 1))
+    for seed in range(3):
+        times, following = sample(jax.random.key(seed), state)
+        chex.assert_shape((times.expected, times.realised), (5,))
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, following)
+        state = following
+
+
+@pytest.mark.parametrize("clock", ALL, ids=lambda clock: clock.name)
+def test_vmap_over_seeds_is_the_loop_over_seeds(clock):
+    def first(key):
+        key_init, key_round = jax.random.split(key)
+        return clock.sample(key_round, clock.init(key_init, 5))[0]
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    together = jax.vmap(first)(keys)
+    apart = [first(key) for key in keys]
+    np.testing.assert_allclose(together.realised, [times.realised for times in apart], rtol=1e-6)
+    np.testing.assert_allclose(together.expected, [times.expected for times in apart], rtol=1e-6)
+
+
+def test_fixed_times_are_drawn_once_and_known():
+    expected, realised = play(clocks.fixed(clocks.exponential(1.0)), 50, 7)
+    np.testing.assert_array_equal(realised, np.tile(realised[0], (7, 1)))
+    np.testing.assert_array_equal(expected, realised)
+    assert len(np.unique(realised[0])) == 50
+    _, other = play(clocks.fixed(clocks.exponential(1.0)), 50, 1, seed=9)
+    assert not np.array_equal(other[0], realised[0])
+
+
+def test_fixed_times_follow_the_distribution():
+    _, realised = play(clocks.fixed(clocks.exponential(0.5)), 20_000, 1)
+    assert abs(realised.mean() - 2.0) < 5 * realised.std() / np.sqrt(20_000)
+
+
+def test_fixed_takes_times_as_they_are():
+    _, realised = play(clocks.fixed(clocks.constant([3.0, 1.0, 2.0])), 3, 2)
+    np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 2)
+
+
+def test_dynamic_times_have_the_expected_mean_of_every_client():
+    expected, realised = play(clocks.dynamic(clocks.exponential(clocks.uniform(0.1, 1))), 20, 20_000)
+    np.testing.assert_array_equal(expected, np.tile(expected[0], (20_000, 1)))
+    errors = realised.std(0, ddof=1) / np.sqrt(20_000)
+    assert np.max(np.abs(realised.mean(0) - expected[0]) / errors) < 5
+
+
+def test_dynamic_times_are_fresh_every_round():
+    _, realised = play(clocks.dynamic(clocks.exponential()), 1, 5000)
+    first, second = realised[:-1, 0], realised[1:, 0]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(5000)
+
+
+def test_random_clock_of_the_paper():
+    num_clients = 100
+    expected, realised = play(clocks.dynamic(clocks.exponential(clocks.uniform(1 / num_clients, 1))), num_clients, 4000)
+    rates = 1 / expected[0]  # lambda_i ~ U[1/N, 1], drawn once
+    assert rates.min() >= 1 / num_clients * (1 - 1e-6)
+    assert rates.max() <= 1 + 1e-6
+    mean, std = (1 + 1 / num_clients) / 2, (1 - 1 / num_clients) / np.sqrt(12)
+    assert abs(rates.mean() - mean) < 5 * std / np.sqrt(num_clients)
+    # P(T_i > 1 / lambda_i) = 1 / e for every client: an exponential, not only its mean.
+    share = (realised > expected).mean(0)
+    assert np.max(np.abs(share - np.exp(-1))) < 5 * np.sqrt(np.exp(-1) * (1 - np.exp(-1)) / 4000)
+
+
+def test_trace_cycles_over_rounds():
+    table = np.array([[1.0, 5.0], [2.0, 6.0], [6.0, 1.0]])
+    expected, realised = play(clocks.trace(table), 2, 8)
+    np.testing.assert_array_equal(realised, table[np.arange(8) % 3])
+    np.testing.assert_allclose(expected, np.tile([3.0, 4.0], (8, 1)), rtol=1e-6)
+
+
+def test_trace_of_one_row_is_fixed():
+    expected, realised = play(clocks.trace([3, 1, 2]), 3, 4)
+    np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
+    np.testing.assert_array_equal(expected, realised)
+
+
+@pytest.mark.parametrize("work", [0, 5, 2.5])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda work: clocks.fixed(clocks.exponential(), work),
+        lambda work: clocks.dynamic(clocks.exponential(), work),
+        lambda work: clocks.trace([[1.0, 2.0], [3.0, 4.0]], work),
+    ],
+)
+def test_work_multiplies_times(make, work):
+    expected_once, realised_once = play(make(1.0), 2, 3)
+    expected, realised = play(make(work), 2, 3)
+    np.testing.assert_allclose(expected, work * expected_once, rtol=1e-6)
+    np.testing.assert_allclose(realised, work * realised_once, rtol=1e-6)
+
+
+def test_work_may_be_traced():
+    @jax.jit
+    def times(work):
+        clock = clocks.trace([1.0, 2.0], work)
+        return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2))[0].realised
+
+    np.testing.assert_array_equal(times(3.0), [3.0, 6.0])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_dtype_is_the_default_float(x64):
+    with jax.enable_x64(x64):
+        for clock in ALL:
+            times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 5))
+            assert times.expected.dtype == times.realised.dtype == jnp.zeros(()).dtype
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: clocks.fixed(1.0), ["fixed: distribution", "got 1.0", "exponential(rate=1.0)"]),  # pyright: ignore
+        (lambda: clocks.dynamic([1.0]), ["dynamic: distribution", "got [1.0]", "constant(times)"]),  # pyright: ignore
+        (lambda: clocks.fixed(clocks.exponential(), work=-1), ["fixed: work", ">= 0", "got -1;", "work=1.0"]),
+        (lambda: clocks.dynamic(clocks.exponential(), work=float("nan")), ["dynamic: work", "finite", "got nan;"]),
+        (lambda: clocks.trace([1.0], work=[1.0]), ["trace: work", "at most 0 axes", "(1,)"]),
+        (lambda: clocks.trace([[1.0, 2.0], [float("inf"), 1.0]]), ["trace: times", "got inf at index (1, 0)"]),
+        (lambda: clocks.trace([1.0, -2.0]), ["trace: times", ">= 0", "got -2.0 at index 1"]),
+        (lambda: clocks.trace(np.ones((1, 2, 3))), ["trace: times", "at most 2 axes", "(rounds, num_clients)"]),
+        (lambda: clocks.trace(1.0), ["trace: times", "shape ()", "(num_clients,)"]),
+        (lambda: clocks.trace(np.ones((0, 4))), ["trace: times", "shape (0, 4)"]),
+        (lambda: clocks.trace([[1.0, 2.0], [1.0]]), ["trace: times", "rectangular"]),
+        (
+            lambda: clocks.trace([1.0, 2.0]).init(jax.random.key(0), 3),
+            ["has 2 entries for num_clients=3", "one column"],
+        ),
+        (
+            lambda: clocks.fixed(clocks.exponential([1.0, 2.0])).init(jax.random.key(0), 3),
+            ["exponential: rate has 2 entries for num_clients=3"],
+        ),
+    ],
+)
+def test_refusals_name_argument_value_and_remedy(make, words):
+    with pytest.raises(ValueError, match=";") as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message

@@ -1,0 +1,209 @@
+"""What a client sees of its data, under every transformation of JAX."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp.data import FederatedData, from_arrays
+
+COUNTS = (1, 3, 200)
+
+
+def unequal(dtype=np.float32, **kwargs):
+    """Three clients with 1, 3 and 200 training and 1, 1 and 2 test examples; the rest belongs to nobody."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (210, 4, 3)).astype(dtype), rng.integers(0, 5, 210)
+    rows = np.split(rng.permutation(210)[:204], np.cumsum(COUNTS)[:-1])
+    tests = [[7], [0], [3, 2]]
+    data = from_arrays(x, y, x[:8], y[:8], train_indices=rows, test_indices=tests, num_classes=5, **kwargs)
+    return data, x, y, rows
+
+
+def test_vmapped_gather_equals_numpy():
+    data, x, y, rows = unequal()
+    examples = jax.jit(lambda data, ids: jax.vmap(data.train_client)(ids))(data, jnp.array([2, 0, 1], jnp.int32))
+    assert examples.x.shape == (3, 200, 4, 3)
+    np.testing.assert_array_equal(examples.count, [200, 1, 3])
+    for slot, client in enumerate((2, 0, 1)):
+        np.testing.assert_array_equal(examples.x[slot, : COUNTS[client]], x[rows[client]])
+        np.testing.assert_array_equal(examples.y[slot, : COUNTS[client]], y[rows[client]])
+    test = data.test_client(jnp.int32(2))
+    np.testing.assert_array_equal(test.x, x[[3, 2]])
+    assert test.y.dtype == test.count.dtype == jnp.int32
+
+
+def test_shapes():
+    data, *_ = unequal()
+    assert data.num_clients == 3
+    assert data.example_shape == (4, 3)
+    assert data.train_indices.shape == (3, 200)
+    assert data.train_indices.min() >= 0, "padding points to a valid row"
+    np.testing.assert_array_equal(data.test_count, [1, 1, 2])
+
+
+def test_padding_with_huge_values_changes_nothing():
+    data, *_ = unequal(scale=0.5)
+    padding = np.arange(200) >= np.array(COUNTS)[:, None]
+    test_padding = np.arange(2) >= np.array([1, 1, 2])[:, None]
+    huge = dataclasses.replace(
+        data,
+        x_train=jnp.concatenate([data.x_train, jnp.full((1, 4, 3), 1e30)]),
+        y_train=jnp.append(data.y_train, 4),
+        x_test=jnp.concatenate([data.x_test, jnp.full((1, 4, 3), jnp.nan)]),
+        y_test=jnp.append(data.y_test, 0),
+        train_indices=jnp.where(padding, 210, data.train_indices),
+        test_indices=jnp.where(test_padding, 8, data.test_indices),
+    )
+
+    def predict(x):
+        return x.reshape(x.shape[0], -1)[:, :5]
+
+    def summary(data, client_id):
+        train = data.train_client(client_id)
+        is_real = jnp.arange(200, dtype=jnp.int32) < train.count
+        total = jnp.sum(jnp.where(is_real[:, None, None], train.x, 0.0))
+        return total, *data.score(predict, data.test_client(client_id)), data.score(predict, train)
+
+    for client in range(3):
+        jax.tree.map(np.testing.assert_array_equal, summary(data, jnp.int32(client)), summary(huge, jnp.int32(client)))
+
+
+def test_score():
+    x = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0]]
+    y = np.array([0, 1, 2, 0, 1])  # the last two are answered wrongly
+    data = from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3, 4]], num_classes=4)
+    assert data.score(lambda x: x, data.test_client(jnp.int32(0))) == (1.0, 1.0)
+    correct, count = data.score(lambda x: x, data.test_client(jnp.int32(1)))
+    assert (correct, count) == (0.0, 2.0)
+    assert correct.dtype == count.dtype == jnp.float32
+
+
+def test_nan_is_a_wrong_answer():
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 0])
+    data = from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1]], num_classes=3)
+    correct, _ = data.score(lambda x: x + jnp.nan, data.test_client(jnp.int32(0)))
+    assert correct == 0.0
+
+
+@pytest.mark.parametrize("predict", [lambda x: x[:, 0, 0], lambda x: x[:1, 0], lambda x: x[:, 0, :2]])
+def test_score_refuses_other_shapes(predict):
+    data, *_ = unequal()
+    with pytest.raises(ValueError, match=r"predict returned outputs of shape .* one row per example"):
+        data.score(predict, data.test_client(jnp.int32(2)))
+
+
+def test_uint8_is_normalised_where_it_is_gathered():
+    data, x, _, rows = unequal(np.uint8)
+    assert data.x_train.dtype == jnp.uint8
+    gathered = data.train_client(jnp.int32(2)).x
+    assert gathered.dtype == jnp.float32
+    np.testing.assert_array_equal(gathered, x[rows[2]].astype(np.float32) * np.float32(1 / 255))
+    assert float(from_pixels(255)) == 1.0
+    assert float(from_pixels(0)) == 0.0
+
+
+def from_pixels(value):
+    x, y = np.full((2, 1), value, np.uint8), np.zeros(2, int)
+    data = from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1]])
+    return data.train_client(jnp.int32(0)).x[0, 0]
+
+
+def test_scale_and_offset_per_channel():
+    scale, offset = np.array([0.5, 2.0, 1.0]), np.array([1.0, 0.0, -4.0])
+    data, x, _, rows = unequal(np.uint8, scale=scale, offset=offset)
+    expected = x[rows[2]] * scale + offset  # exact: halves
+    np.testing.assert_array_equal(data.train_client(jnp.int32(2)).x, expected)
+    np.testing.assert_array_equal(unequal(scale=scale, offset=offset)[0].train_client(jnp.int32(2)).x, expected)
+
+
+def test_tokens_stay_integers():
+    data, *_ = unequal(np.int32)
+    assert data.train_client(jnp.int32(0)).x.dtype == jnp.int32
+    assert unequal(np.int32, offset=0.5)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
+
+
+def test_dtypes_follow_x64():
+    assert unequal(np.float64)[0].x_train.dtype == jnp.float32
+    assert unequal(jnp.bfloat16, scale=2.0)[0].train_client(jnp.int32(0)).x.dtype == jnp.bfloat16
+    with jax.enable_x64(True):
+        data, x, _, rows = unequal(np.float64, scale=1 / 3, offset=0.1)
+        train = data.train_client(jnp.int32(2))
+        assert train.x.dtype == jnp.float64
+        assert train.y.dtype == train.count.dtype == data.train_indices.dtype == jnp.int32
+        np.testing.assert_allclose(train.x, x[rows[2]] / 3 + 0.1, rtol=1e-15)
+        assert unequal(np.float32)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
+        assert data.score(lambda x: x.reshape(2, -1), data.test_client(jnp.int32(0)))[0].dtype == jnp.float64
+
+
+def test_shard_map():
+    data, _, y, rows = unequal()
+    mesh = jax.make_mesh((4,), ("clients",), devices=jax.devices()[:4])
+    spec = jax.sharding.PartitionSpec
+
+    def sums(data, ids):
+        examples = jax.vmap(data.train_client)(ids)
+        is_real = jnp.arange(200, dtype=jnp.int32)[None] < examples.count[:, None]
+        return jnp.sum(jnp.where(is_real, examples.y, 0), axis=1)
+
+    run = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=(spec(), spec("clients")), out_specs=spec("clients")))
+    ids = jnp.array([0, 2, 1, 2], jnp.int32)
+    with jax.set_mesh(mesh):
+        result = run(
+            jax.device_put(data, jax.NamedSharding(mesh, spec())),
+            jax.device_put(ids, jax.NamedSharding(mesh, spec("clients"))),
+        )
+    np.testing.assert_array_equal(result, [y[rows[i]].sum() for i in (0, 2, 1, 2)])
+
+
+def test_is_a_pytree_and_an_argument():
+    data, *_ = unequal()
+    leaves, tree = jax.tree.flatten(data)
+    assert len(leaves) == 8  # inputs as they are: neither scale nor offset
+    again = jax.tree.unflatten(tree, leaves)
+    assert isinstance(again, FederatedData)
+    assert (again.name, again.num_classes) == ("arrays", 5)
+    traces = []
+
+    @jax.jit
+    def first(data, client_id):
+        traces.append(repr(data))
+        return data.train_client(client_id).y[0]
+
+    first(data, jnp.int32(0))
+    first(dataclasses.replace(data, x_train=data.x_train + 1.0), jnp.int32(1))
+    assert len(traces) == 1, "other values must not compile again"
+    assert "unknown" in traces[0]
+
+
+def test_ids_past_the_end_are_clipped():
+    """A padded slot of a chunk reads some valid client."""
+    data, *_ = unequal()
+    np.testing.assert_array_equal(data.train_client(jnp.int32(9)).x, data.train_client(jnp.int32(2)).x)
+
+
+def test_repr():
+    data, *_ = unequal(name="toy")
+    assert repr(data) == (
+        "FederatedData('toy', 3 clients, 5 classes, inputs (4, 3) float32, "
+        "train examples per client 1/3/200 (min/median/max), test examples per client 1/1/2 (min/median/max))"
+    )
+    assert repr(jax.tree.map(lambda _: 0, data)).startswith("FederatedData('toy', [0, 0")
+
+
+def aligned(size):
+    """Floats at a multiple of 64 bytes, which a runtime may use in place."""
+    memory = np.zeros(size + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    return memory[start : start + size]
+
+
+def test_arguments_are_copied():
+    x, y = aligned(64 * 8).reshape(64, 8), np.zeros(64, np.int32)
+    x[:] = 1.0
+    data = from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1]])
+    x[:], y[:] = 5.0, 3
+    assert data.x_train.max() == 1.0
+    assert data.y_train.max() == 0

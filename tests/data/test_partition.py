@@ -1,0 +1,235 @@
+"""Properties that every partition has, and what each one promises."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from fedjax_srp.data import partition
+
+settings = hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
+
+
+def labels(num_classes, per_class, seed):
+    """Labels in random order with `per_class` to twice as many examples of every class."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(per_class, 2 * per_class + 1, num_classes)
+    return rng.permutation(np.repeat(np.arange(num_classes), sizes))
+
+
+def check_partition(split, num_train, num_test, num_clients):
+    for rows, number in ((split.train, num_train), (split.test, num_test)):
+        assert len(rows) == num_clients
+        assert all(len(client) > 0 for client in rows)
+        everything = np.concatenate(rows)
+        assert len(np.unique(everything)) == len(everything), "an example in two clients"
+        assert everything.min() >= 0
+        assert everything.max() < number
+
+
+def check_equal(one, other):
+    for rows, others in zip(one.train + one.test, other.train + other.test, strict=True):
+        np.testing.assert_array_equal(rows, others)
+
+
+def is_equal(one, other):
+    pairs = zip(one.train + one.test, other.train + other.test, strict=True)
+    return all(np.array_equal(rows, others) for rows, others in pairs)
+
+
+@settings
+@hypothesis.given(
+    num_clients=st.integers(1, 40),
+    num_classes=st.integers(1, 12),
+    wanted=st.integers(1, 12),
+    seed=st.integers(0, 10**6),
+)
+def test_by_classes(num_clients, num_classes, wanted, seed):
+    classes_per_client = min(wanted, num_classes)
+    y_train, y_test = labels(num_classes, 80, seed), labels(num_classes, 40, seed + 1)
+    split = partition.by_classes(y_train, y_test, num_clients, classes_per_client, seed)
+    check_partition(split, len(y_train), len(y_test), num_clients)
+    check_equal(split, partition.by_classes(y_train, y_test, num_clients, classes_per_client, seed))
+    used = np.zeros(num_classes, int)
+    for train, test in zip(split.train, split.test, strict=True):
+        classes, sizes = np.unique(y_train[train], return_counts=True)
+        assert len(classes) == classes_per_client, "classes must be distinct"
+        assert len(set(sizes)) == 1, "as many of every class"
+        np.testing.assert_array_equal(classes, np.unique(y_test[test]))
+        used[classes] += 1
+    assert len({len(rows) for rows in split.train}) == 1
+    assert len({len(rows) for rows in split.test}) == 1
+    assert used.max() - used.min() <= 1, "every class equally often"
+
+
+def test_by_classes_uses_everything_where_it_divides():
+    y_train, y_test = np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 100)
+    split = partition.by_classes(y_train, y_test, 100, 5)
+    assert sum(map(len, split.train)) == 5000
+    assert sum(map(len, split.test)) == 1000
+
+
+def test_by_classes_is_random_and_unbiased():
+    """Every pair of classes meets in clients about equally often: 400 clients x 2 of 4 classes, 6 pairs."""
+    y = np.repeat(np.arange(4), 400)
+    split = partition.by_classes(y, y, 400, 2, seed=3)
+    pairs = [tuple(np.unique(y[rows])) for rows in split.train]
+    _, counts = np.unique(pairs, axis=0, return_counts=True)
+    assert len(counts) == 6
+    expected = 400 / 6
+    assert np.abs(counts - expected).max() < 4 * np.sqrt(expected * 5 / 6)
+    repeats = np.mean([one == other for one, other in zip(pairs, pairs[6:], strict=False)])
+    assert repeats < 0.5, "no period, as a round-robin would have"
+    assert not is_equal(split, partition.by_classes(y, y, 400, 2, seed=4))
+
+
+def test_by_classes_leaves_out_classes_without_tests():
+    y_train, y_test = np.repeat([0, 1, 2], 20), np.repeat([0, 2], 10)
+    split = partition.by_classes(y_train, y_test, 5, 2)
+    assert all(set(y_train[rows]) == {0, 2} for rows in split.train)
+
+
+@settings
+@hypothesis.given(
+    num_clients=st.integers(1, 60), alpha=st.sampled_from([1e-9, 0.01, 0.3, 1.0, 100.0]), seed=st.integers(0, 10**6)
+)
+def test_dirichlet(num_clients, alpha, seed):
+    y_train, y_test = labels(7, 60, seed), labels(7, 25, seed + 1)
+    split = partition.dirichlet(y_train, y_test, num_clients, alpha, seed)
+    check_partition(split, len(y_train), len(y_test), num_clients)
+    check_equal(split, partition.dirichlet(y_train, y_test, num_clients, alpha, seed))
+    assert sum(map(len, split.train)) == len(y_train)
+    assert sum(map(len, split.test)) == len(y_test)
+    for train, test in zip(split.train, split.test, strict=True):
+        assert set(y_test[test]) <= set(y_train[train])
+
+
+def class_counts(y, rows):
+    return np.stack([np.bincount(y[client], minlength=y.max() + 1) for client in rows])
+
+
+def test_dirichlet_shares_follow_alpha():
+    y_train, y_test = np.repeat(np.arange(10), 2000), np.repeat(np.arange(10), 1000)
+    for alpha, low, high in ((0.1, 0.5, 1.0), (1e4, 0.0, 0.12)):
+        split = partition.dirichlet(y_train, y_test, 20, alpha)
+        train, test = class_counts(y_train, split.train), class_counts(y_test, split.test)
+        largest = (train / train.sum(axis=1, keepdims=True)).max(axis=1)
+        assert low < largest.mean() < high
+        np.testing.assert_allclose(test, train / 2, atol=1.01)  # the same proportions for train and test
+
+
+def test_dirichlet_at_the_limit():
+    """As many test examples as clients: everybody gets exactly one, and of a class it trains on."""
+    y_train, y_test = np.repeat(np.arange(3), 40), np.repeat(np.arange(3), 10)
+    split = partition.dirichlet(y_train, y_test, 30, 0.05, seed=1)
+    check_partition(split, 120, 30, 30)
+    assert all(y_test[test[0]] in y_train[train] for train, test in zip(split.train, split.test, strict=True))
+
+
+@settings
+@hypothesis.given(
+    num_clients=st.integers(1, 50), sigma=st.sampled_from([0.0, 0.5, 2.0, 1000.0]), seed=st.integers(0, 10**6)
+)
+def test_lognormal_sizes(num_clients, sigma, seed):
+    y_train, y_test = np.zeros(300, int), np.zeros(50, int)
+    split = partition.lognormal_sizes(y_train, y_test, num_clients, sigma, seed)
+    check_partition(split, 300, 50, num_clients)
+    check_equal(split, partition.lognormal_sizes(y_train, y_test, num_clients, sigma, seed))
+    assert sum(map(len, split.train)) == 300
+    assert sum(map(len, split.test)) == 50
+
+
+def test_lognormal_spread():
+    y = np.zeros(200_000, int)
+    log_sizes = np.log([len(rows) for rows in partition.lognormal_sizes(y, y, 400, 0.7).train])
+    assert abs(log_sizes.std() - 0.7) < 4 * 0.7 / np.sqrt(2 * 400)
+
+
+def test_iid_sizes_are_equal_up_to_one():
+    y = np.arange(103) % 4
+    split = partition.iid(y, y, 10, seed=5)
+    check_partition(split, 103, 103, 10)
+    assert {len(rows) for rows in split.train} == {10, 11}
+    check_equal(split, partition.iid(y, y, 10, seed=5))
+    assert not is_equal(split, partition.iid(y, y, 10, seed=6))
+
+
+def test_natural():
+    users_train = np.array(["b", "a", "a", "c", "b", "d"])
+    users_test = np.array(["a", "b", "e", "b", "d"])
+    split = partition.natural(users_train, users_test)
+    check_partition(split, 6, 5, 3)
+    assert [list(users_train[rows]) for rows in split.train] == [["a", "a"], ["b", "b"], ["d"]]
+    assert [list(rows) for rows in split.test] == [[0], [1, 3], [4]]
+
+
+def test_natural_chooses_users():
+    users = np.repeat(np.arange(30), 3)
+    split = partition.natural(users, users, num_clients=10, seed=1)
+    check_partition(split, 90, 90, 10)
+    assert all(len(set(users[rows])) == 1 and len(rows) == 3 for rows in split.train)
+    chosen = [users[rows[0]] for rows in split.train]
+    assert chosen == sorted(chosen) != list(range(10))
+
+
+@settings
+@hypothesis.given(max_examples=st.integers(1, 60), seed=st.integers(0, 10**6))
+def test_cap_keeps_proportions(max_examples, seed):
+    y = labels(5, 20, seed)
+    clients = partition.iid(y, y, 3, seed).train
+    capped = partition.cap_examples(clients, y, max_examples, seed)
+    for rows, kept in zip(clients, capped, strict=True):
+        assert len(kept) == min(len(rows), max_examples)
+        assert set(kept) <= set(rows)
+        exact = np.bincount(y[rows], minlength=5) * len(kept) / len(rows)
+        if max_examples >= 5:  # no class is lost, so one may have got an example more
+            assert set(y[kept]) == set(y[rows])
+        assert np.abs(np.bincount(y[kept], minlength=5) - exact).max() < 2
+
+
+def test_cap_keeps_class_balance():
+    y = np.repeat(np.arange(10), 500)
+    split = partition.by_classes(y, y, 10, 5)
+    for rows in partition.cap_examples(split.train, y, 150):
+        assert set(np.bincount(y[rows])) <= {0, 30}
+        assert len(rows) == 150
+    one, other = (partition.cap_examples(split.train, y, 150, seed) for seed in (0, 1))
+    assert not np.array_equal(one, other), "which examples stay is random"
+
+
+def test_train_does_not_depend_on_test_draws():
+    y = np.repeat(np.arange(10), 100)
+    one, other = partition.by_classes(y, y, 10, 2), partition.by_classes(y, np.tile(y, 2), 10, 2)
+    assert all(np.array_equal(*pair) for pair in zip(one.train, other.train, strict=True))
+
+
+y = np.repeat(np.arange(10), 10)
+ERRORS = {
+    "num_clients=0: must be an integer of at least 1": lambda: partition.iid(y, y, 0),
+    "num_clients=2.5: must be an integer": lambda: partition.by_classes(y, y, 2.5, 2),
+    "num_clients=101: there are 100 train examples .* use at most 100": lambda: partition.iid(y, y, 101),
+    "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(y, y[:50], 60, 1.0),
+    "classes_per_client=11: only 10 classes .* use at most 10": lambda: partition.by_classes(y, y, 5, 11),
+    "num_clients=30: class . has 10 train examples for 15 clients; use fewer": lambda: partition.by_classes(
+        y, y, 30, 5
+    ),
+    "num_clients=20: class . has 5 test examples for 10": lambda: partition.by_classes(y, y[::2], 20, 5),
+    "alpha=0: .* positive": lambda: partition.dirichlet(y, y, 5, 0),
+    "alpha=inf: .* finite": lambda: partition.dirichlet(y, y, 5, np.inf),
+    "sigma=-1: .* >= 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
+    "seed=-1: .* integer >= 0": lambda: partition.iid(y, y, 5, -1),
+    "seed=0.5: .* integer": lambda: partition.iid(y, y, 5, 0.5),
+    "users: nobody has both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
+    "num_clients=3: only 2 users .* use at most 2": lambda: partition.natural(np.array([1, 2]), np.array([1, 2]), 3),
+    "max_examples=0: must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
+    "num_clients=3: too few examples for client . to train and be tested on one class": lambda: partition.dirichlet(
+        np.array([0, 1, 2]), np.array([0, 0, 0]), 3, 1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises(ValueError, match=message) as error:
+        ERRORS[message]()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,181 @@
+"""Named data sets and files, from a name to federated data."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp.data import NORMALISATION, SOURCES, load, names
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Images of ten people under the name of a data set that has normalisation constants, and without users."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (300, 4, 4), dtype=np.uint8),
+        "y_train": np.arange(300, dtype=np.uint8) % 6,
+        "x_test": rng.integers(0, 256, (120, 4, 4), dtype=np.uint8),
+        "y_test": np.arange(120, dtype=np.uint8) % 6,
+    }
+    np.savez(tmp_path / "mnist.npz", **arrays)
+    np.savez(tmp_path / "femnist.npz", **arrays)
+    users = {"writer_train": np.arange(300) // 30, "writer_test": np.arange(120) // 10, "names": np.arange(3)}
+    np.savez(tmp_path / "people.npz", **arrays, **users)
+    np.savez(tmp_path / "half.npz", x_train=arrays["x_train"], other=np.arange(3))
+    np.savez(tmp_path / "odd.npz", **arrays, user_train=np.arange(3), user_test=np.arange(120))
+    np.savez(tmp_path / "objects.npz", **arrays | {"y_train": np.array([{}] * 300)})
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "emnist").mkdir()
+    np.savez(tmp_path / "emnist" / "digits.npz", **arrays)
+    return tmp_path
+
+
+def test_digits():
+    data = load("digits", num_clients=20, classes_per_client=5)
+    assert (data.name, data.num_clients, data.num_classes, data.example_shape) == ("digits", 20, 10, (8, 8))
+    assert len(data.y_train) + len(data.y_test) == 1797
+    assert 0.29 < len(data.y_test) / 1797 < 0.31
+    share = np.bincount(data.y_test) / (np.bincount(data.y_train) + np.bincount(data.y_test))
+    np.testing.assert_allclose(share, 0.3, atol=0.01)
+    x = data.train_client(jnp.int32(0)).x
+    assert data.x_train.dtype == jnp.uint8
+    assert (x.min(), x.max()) == (0.0, 1.0)
+    assert len(set(data.test_count)) == 1
+
+
+def test_seed_moves_clients_and_not_the_split():
+    one, other = (load("digits", 10, classes_per_client=3, seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(one.x_test, other.x_test)
+    assert not np.array_equal(one.train_indices, other.train_indices)
+    np.testing.assert_array_equal(one.train_indices, load("digits", 10, classes_per_client=3).train_indices)
+
+
+def test_max_examples():
+    data = load("digits", 10, classes_per_client=5, max_examples=40)
+    assert set(np.asarray(data.train_counts)) == {40}
+    for client in range(10):
+        train = data.train_client(jnp.int32(client))
+        assert set(np.bincount(train.y)) <= {0, 8}
+    np.testing.assert_array_equal(data.test_indices, load("digits", 10, classes_per_client=5).test_indices)
+    assert max(np.asarray(load("digits", 10, alpha=0.3, max_examples=50).train_counts)) == 50
+
+
+def test_partition_follows_from_the_arguments(folder):
+    def sizes(**kwargs):
+        return set(np.asarray(load("digits", 7, **kwargs).train_counts))
+
+    assert len(sizes()) <= 2  # iid
+    assert len(sizes(classes_per_client=2)) == 1
+    assert len(sizes(alpha=0.3)) > 2
+    assert len(sizes(sigma=1.0)) > 2
+    assert sizes(sigma=1.0) == sizes(partition="lognormal", sigma=1.0)
+    assert load("people", data_dir=folder).num_clients == 10  # two of twelve have no training images
+    assert load("people", 4, data_dir=folder).num_clients == 4
+    assert load("people", 4, partition="iid", data_dir=folder).train_indices.shape == (4, 75)
+
+
+def test_natural_keeps_people_apart(folder):
+    data = load(str(folder / "people.npz"))
+    users = np.arange(300) // 30
+    for rows, count in zip(np.asarray(data.train_indices), np.asarray(data.train_counts), strict=True):
+        assert len(set(users[rows[:count]])) == 1
+    assert data.name == "people"
+
+
+def test_normalisation_by_exact_name(folder):
+    pixels = np.load(folder / "mnist.npz")["x_train"]
+    mnist = (0.1307, 0.3081)
+    for name, (mean, std) in {"mnist": mnist, "emnist/digits": mnist, "femnist": (0, 1), "people": (0, 1)}.items():
+        data = load(name, 4, classes_per_client=2, data_dir=folder)
+        assert data.name == name
+        train = data.train_client(jnp.int32(1))
+        rows = np.asarray(data.train_indices)[1]
+        np.testing.assert_allclose(train.x, (pixels[rows] / 255 - mean) / std, rtol=0, atol=1e-6)
+    by_path = load(folder / "mnist.npz", 4, classes_per_client=2)
+    by_name = load("mnist", 4, classes_per_client=2, data_dir=folder)
+    np.testing.assert_array_equal(by_path.scale, by_name.scale)
+
+
+def test_normalisation_per_channel(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3), dtype=np.uint8), np.arange(8) % 2
+    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    data = load("cifar10", 2, data_dir=tmp_path)
+    mean, std = (np.array(values) for values in NORMALISATION["cifar10"])
+    rows = np.asarray(data.train_indices)[0]
+    np.testing.assert_allclose(data.train_client(jnp.int32(0)).x, (x[rows] / 255 - mean) / std, atol=1e-6)
+
+
+def test_floats_are_not_normalised(tmp_path):
+    x, y = np.random.default_rng(0).random((8, 2), np.float32), np.arange(8) % 2
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    assert load("mnist", 2, data_dir=tmp_path).scale is None
+
+
+def test_names(folder):
+    assert names() == sorted(SOURCES)
+    assert {"digits", "mnist", "people", "emnist/digits"} <= set(names(folder))
+
+
+ERRORS = {
+    "name='digit': no such data set (did you mean digits?); use one of digits": {"name": "digit"},
+    "name='peple': no such data set (did you mean people?)": {"name": "peple", "data_dir": ""},
+    "name='nowhere.npz': no such file": {"name": "nowhere.npz"},
+    "name='{}/pepole.npz': no such file (did you mean people.npz?)": {"name": "/pepole.npz"},
+    "name='{}/half.npz': lacks y_train, x_test, y_test; found x_train": {"name": "/half.npz"},
+    "name='{}/odd.npz': user_train has shape (3,) and y_train (300,); give one user": {"name": "/odd.npz"},
+    "name='{}/objects.npz': not an .npz file of plain arrays": {"name": "/objects.npz"},
+    "name='{}/text.npz': not an .npz file of plain arrays": {"name": "/text.npz"},
+    "partition='dirichelt': no such partition (did you mean dirichlet?); use one of classes": {
+        "partition": "dirichelt"
+    },
+    "partition='natural': the data set does not say": {"partition": "natural"},
+    "num_clients=None: partition 'iid' needs a number of clients, e.g. num_clients=10": {"num_clients": None},
+    "alpha=None: partition 'dirichlet' needs it; give alpha": {"partition": "dirichlet"},
+    "alpha: belongs to partition 'dirichlet' and the partition is 'iid'; leave one": {"partition": "iid", "alpha": 1.0},
+    "alpha: belongs to partition 'dirichlet' and the partition is 'classes'": {"classes_per_client": 2, "alpha": 1.0},
+    "max_examples=4: must be at least 1, and at least one per class; use 5": {
+        "classes_per_client": 5,
+        "max_examples": 4,
+    },
+    "max_examples=0: must be at least 1": {"max_examples": 0},
+    "classes_per_client=11: only 10 classes": {"classes_per_client": 11},
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message, folder):
+    arguments = {"name": "digits", "num_clients": 10} | ERRORS[message]
+    if arguments["name"].startswith("/"):
+        arguments["name"] = f"{folder}{arguments['name']}"
+    if "data_dir" in arguments:
+        arguments["data_dir"] = folder
+    with pytest.raises(ValueError, match="^" + re.escape(message.replace("{}", str(folder)))) as error:
+        load(**arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(not (REAL / "mnist.npz").is_file(), reason="needs ../shared/data/mnist.npz")
+def test_real_mnist():
+    data = load("mnist", num_clients=100, classes_per_client=5, max_examples=150, data_dir=REAL)
+    assert set(np.asarray(data.train_counts)) == {150}
+    assert data.x_train.nbytes == 60_000 * 784  # one byte a pixel
+    pixels = np.asarray(data.x_train)[np.asarray(data.train_indices)]
+    normalised = data.train_client(jnp.int32(7)).x
+    np.testing.assert_allclose(normalised, (pixels[7] / 255 - 0.1307) / 0.3081, atol=1e-6)
+    assert abs((pixels / 255).mean() - 0.1307) < 0.005
+    assert {len(set(np.asarray(data.test_client(jnp.int32(i)).y))) for i in range(100)} == {5}
+
+
+@pytest.mark.skipif(not (REAL / "femnist_leaf105.npz").is_file(), reason="needs ../shared/data/femnist_leaf105.npz")
+def test_real_femnist_is_naturally_federated():
+    data = load("femnist_leaf105", data_dir=REAL)
+    assert (data.num_clients, data.num_classes) == (105, 62)
+    counts = np.asarray(data.train_counts)
+    assert (counts.min(), counts.max(), counts.sum()) == (4, 165, 14_708)
+    x = data.train_client(jnp.int32(0)).x
+    assert 0.0 <= x.min() <= x.max() == 1.0  # divided by 255 only

@@ -1,0 +1,35 @@
+"""Times, finished rounds and the definition of the order, for the tests of this folder."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import ClientTimes, RoundInfo
+
+
+def times_of(realised):
+    realised = jnp.asarray(realised, dtype=float)
+    return ClientTimes(realised, realised)
+
+
+def random_times(num_clients, seed=0):
+    key_expected, key_realised = jax.random.split(jax.random.key(seed))
+    expected, realised = (jax.random.exponential(key, (num_clients,)) for key in (key_expected, key_realised))
+    return ClientTimes(expected, realised)
+
+
+def info_of(round, cohort):
+    return RoundInfo(
+        round=jnp.asarray(round, jnp.int32),
+        stage=cohort.stage,
+        cohort_size=cohort.size,
+        compute_time=jnp.ones(()),
+        communicated=jnp.asarray(True),
+        global_grad_norm=jnp.asarray(jnp.nan),
+        finite=jnp.asarray(True),
+        metrics={},
+    )
+
+
+def ranked(times, ids):
+    """The ids in the order of (time, id), in plain Python."""
+    return sorted((int(i) for i in ids), key=lambda i: (float(times[i]), i))

@@ -1,0 +1,221 @@
+"""Doubling: sizes and stages against the definition, pools per round and per stage, schedules, one compilation."""
+
+import chex
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from policy_helpers import info_of, random_times, ranked
+
+from fedjax_srp import participation
+from fedjax_srp.participation._stages import stage_sizes
+
+KEY = jax.random.key(0)
+
+
+def run(policy, num_clients, num_rounds, times=None):
+    """The cohorts of a run whose rounds are one program: retracing in a later stage would fail."""
+    times = random_times(num_clients) if times is None else times
+    chex.clear_trace_counter()  # it counts per line of code, not per function object
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def step(key, state, round):
+        cohort = policy.select(key, state, times)
+        return cohort, policy.update(state, info_of(round, cohort))
+
+    state, cohorts = policy.init(KEY, num_clients), []
+    for round in range(num_rounds):
+        cohort, state = step(jax.random.fold_in(KEY, round), state, jnp.asarray(round, jnp.int32))
+        cohorts.append(cohort)
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *cohorts)
+
+
+def stages_by_hand(initial, pool, rounds_per_stage, num_rounds):
+    """The stage of every round, counted out as the docstring says."""
+    last = 0
+    while initial * 2**last < pool:
+        last += 1
+    if isinstance(rounds_per_stage, int):
+        rounds_per_stage = [rounds_per_stage] * last
+    played = [r for r, n in enumerate(rounds_per_stage) if r < last for _ in range(min(n, num_rounds))]
+    return (played + [last] * num_rounds)[:num_rounds]
+
+
+def test_schedule_of_the_paper_with_100_clients():
+    cohorts = run(participation.doubling(10, 10), 100, 60)
+    np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 40, 80, 100, 100], 10))
+    np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 2, 3, 4, 4], 10))
+
+
+def test_schedule_of_the_paper_with_a_pool_of_20():
+    cohorts = run(participation.doubling(10, 10, pool=20), 100, 30)
+    assert cohorts.client_ids.shape == (30, 20)
+    np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 20], 10))
+    np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 1], 10))
+
+
+def test_stages_contain_each_other_when_all_clients_are_the_pool():
+    times = random_times(50)
+    cohorts = run(participation.doubling(5, 1), 50, 5, times)
+    for ids in cohorts.client_ids:
+        assert ids.tolist() == ranked(times.realised, range(50))
+
+
+@pytest.mark.parametrize("by", ["realised", "expected"])
+def test_the_pool_is_ranked_by_the_chosen_times(by):
+    times = random_times(30)
+    cohorts = run(participation.doubling(2, 3, pool=8, by=by), 30, 6, times)
+    for ids in cohorts.client_ids:
+        assert ids.tolist() == ranked(getattr(times, by), ids)
+
+
+def test_pools_per_round_differ_and_have_the_law_of_uniform():
+    policy = participation.doubling(4, 10, pool=8)
+    times = random_times(40)
+    cohorts = run(policy, 40, 6, times)
+    assert len({frozenset(ids.tolist()) for ids in cohorts.client_ids}) == 6
+    # Equal keys draw equal pools, whichever policy asks: comparisons meet the same clients.
+    uniform = participation.uniform(8)
+    for round, ids in enumerate(cohorts.client_ids):
+        np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times).client_ids, ids)
+
+
+def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
+    cohorts = run(participation.doubling(2, [3, 0, 4], pool=20, redraw="stage"), 100, 12)
+    pools = {stage: set() for stage in (0, 2, 4)}
+    for stage, ids in zip(cohorts.stage, cohorts.client_ids, strict=True):
+        pools[int(stage)].add(frozenset(ids.tolist()))
+    assert [len(pool) for pool in pools.values()] == [1, 1, 1]
+    assert len(set.union(*pools.values())) == 3
+
+
+def test_pools_per_stage_depend_on_the_run_key():
+    policy = participation.doubling(2, 3, pool=10, redraw="stage")
+    times = random_times(100)
+    first, second = (policy.select(KEY, policy.init(jax.random.key(i), 100), times).client_ids for i in (1, 2))
+    assert set(first.tolist()) != set(second.tolist())
+
+
+def test_the_stage_follows_the_round_and_not_the_calls():
+    policy = participation.doubling(1, 2)
+    times, state = random_times(8), policy.init(KEY, 8)
+    for _ in range(5):  # asking again changes nothing
+        assert int(policy.select(KEY, state, times).stage) == 0
+    cohort = policy.select(KEY, state, times)
+    for _ in range(3):  # nor does telling it twice
+        state = policy.update(state, info_of(3, cohort))
+    assert int(state.round) == 4
+    assert int(policy.select(KEY, state, times).stage) == 2
+
+
+def test_one_program_serves_all_stages_and_seeds():
+    policy = participation.doubling(1, 2, pool=8, redraw="stage")
+    times = random_times(20)
+
+    def stages(key):
+        def step(state, round):
+            cohort = policy.select(jax.random.fold_in(key, round), state, times)
+            return policy.update(state, info_of(round, cohort)), (cohort.size, cohort.stage)
+
+        return jax.lax.scan(step, policy.init(key, 20), jnp.arange(8, dtype=jnp.int32))[1]
+
+    size, stage = jax.jit(jax.vmap(stages))(jax.random.split(KEY, 3))
+    np.testing.assert_array_equal(size, [[1, 1, 2, 2, 4, 4, 8, 8]] * 3)
+    np.testing.assert_array_equal(stage, [[0, 0, 1, 1, 2, 2, 3, 3]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("rounds_per_stage", "stages"),
+    [
+        (3, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]),
+        ([0, 0, 2], [2, 2] + [3] * 10),
+        ([2, 0, 1, 0], [0, 0, 2] + [3] * 9),
+        ([2, 1], [0, 0, 1] + [3] * 9),
+        ([1, 1, 1, 5], [0, 1, 2] + [3] * 9),
+        ([0, 0, 0], [3] * 12),
+        ((), [3] * 12),
+        (np.array([1, 2, 3]), [0, 1, 1, 2, 2, 2] + [3] * 6),
+        ([1, 10**30], [0] + [1] * 11),
+        (2**31 - 1, [0] * 12),
+    ],
+    ids=str,
+)
+def test_schedules(rounds_per_stage, stages):
+    cohorts = run(participation.doubling(3, rounds_per_stage), 20, 12)  # 3, 6, 12, 20
+    assert cohorts.stage.tolist() == stages
+    assert cohorts.size.tolist() == [[3, 6, 12, 20][stage] for stage in stages]
+
+
+@st.composite
+def schedules(draw):
+    num_clients = draw(st.sampled_from([1, 7, 40]))
+    pool = draw(st.none() | st.sampled_from([1, (num_clients + 1) // 2, num_clients]))
+    initial = draw(st.integers(1, pool or num_clients))
+    num_stages = len(stage_sizes(initial, pool or num_clients))
+    rounds = draw(st.integers(1, 5) | st.lists(st.integers(0, 4), max_size=num_stages))
+    return num_clients, pool, initial, rounds
+
+
+@hypothesis.given(schedules(), st.sampled_from(["round", "stage"]))
+@hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
+def test_any_schedule_is_the_definition(schedule, redraw):
+    num_clients, pool, initial, rounds = schedule
+    policy = participation.doubling(initial, rounds, pool=pool, redraw=redraw)
+    size_of_pool = pool or num_clients
+    times = random_times(num_clients)
+    rounds_played = jnp.arange(30, dtype=jnp.int32)
+    state = policy.init(KEY, num_clients)
+    cohorts = jax.vmap(lambda round: policy.select(KEY, state._replace(round=round), times))(rounds_played)
+    stages = stages_by_hand(initial, size_of_pool, rounds, 30)
+    assert cohorts.stage.tolist() == stages
+    assert cohorts.size.tolist() == [min(size_of_pool, initial * 2**stage) for stage in stages]
+    assert cohorts.client_ids.shape == (30, size_of_pool)
+    for ids in np.unique(cohorts.client_ids, axis=0):
+        assert ids.tolist() == ranked(times.realised, set(ids.tolist()))
+        assert set(ids.tolist()) <= set(range(num_clients))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: participation.doubling(0, 10), ["doubling: initial must be at least 1, got 0;"]),
+        (lambda: participation.doubling(1.5, 10), ["doubling: initial must be an integer", "got 1.5;"]),  # pyright: ignore
+        (lambda: participation.doubling(1, 0), ["doubling: rounds_per_stage must be at least 1, got 0;"]),
+        (lambda: participation.doubling(1, 2.5), ["doubling: rounds_per_stage must", "got 2.5;"]),  # pyright: ignore
+        (lambda: participation.doubling(1, None), ["doubling: rounds_per_stage must", "None"]),  # pyright: ignore
+        (lambda: participation.doubling(1, [1, -1]), ["doubling: rounds_per_stage[1] must be at least 0, got -1;"]),
+        (lambda: participation.doubling(1, [0.5]), ["doubling: rounds_per_stage[0] must", "0.5"]),  # pyright: ignore
+        (lambda: participation.doubling(1, 1, pool=0), ["doubling: pool must be at least 1, got 0;"]),
+        (
+            lambda: participation.doubling(30, 1, pool=20),
+            ["doubling: initial=30 is larger than pool=20", "choose at most 20"],
+        ),
+        (
+            lambda: participation.doubling(1, 1, redraw="never"),  # pyright: ignore
+            ["doubling: redraw is 'never'", "'round', 'stage'"],
+        ),
+        (lambda: participation.doubling(1, 1, by="luck"), ["doubling: by is 'luck'", "'realised'"]),  # pyright: ignore
+        (
+            lambda: participation.doubling(1, 1, pool=11).init(KEY, 10),
+            ["doubling: pool=11 is larger than num_clients=10", "choose at most 10"],
+        ),
+        (
+            lambda: participation.doubling(11, 1).init(KEY, 10),
+            ["doubling: initial=11 is larger than num_clients=10"],
+        ),
+        (
+            lambda: participation.doubling(5, [1, 1, 1]).init(KEY, 10),
+            ["doubling: length of rounds_per_stage=3 is larger than number of stages=2"],
+        ),
+    ],
+)
+def test_refusals_name_argument_value_and_remedy(make, words):
+    with pytest.raises(ValueError, match=";") as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message

@@ -1,0 +1,180 @@
+"""Policies without stages, and what every policy keeps: fastest first, ties by id, one compilation."""
+
+import doctest
+import importlib
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from policy_helpers import info_of, random_times, ranked, times_of
+
+from fedjax_srp import participation
+from fedjax_srp.base import ParticipationPolicy
+from fedjax_srp.participation._order import random_floats
+
+KEY = jax.random.key(0)
+POLICIES = [
+    participation.full(),
+    participation.uniform(7),
+    participation.fastest(7),
+    participation.doubling(3, 2, pool=10),
+]
+
+
+def by_name(policy):
+    return policy.name
+
+
+def select_once(policy, times, key=KEY):
+    return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)
+
+
+@pytest.mark.parametrize("name", ["full", "uniform", "fastest", "doubling"])
+def test_examples_of_docstrings_run(name):
+    results = doctest.testmod(importlib.import_module(f"fedjax_srp.participation.{name}"))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("policy", POLICIES, ids=by_name)
+def test_protocol(policy, x64):
+    assert isinstance(policy, ParticipationPolicy)
+    assert getattr(participation, policy.name).__name__ == policy.name
+    assert not policy.needs_global_gradient
+    with jax.enable_x64(x64):
+        times = random_times(20)
+        state = policy.init(KEY, 20)
+        cohort = policy.select(KEY, state, times)
+        assert cohort.client_ids.dtype == cohort.size.dtype == cohort.work.dtype == cohort.stage.dtype == jnp.int32
+        chex.assert_shape((cohort.size, cohort.stage), ())
+        np.testing.assert_array_equal(cohort.work, np.ones(cohort.client_ids.shape))
+        assert 1 <= int(cohort.size) <= cohort.client_ids.shape[0]
+        assert len(np.unique(cohort.client_ids)) == cohort.client_ids.shape[0]
+        assert cohort.client_ids.tolist() == ranked(times.realised, cohort.client_ids)
+        chex.assert_trees_all_equal_shapes_and_dtypes(policy.update(state, info_of(0, cohort)), state)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=by_name)
+def test_ties_go_by_client_id(policy):
+    all_equal = select_once(policy, times_of(np.ones(500)))
+    assert all_equal.client_ids.tolist() == sorted(all_equal.client_ids.tolist())
+    realised = np.arange(500) % 3  # ties in three groups
+    cohort = select_once(policy, times_of(realised))
+    assert cohort.client_ids.tolist() == ranked(realised, cohort.client_ids)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=by_name)
+def test_vmap_is_the_loop(policy):
+    keys = jax.random.split(KEY, 4)
+
+    def cohort_of(key):
+        key_init, key_round = jax.random.split(key)
+        return policy.select(key_round, policy.init(key_init, 20), random_times(20))
+
+    together = jax.jit(jax.vmap(cohort_of))(keys)
+    for i, key in enumerate(keys):
+        chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], together), cohort_of(key))
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 37, 100])
+@pytest.mark.parametrize("ties", [False, True])
+def test_policies_with_everybody_are_full(num_clients, ties):
+    times = times_of(np.arange(num_clients) % 4) if ties else random_times(num_clients)
+    full = select_once(participation.full(), times)
+    assert full.client_ids.tolist() == ranked(times.realised, range(num_clients))
+    chex.assert_trees_all_equal(full, select_once(participation.uniform(num_clients), times))
+    chex.assert_trees_all_equal(full, select_once(participation.fastest(num_clients), times))
+    for redraw in ("round", "stage"):
+        for pool in (None, num_clients):
+            policy = participation.doubling(num_clients, 10, pool=pool, redraw=redraw)
+            chex.assert_trees_all_equal(full, select_once(policy, times))
+
+
+@pytest.mark.parametrize(("by", "k"), [("realised", 1), ("realised", 12), ("expected", 12), ("expected", 100)])
+def test_fastest_takes_exactly_the_k_smallest(by, k):
+    times = random_times(100)
+    cohort = select_once(participation.fastest(k, by=by), times)
+    np.testing.assert_array_equal(cohort.client_ids, np.argsort(np.asarray(getattr(times, by)), kind="stable")[:k])
+    assert int(cohort.size) == k
+
+
+def test_fastest_leaves_out_the_higher_id_of_equal_times():
+    assert select_once(participation.fastest(2), times_of([1.0, 0.0, 1.0, 1.0])).client_ids.tolist() == [1, 0]
+
+
+def test_infinitely_slow_clients_come_last():
+    times = times_of([np.inf, 2.0, np.inf, 1.0])
+    for policy in (participation.full(), participation.fastest(4)):
+        assert select_once(policy, times).client_ids.tolist() == [3, 1, 0, 2]
+
+
+def test_uniform_draws_every_client_and_every_pair_equally_often():
+    num_clients, k, num_rounds = 12, 4, 20_000
+    times, policy = random_times(num_clients), participation.uniform(k)
+    keys = jax.random.split(KEY, num_rounds)
+    ids = np.asarray(jax.vmap(lambda key: policy.select(key, (), times).client_ids)(keys))
+    taken = np.zeros((num_rounds, num_clients))
+    np.put_along_axis(taken, ids, 1.0, axis=1)
+    assert np.all(taken.sum(1) == k)
+    share = k / num_clients
+    assert np.max(np.abs(taken.mean(0) - share)) < 5 * np.sqrt(share * (1 - share) / num_rounds)
+    pair = share * (k - 1) / (num_clients - 1)
+    pairs = (taken.T @ taken / num_rounds)[~np.eye(num_clients, dtype=bool)]
+    assert np.max(np.abs(pairs - pair)) < 5 * np.sqrt(pair * (1 - pair) / num_rounds)
+
+
+def test_floats_that_rank_hardly_ever_tie():
+    floats = np.asarray(random_floats(KEY, 100_000))
+    assert np.all(np.isfinite(floats))
+    assert np.min(np.abs(floats)) >= np.finfo(np.float32).tiny  # no subnormal, which some devices take for 0
+    ties = 100_000**2 / 2 / 2**30  # expected; a uniform float32 has about 600
+    assert 100_000 - len(np.unique(floats)) < ties + 5 * np.sqrt(ties)
+
+
+def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
+    policy = participation.uniform(5)
+    fast, slow = (select_once(policy, random_times(50, seed)) for seed in (1, 2))
+    assert set(fast.client_ids.tolist()) == set(slow.client_ids.tolist())
+    other = select_once(policy, random_times(50, 1), jax.random.key(7))
+    assert set(other.client_ids.tolist()) != set(fast.client_ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: participation.uniform(0), ["uniform: k must be at least 1, got 0;", "integer >= 1"]),
+        (lambda: participation.uniform(2.0), ["uniform: k must be an integer", "got 2.0;"]),  # pyright: ignore
+        (lambda: participation.uniform(True), ["uniform: k must be an integer", "got True;"]),
+        (lambda: participation.uniform("5"), ["uniform: k must be an integer", "got '5';"]),  # pyright: ignore
+        (lambda: participation.fastest(-3), ["fastest: k must be at least 1, got -3;"]),
+        (lambda: participation.fastest(None), ["fastest: k must be an integer", "None"]),  # pyright: ignore
+        (
+            lambda: participation.fastest(3, by="speed"),  # pyright: ignore
+            ["fastest: by is 'speed'", "'realised', 'expected'"],
+        ),
+        (
+            lambda: participation.uniform(11).init(KEY, 10),
+            ["uniform: k=11 is larger than num_clients=10", "at most 10"],
+        ),
+        (lambda: participation.fastest(11).init(KEY, 10), ["fastest: k=11 is larger than num_clients=10"]),
+    ],
+)
+def test_refusals_name_argument_value_and_remedy(make, words):
+    with pytest.raises(ValueError, match=";") as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_numpy_integers_are_integers():
+    assert select_once(participation.uniform(np.int64(3)), random_times(10)).client_ids.shape == (3,)  # pyright: ignore
+
+
+def test_a_traced_k_is_refused_with_a_line():
+    with pytest.raises(ValueError, match=r"fastest: k must be an integer known before tracing"):
+        jax.jit(lambda k: select_once(participation.fastest(k), random_times(10)).client_ids)(3)

@@ -1,0 +1,376 @@
+"""The record of a run against sums by hand, and the folder against itself."""
+
+import dataclasses
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp.history import History, jsonable
+from fedjax_srp.report import run_folder
+
+COMPUTE = [1.0, 2.0, 4.0, 8.0]
+COMMUNICATED = [True, False, True, True]
+
+
+def small(**changes) -> History:
+    """Four rounds, three clients, two evaluations of two kinds; dyadic numbers, so that sums by hand are exact."""
+    fields = {
+        "name": "fedrep",
+        "round": [1, 2, 3, 4],
+        "stage": [0, 0, 1, 1],
+        "cohort_size": [1, 1, 3, 3],
+        "compute_time": COMPUTE,
+        "communicated": COMMUNICATED,
+        "finite": [True] * 4,
+        "client_time": [2.0, 1.0, 3.0],
+        "metrics": {"distance": [1.0, 0.5, 0.25, 0.125]},
+        "eval_round": [2, 4],
+        "accuracies": {
+            "fine_tune": [[0.5, 0.25, 1.0], [0.75, 0.5, 1.0]],
+            "global": [[0.0, 0.0, 0.5], [0.25, 0.0, 0.5]],
+        },
+        "test_count": [1, 2, 1],
+        "bytes_up": 8,
+        "bytes_down": 16,
+        "seconds_per_round": 0.1,
+        "compile_seconds": 0.2,
+        "host_seconds": 0.3,
+        "config": {"num_rounds": 4, "step_size": 0.1},
+    }
+    return History(**(fields | changes))
+
+
+def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
+    rng = np.random.default_rng(seed)
+
+    def floats(*shape):  # of every magnitude, with numbers that a decimal of 15 digits would change
+        return rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
+
+    distance = floats(num_rounds)
+    distance[:4] = [np.nan, np.inf, -np.inf, -0.0]
+    return History(
+        name="ünïcode, method",
+        round=np.arange(1, num_rounds + 1),
+        stage=np.arange(num_rounds),
+        cohort_size=rng.integers(1, 9, num_rounds),
+        compute_time=rng.exponential(size=num_rounds),
+        communicated=rng.random(num_rounds) < 0.5,
+        finite=rng.random(num_rounds) < 0.5,
+        client_time=np.abs(floats(num_clients)),
+        metrics={"distance": distance, 'odd, "name"': rng.random(num_rounds).astype(np.float32)},
+        eval_round=[0, 2, 7],
+        accuracies={"own_head": rng.random((3, num_clients)), "nan": np.full((3, num_clients), np.nan)},
+        test_count=rng.integers(0, 50, num_clients),
+        config={"clock": {"rate": 1.0 / 3.0}, "widths": [512, 256], "note": None},
+    )
+
+
+def assert_equal(left: History, right: History, skip=("environment",)) -> None:
+    for item in dataclasses.fields(History):
+        a, b = getattr(left, item.name), getattr(right, item.name)
+        if item.name in skip:
+            continue
+        if item.name in ("metrics", "accuracies"):
+            assert list(a) == list(b)
+            pairs = [(a[k], b[k]) for k in a]
+        else:
+            pairs = [(a, b)]
+        for x, y in pairs:
+            if isinstance(x, np.ndarray):
+                assert x.dtype == y.dtype
+                assert x.shape == y.shape
+                x, y = (np.where(np.isnan(z), np.nan, z) for z in (x, y))  # one nan for all
+                assert x.tobytes() == y.tobytes()
+            else:
+                assert x == y or (isinstance(x, float) and math.isnan(x) and math.isnan(y))
+
+
+@pytest.mark.parametrize("communication", [0.0, 10, 0.5, 100.0])
+def test_elapsed_is_the_sum_by_hand(communication):
+    total, expected = 0.0, []
+    for time, charged in zip(COMPUTE, COMMUNICATED, strict=True):
+        total += time + (communication if charged else 0.0)
+        expected.append(total)
+    history = small()
+    np.testing.assert_array_equal(history.elapsed(communication), expected)
+    np.testing.assert_array_equal(history.eval_elapsed(communication), [expected[1], expected[3]])
+
+
+def test_an_evaluation_before_training_costs_no_time():
+    history = small(eval_round=[0, 4])
+    np.testing.assert_array_equal(history.eval_elapsed(10.0), [0.0, 45.0])
+    assert history.time_to(0.5, 10.0) == 0.0
+    assert history.to_frame()["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
+
+
+def test_mean_is_weighted_by_test_points():
+    history = small()
+    np.testing.assert_array_equal(history.mean_accuracy, [0.5, 0.6875])
+    np.testing.assert_array_equal(history.mean_scores("global"), [0.125, 0.1875])
+    assert history.final_accuracy == 0.6875
+    assert history.evaluation == "fine_tune"
+
+
+def test_clients_without_test_points_count_nowhere():
+    history = small(test_count=[1, 0, 1], accuracies={"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]})
+    np.testing.assert_array_equal(history.mean_accuracy, [0.75, 0.5])
+    np.testing.assert_array_equal(history.worst_decile, [0.5, 0.25])
+    nowhere = small(test_count=[0, 0, 0])
+    assert np.isnan(nowhere.mean_accuracy).all()
+    assert np.isnan(nowhere.worst_decile).all()
+
+
+@pytest.mark.parametrize(("num_clients", "num_worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (105, 10)])
+def test_worst_decile(num_clients, num_worst):
+    scores = np.random.default_rng(num_clients).permutation(num_clients) / 128.0
+    history = small(
+        client_time=np.ones(num_clients),
+        test_count=np.ones(num_clients),
+        accuracies={"global": [scores, scores + 1.0]},
+    )
+    expected = sum(range(num_worst)) / num_worst / 128.0
+    np.testing.assert_allclose(history.worst_decile, [expected, expected + 1.0], rtol=1e-14)
+
+
+def test_nan_scores_are_not_hidden_and_never_reach_a_target():
+    history = small(accuracies={"global": [[np.nan, 1.0, 1.0], [1.0, 1.0, 1.0]]})
+    assert np.isnan(history.mean_accuracy[0])
+    assert np.isnan(history.worst_decile[0])
+    assert history.time_to(0.0) == history.elapsed()[3]
+
+
+def test_time_to_is_an_evaluation_or_inf():
+    history = small()
+    assert history.time_to(0.5) == 3.0  # reached exactly, after round 2
+    assert history.time_to(0.5, communication=10.0) == 13.0
+    assert history.time_to(0.501) == 15.0  # nothing is interpolated
+    assert history.time_to(0.7) == math.inf
+    assert history.time_to(0.5, evaluation="global") == math.inf
+
+
+def test_speed_quartiles_follow_the_speed_not_the_id():
+    times = [8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]
+    scores = np.array(times) / 8
+    history = small(client_time=times, test_count=[1] * 8, accuracies={"global": [scores * 0, scores]})
+    np.testing.assert_array_equal(history.speed_quartiles(), [1.5 / 8, 3.5 / 8, 5.5 / 8, 7.5 / 8])
+    weighted = dataclasses.replace(history, test_count=[1, 3, 1, 1, 1, 1, 1, 1])
+    assert weighted.speed_quartiles()[0] == (3 * 1 + 2) / 4 / 8
+    assert np.isnan(small().speed_quartiles()[3])  # three clients leave the last quarter empty
+
+
+def test_diverged_is_the_first_round_that_is_not_finite():
+    assert small().diverged is None
+    assert small(finite=[True, False, True, False]).diverged == 2
+
+
+def test_frames_hold_what_was_evaluated_and_nothing_else():
+    history = small()
+    frame = history.to_frame(communication=10.0)
+    assert list(frame.columns) == [
+        *("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "elapsed", "distance"),
+        *("accuracy_fine_tune", "accuracy_global"),
+    ]
+    np.testing.assert_array_equal(frame["elapsed"], history.elapsed(10.0))
+    np.testing.assert_array_equal(frame["accuracy_fine_tune"], [np.nan, 0.5, np.nan, 0.6875])
+    clients = history.clients_frame()
+    assert list(clients.columns) == ["evaluation", "round", "client", "accuracy", "test_count", "expected_time"]
+    assert len(clients) == 2 * 2 * 3
+    row = clients[(clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)].iloc[0]
+    assert (row.accuracy, row.test_count, row.expected_time) == (0.5, 1, 3.0)
+
+
+def test_summary():
+    summary = small().summary(target=0.6, communication=10.0)
+    expected = {
+        "final_accuracy": 0.6875,
+        "worst_decile": 0.5,
+        "time_to_target": 45.0,
+        "num_rounds": 4,
+        "host_seconds": 0.3,
+    }
+    assert {k: summary[k] for k in expected} == expected
+    assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # the silent round is free
+    assert small().summary()["time_to_target"] is None
+    assert small().summary(target=1.0)["time_to_target"] == math.inf
+
+
+def test_repr_is_one_short_line():
+    assert repr(small()) == "History('fedrep': 4 rounds, 3 clients, 2 evaluations, final fine_tune accuracy 0.6875)"
+    assert repr(small(accuracies={})) == "History('fedrep': 4 rounds, 3 clients, 0 evaluations)"
+
+
+def test_arrays_are_numpy_copies_that_cannot_be_written():
+    given = np.array(COMPUTE)
+    history = small(compute_time=given, metrics={"loss": jnp.ones(4)})
+    given[0] = 99.0
+    assert history.compute_time[0] == 1.0
+    assert type(history.metrics["loss"]) is np.ndarray
+    with pytest.raises(ValueError, match="read-only"):
+        history.metrics["loss"][0] = 0.0
+
+
+def test_saved_and_loaded_again_it_is_equal_bit_for_bit(tmp_path):
+    history = random_history()
+    loaded = History.load(history.save(tmp_path / "run"))
+    assert_equal(history, loaded)
+    first = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    assert set(first) == {"config.json", "summary.json", "history.csv", "clients.csv", "accuracy.png"}
+    loaded.save(tmp_path / "again")  # with the environment of the run, not of this save
+    assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir()} == first
+
+
+def test_float32_keeps_its_value(tmp_path):
+    times = np.random.default_rng(1).exponential(size=4).astype(np.float32)
+    loaded = History.load(small(compute_time=times).save(tmp_path))
+    np.testing.assert_array_equal(loaded.compute_time.astype(np.float32), times)
+
+
+def test_history_csv_does_not_depend_on_the_host(tmp_path):
+    slow = small(host_seconds=1e9, compile_seconds=math.inf, seconds_per_round=7.0, environment={"git_hash": "other"})
+    small().save(tmp_path / "fast", target=0.5, communication=0.0)
+    slow.save(tmp_path / "slow", target=0.9, communication=10.0)
+    for name in ("history.csv", "clients.csv"):
+        assert (tmp_path / "fast" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
+    assert b"\r" not in (tmp_path / "fast" / "history.csv").read_bytes()
+
+
+@pytest.mark.parametrize("accuracies", [{}, {"own_head": np.empty((0, 3))}], ids=["none asked for", "none made"])
+@pytest.mark.parametrize("metrics", [{"distance": [1.0, 0.5, 0.0, 2.0]}, {}], ids=["metric", "no metric"])
+def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
+    history = small(accuracies=accuracies, eval_round=[], metrics=metrics)
+    assert history.accuracy.shape == (0, 3)
+    assert history.mean_accuracy.shape == history.worst_decile.shape == (0,)
+    assert math.isnan(history.final_accuracy)
+    assert history.time_to(0.0) == math.inf
+    assert np.isnan(history.speed_quartiles()).all()
+    summary = history.summary(target=0.5)
+    assert summary["final_accuracy"] is summary["worst_decile"] is None
+    loaded = History.load(history.save(tmp_path))
+    assert_equal(history, loaded)
+    assert (tmp_path / "accuracy.png").exists() == bool(metrics)
+
+
+def test_a_run_of_no_rounds(tmp_path):
+    empty = {name: [] for name in run_folder.ROUND_COLUMNS}
+    history = small(**empty, metrics={"distance": []}, accuracies={}, eval_round=[])
+    assert history.diverged is None
+    assert history.summary()["simulated_time"] == 0.0
+    assert_equal(history, History.load(history.save(tmp_path)))
+
+
+def strict(text: str):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_is_strict(tmp_path):
+    history = small(seconds_per_round=math.nan, config={"time_limit": math.inf, "loss": np.float32(np.nan)})
+    history.save(tmp_path, target=1.0)
+    summary = strict((tmp_path / "summary.json").read_text())
+    assert summary["time_to_target"] == "inf"
+    assert summary["seconds_per_round"] == "nan"
+    config = strict((tmp_path / "config.json").read_text())
+    assert config["config"] == {"time_limit": "inf", "loss": "nan"} == history.config
+    assert set(config["environment"]["versions"]) == {"python", "fedjax_srp", "jax", "jaxlib", "numpy"}
+    assert config["environment"]["device"]["count"] == 4
+
+
+def test_jsonable_keeps_what_json_can_say_and_names_the_rest(tmp_path):
+    plain = {"a": [1, 2.5, None, True, "x"], "b": {"c": []}}
+    assert jsonable(plain) == plain
+    assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
+    assert jsonable(jnp.float32(0.5)) == 0.5
+    assert jsonable({"b", "a"}) == ["a", "b"]
+    assert jsonable(jsonable) == "fedjax_srp.history.jsonable"
+
+
+def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    small().save(tmp_path / "run")
+    environment = strict((tmp_path / "run" / "config.json").read_text())["environment"]
+    assert environment["git_hash"] is None
+    assert environment["git_dirty"] is None
+
+
+def test_a_save_that_dies_leaves_no_part_of_a_file_and_no_summary(tmp_path, monkeypatch):
+    small().save(tmp_path)
+    before = (tmp_path / "clients.csv").read_bytes()
+
+    def die(frame):
+        class Frame:
+            def to_csv(self, path, **_):
+                path.write_text("evaluation,rou")
+                raise KeyboardInterrupt
+
+        return Frame()
+
+    monkeypatch.setattr(History, "clients_frame", die)
+    with pytest.raises(KeyboardInterrupt):
+        small(name="other").save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["accuracy.png", "clients.csv", "config.json", "history.csv"]
+    assert (tmp_path / "clients.csv").read_bytes() == before
+    with pytest.raises(FileNotFoundError, match=r"summary\.json is missing; run it again"):
+        History.load(tmp_path)
+
+
+def one_line(error) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_errors_name_the_value_and_the_remedy(tmp_path):
+    with pytest.raises(ValueError, match="available: fine_tune, global") as error:
+        small().scores("own_head")
+    assert "'own_head'" in one_line(error)
+    with pytest.raises(ValueError, match="available: none"):
+        small(accuracies={}).time_to(0.5, evaluation="global")
+    with pytest.raises(FileNotFoundError, match=r"config\.json is missing; give the folder") as error:
+        History.load(tmp_path / "nothing here")
+    assert "nothing here" in one_line(error)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        small().save(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("history.csv", lambda text: text.replace("cohort_size", "size")),
+        ("history.csv", lambda text: text[: len(text) // 2]),
+        ("history.csv", lambda text: ""),
+        ("clients.csv", lambda text: text[: text.rindex("\n", 0, -1) + 1]),
+        ("config.json", lambda text: text[:20]),
+        ("summary.json", lambda text: "{}"),
+    ],
+)
+def test_a_damaged_folder_is_refused(tmp_path, name, damage):
+    small().save(tmp_path)
+    (tmp_path / name).write_text(damage((tmp_path / name).read_text()))
+    with pytest.raises(ValueError, match="does not read as one run") as error:
+        History.load(tmp_path)
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stage": [0]}, r"stage has shape \(1,\), it needs \(4,\)"),
+        ({"metrics": {"loss": [1.0]}}, "metrics\\['loss'\\] has shape"),
+        ({"accuracies": {"global": np.zeros((2, 4))}}, "accuracies\\['global'\\] has shape"),
+        ({"round": [0, 1, 2, 3]}, "round must count"),
+        ({"eval_round": [2, 5]}, "eval_round must lie in 0..4"),
+        ({"eval_round": [4, 2]}, "eval_round must increase"),
+        ({"metrics": {"stage": [1.0] * 4}}, "rename the metric"),
+    ],
+)
+def test_a_history_that_is_not_complete_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes)

@@ -1,0 +1,191 @@
+"""Figures hold the lines, labels and limits they promise, and leave nothing behind."""
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fedjax_srp import plots
+from fedjax_srp.history import History
+
+
+def run(
+    name="fedrep", compute_time=(1.0, 1.0, 2.0, 2.0), scores=(0.2, 0.6), eval_round=(2, 4), stage=(0, 0, 1, 1), **kw
+):
+    num_rounds = len(compute_time)
+    fields = {
+        "name": name,
+        "round": np.arange(1, num_rounds + 1),
+        "stage": stage,
+        "cohort_size": np.ones(num_rounds),
+        "compute_time": compute_time,
+        "communicated": np.ones(num_rounds),
+        "finite": np.ones(num_rounds),
+        "client_time": [1.0, 2.0],
+        "metrics": {"distance": 0.5 ** np.arange(num_rounds)},
+        "eval_round": eval_round,
+        "accuracies": {"fine_tune": np.tile(np.array(scores)[:, None], 2)},
+        "test_count": [3, 4],
+    }
+    return History(**(fields | kw))
+
+
+def drawn(ax):
+    """Label -> line, without the stage marks."""
+    return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+
+
+def legend_texts(owner):
+    return [text.get_text() for text in owner.get_texts()]
+
+
+def test_a_line_passes_through_the_evaluations_and_marks_stages():
+    history = run()
+    (ax,) = plots.accuracy_over_time(history, communication=10.0).axes
+    line = drawn(ax)["FedRep"]
+    np.testing.assert_array_equal(line.get_xdata(), history.eval_elapsed(10.0))
+    np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)
+    (marks,) = (line for line in ax.get_lines() if line.get_label() == "_stages")
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([22.0], [0.2])  # stage 1 begins after round 2
+    assert ax.get_xlabel() == "simulated time (time units), 10 per communication"
+    assert "fine_tune" in ax.get_ylabel()
+    assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
+
+
+def test_one_stage_needs_no_mark():
+    (ax,) = plots.accuracy_over_time(run(stage=(0, 0, 0, 0))).axes
+    assert legend_texts(ax.get_legend()) == ["FedRep"]
+
+
+def test_repeats_are_a_mean_and_a_band_where_all_have_values():
+    repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8)), run(scores=(0.0, 0.4))]
+    figure = plots.accuracy_over_time(repeats)
+    (ax,) = figure.axes
+    line = drawn(ax)["FedRep (3 runs)"]
+    # evaluated at 2 and 6, 4 and 8, 2 and 6: all are defined from 4 to 6
+    np.testing.assert_allclose(line.get_xdata(), [4.0, 6.0])
+    np.testing.assert_allclose(line.get_ydata(), [(0.4 + 0.4 + 0.2) / 3, (0.6 + 0.6 + 0.4) / 3])
+    (band,) = ax.collections
+    vertices = band.get_paths()[0].vertices
+    np.testing.assert_allclose([vertices[:, 1].min(), vertices[:, 1].max()], [0.2, 0.6])
+    assert vertices[:, 0].max() == 6.0
+    assert "band: lowest to highest" in ax.get_legend().get_title().get_text()
+
+
+def test_nan_in_one_repeat_is_a_gap_and_not_an_average_of_the_others():
+    eval_round, scores = (1, 2, 4), (0.1, 0.2, 0.3)
+    repeats = [run(eval_round=eval_round, scores=scores), run(eval_round=eval_round, scores=(0.1, np.nan, 0.3))]
+    (ax,) = plots.accuracy_over_time({"a": repeats}).axes
+    assert np.isnan(drawn(ax)["a (2 runs)"].get_ydata()[1])
+
+
+def test_repeats_that_never_overlap_are_refused():
+    late = run(compute_time=(50.0, 50.0, 50.0, 50.0))
+    with pytest.raises(ValueError, match="share no simulated time"):
+        plots.accuracy_over_time([run(), late])
+
+
+def test_twins_share_a_colour_and_doubling_is_solid():
+    names = ["srpfl", "fedrep", "lg_srpfl", "lg_fedavg", "flanp_fedavg", "fedavg", "flanp_fedavg_ft", "fedavg_ft"]
+    (ax,) = plots.accuracy_over_time([run(name) for name in [*names, "hf_maml", "mine", "yours"]]).axes
+    lines = list(drawn(ax).values())
+    for solid, dashed in zip(lines[:8:2], lines[1:8:2], strict=True):
+        assert solid.get_color() == dashed.get_color()
+        assert (solid.get_linestyle(), dashed.get_linestyle()) == ("-", "--")
+    assert len({line.get_color() for line in lines}) == 4 + 3
+    assert list(drawn(ax))[-3:] == ["HF-MAML", "mine", "yours"]
+
+
+def test_every_label_of_a_dict_is_a_line_of_its_own():
+    (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "FedRep": run(), "fedrep": run()}).axes
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn(ax).values()}
+    assert len(looks) == 4
+    many = plots._styles(f"method {i}" for i in range(len(plots._CYCLE)))
+    assert len({(style.color, style.linestyle) for style in many.values()}) == len(plots._CYCLE)
+
+
+def test_labels_tell_evaluations_apart_and_who_diverged():
+    other = run("fedavg", accuracies={"global": np.full((2, 2), 0.5)}, finite=[True, True, False, False])
+    (ax,) = plots.accuracy_over_time([run(), other]).axes
+    assert list(drawn(ax)) == ["FedRep (fine_tune)", "FedAvg (global, diverged in round 3)"]
+    with pytest.raises(ValueError, match="'fine_tune' is not in this run of 'fedavg'"):
+        plots.accuracy_over_time([run(), other], evaluation="fine_tune")
+
+
+def test_axes_of_the_caller_are_used():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert plots.accuracy_over_time(run(), ax=right) is figure
+    assert run().plot(ax=right) is figure
+    assert not left.lines
+    assert len(drawn(right)) == 1
+
+
+def test_a_metric_is_logarithmic_where_it_can_be():
+    history = run(accuracies={}, metrics={"distance": [1.0, 0.5, np.nan, np.inf], "signed": [1.0, -1.0, 0.0, 2.0]})
+    (ax,) = history.plot(communication=1.0).axes
+    line = drawn(ax)["FedRep"]
+    np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.5, np.nan, np.nan])
+    assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "distance")
+    (ax,) = plots.metric_over_time(history, "signed").axes
+    assert ax.get_yscale() == "linear"
+    with pytest.raises(ValueError, match="available: distance, signed"):
+        plots.metric_over_time(history, "loss")
+
+
+def test_figure3_is_a_grid_with_one_legend():
+    histories = [run(name) for name in ("srpfl", "fedrep")]
+    figure = plots.figure3(
+        {"MNIST": histories, "digits": {"fedrep": [run(), run()], "mine": run("mine")}}, (0, 10, 100)
+    )
+    assert len(figure.axes) == 6
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles[:3] == ["MNIST, communication 0", "digits, communication 0", "MNIST, communication 10"]
+    assert figure.axes[-1].get_xlabel() == "simulated time (time units)"
+    assert all(ax.get_legend() is None for ax in figure.axes)
+    (legend,) = figure.legends
+    assert legend_texts(legend) == ["SRPFL", "FedRep", "mine", "a stage begins"]
+    for ax, communication in zip(figure.axes[::2], (0, 10, 100), strict=True):
+        np.testing.assert_array_equal(drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication))
+    colors = {drawn(ax)["FedRep"].get_color() for ax in figure.axes}
+    assert len(colors) == 1
+
+
+@pytest.mark.parametrize(
+    ("histories", "message"),
+    [
+        ([], "histories is empty"),
+        ({}, "histories is empty"),
+        ({"a": []}, r"histories\['a'\] is empty"),
+        (run(accuracies={}), "no evaluations: .*distance"),
+    ],
+)
+def test_nothing_to_draw_says_so(histories, message):
+    with pytest.raises(ValueError, match=message):
+        plots.accuracy_over_time(histories)
+    with pytest.raises(ValueError, match="at least one data set"):
+        plots.figure3({})
+
+
+def test_figures_display_in_a_notebook_and_change_no_setting(tmp_path):
+    before = dict(matplotlib.rcParams)
+    figure = plots.accuracy_over_time([run(), run("srpfl")])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_matplotlib_waits_for_a_figure_and_pyplot_stays_out():
+    code = """
+import sys
+from fedjax_srp import history, plots
+assert "matplotlib" not in sys.modules and "pandas" not in sys.modules
+one = [1.0]
+plots.accuracy_over_time(history.History("a", [1], [0], [1], one, [True], [True], one, {}, [1], {"global": [one]}, [1]))
+assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
