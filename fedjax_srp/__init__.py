@@ -1,6 +1,6 @@
 """Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
 
-from . import algorithms, clocks, data, models, participation
+from . import algorithms, clocks, data, methods, models, participation, plots
 from .base import (
     Clock,
     ClientOutput,

@@ -1,6 +1,37 @@
 """Models, each split at a named layer into a representation and a head."""
 
+from typing import Any
+
+from .._names import unknown
 from .mlp import mlp
 from .split import Layer, SplitModel, SplitParams, cross_entropy, split
 
-__all__ = ["Layer", "SplitModel", "SplitParams", "cross_entropy", "mlp", "split"]
+__all__ = ["Layer", "SplitModel", "SplitParams", "cross_entropy", "get", "mlp", "names", "split"]
+
+_FACTORIES = {"mlp": mlp}
+
+
+def names() -> list[str]:
+    """The models that `get` knows."""
+    return list(_FACTORIES)
+
+
+def get(name: str, dataset: Any, head_layers: int = 1, **options: Any) -> SplitModel:
+    """A model by name, shaped for a data set.
+
+    Args:
+        name: one of `names()`.
+        dataset: gives `example_shape` and `num_classes`.
+        head_layers: how many of the last layers are above the cut: 1 for FedRep's head, 2 for what LG-FedAvg shares.
+        **options: passed to the factory of that name.
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones), a head with more layers than the model, an unknown option.
+    """
+    if name not in _FACTORIES:
+        raise unknown("model", name, _FACTORIES)
+    try:
+        model = _FACTORIES[name](dataset.example_shape, dataset.num_classes, **options)
+    except TypeError as error:
+        raise ValueError(f"model {name!r}: {error}") from None
+    return model.cut_above(head_layers)

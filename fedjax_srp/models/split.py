@@ -29,6 +29,8 @@ class SplitModel(NamedTuple):
         classify: `(head, features) -> logits (batch, num_classes)`.
         num_classes: width of the output.
         input_shape: shape of one example.
+        recut: `layer name or None -> SplitModel`: the same model, cut elsewhere.
+        layers: names of the layers, first to last.
     """
 
     name: str
@@ -37,6 +39,21 @@ class SplitModel(NamedTuple):
     classify: Callable[[PyTree, Array], Array]
     num_classes: int
     input_shape: tuple[int, ...]
+    recut: Callable[[str | None], SplitModel]
+    layers: tuple[str, ...]
+
+    def cut_above(self, head_layers: int) -> SplitModel:
+        """The same model with its last `head_layers` layers as head.
+
+        Raises:
+            ValueError: the model has fewer layers.
+        """
+        if not 0 <= head_layers <= len(self.layers):
+            raise ValueError(
+                f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layers)} layers "
+                f"{', '.join(self.layers)}"
+            )
+        return self.recut(self.layers[-head_layers] if head_layers else None)
 
     def logits(self, params: SplitParams, x: Array) -> Array:
         """The whole model: (batch, *input_shape) -> (batch, num_classes)."""
@@ -109,7 +126,10 @@ def split(
     def classify(head: PyTree, features: Array) -> Array:
         return apply(above, head, features)
 
-    return SplitModel(name, init, represent, classify, num_classes, tuple(input_shape))
+    def recut(cut: str | None) -> SplitModel:
+        return split(name, layers, cut, input_shape, num_classes, dtype)
+
+    return SplitModel(name, init, represent, classify, num_classes, tuple(input_shape), recut, tuple(names))
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
