@@ -80,36 +80,30 @@ def cohort_pass(
     def one(client_id: Array, work: Array, state: ClientState) -> ClientOutput:
         return client(jax.random.fold_in(key, client_id), state, fetch(client_id), context._replace(work=work))
 
-    def masked_sum(weight: PyTree, values: PyTree, active: Array) -> PyTree:
+    def weighted_sum(weight: PyTree, values: PyTree) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
-            def leaf_sum(leaf: Array) -> Array:
-                expand = lambda a: jnp.expand_dims(a, tuple(range(1, leaf.ndim)))  # noqa: E731
-                terms = expand(weight).astype(leaf.dtype) * leaf
-                return jnp.sum(jnp.where(expand(active), terms, jnp.zeros((), leaf.dtype)), axis=0)
-
-            return jax.tree.map(leaf_sum, part)
+            return jax.tree.map(lambda leaf: jnp.tensordot(weight.astype(leaf.dtype), leaf, 1), part)
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
     def serve(trip: Array, states: PyTree) -> tuple[ClientOutput, Array, Array, Array]:
         positions = trip * plan.window + offsets
         active = positions < cohort.size
-        ids = client_ids[positions]
+        # A padded slot repeats the first participant with no work to do and at weight zero.
+        ids = jnp.where(active, client_ids[positions], client_ids[0])
         mine = my_chunk(plan, active)
         rows = take(plan, states, ids)
-        # A padded slot repeats some client with no work to do; nothing of it is kept.
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows)
-        weight = jax.tree.map(lambda w: jnp.broadcast_to(w, (plan.chunk_size,)), outputs.weight)
+        weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), outputs.weight)
         return outputs._replace(weight=weight), ids, active, mine
 
     def trip(index: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
         outputs, ids, active, mine = serve(index, states)
-        ones = jax.tree.map(jnp.ones_like, outputs.weight)
         new = (
-            masked_sum(outputs.weight, outputs.message, mine),
-            masked_sum(ones, outputs.weight, mine),
+            weighted_sum(outputs.weight, outputs.message),
+            jax.tree.map(jnp.sum, outputs.weight),
             jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), dict(outputs.info)),
         )
         if outputs.state is not None:
