@@ -2,9 +2,9 @@
 
 from . import algorithms, clocks, data, methods, models, participation, plots
 from .base import (
-    Clock,
     ClientOutput,
     ClientTimes,
+    Clock,
     Cohort,
     Examples,
     FederatedAlgorithm,
@@ -21,3 +21,30 @@ from .engine.simulate import simulate, simulate_seeds
 from .history import History
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ClientOutput",
+    "ClientTimes",
+    "Clock",
+    "Cohort",
+    "Examples",
+    "FederatedAlgorithm",
+    "History",
+    "Method",
+    "ParticipationPolicy",
+    "Phase",
+    "RoundContext",
+    "RoundInfo",
+    "Uncharged",
+    "algorithms",
+    "clocks",
+    "data",
+    "methods",
+    "models",
+    "named_key",
+    "participation",
+    "plots",
+    "simulate",
+    "simulate_seeds",
+    "use_all_cores",
+]

@@ -12,8 +12,8 @@ _FLAG = "--xla_cpu_multi_thread_eigen=false"
 def use_all_cores(num_devices: int | None = None) -> int:
     """Makes every CPU core a device of its own; `simulate` then spreads the clients over them.
 
-    Training one client's model fills one core at best, so clients on different cores beat one client on all cores (2 cores:
-    about 1.5 times, `benchmarks/README.md`). It changes nothing for GPUs.
+    Training one client's model fills one core at best, so clients on different cores beat one client on all cores.
+    It changes nothing for GPUs.
 
     Args:
         num_devices: how many; default the cores this process may run on.
@@ -31,13 +31,14 @@ def use_all_cores(num_devices: int | None = None) -> int:
     """
     if num_devices is None:
         num_devices = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if jax.config.jax_num_cpu_devices == num_devices and _FLAG in os.environ.get("XLA_FLAGS", ""):
+    if jax.config.read("jax_num_cpu_devices") == num_devices and _FLAG in os.environ.get("XLA_FLAGS", ""):
         return num_devices
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
     except RuntimeError:
         raise RuntimeError(
-            "use_all_cores() came after the first JAX computation; call it right after the imports (restart the notebook)"
+            "use_all_cores() came after the first JAX computation; call it right after the imports "
+            "(in a notebook: restart the kernel)"
         ) from None
     if _FLAG not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()

@@ -15,8 +15,8 @@ from .base import Array
 def batch_max(bound: Array) -> Array:
     """A loop bound that stays one number under vmap: the largest of the batch.
 
-    A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate stays
-    plain, and whoever is done earlier has to be masked by the loop's body.
+    A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate
+    stays plain, and whoever is done earlier has to be masked by the loop's body.
     """
     return bound
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import optax
 
@@ -116,7 +116,7 @@ def get(
     initial: int = 10,
     rounds_per_stage: int | Sequence[int] = 10,
     pool: int | None = None,
-    redraw: str = "round",
+    redraw: Literal["round", "stage"] = "round",
     **model_options: Any,
 ) -> Method:
     """A method of the SRPFL paper, at its hyper-parameters unless told otherwise (section 5 and appendix C).
@@ -130,8 +130,8 @@ def get(
         momentum: 0 in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
         weight_decay: on weights only; 0 in the text, 1e-4 in the code.
         batch_size: 10 in the paper.
-        local_epochs: epochs of a round (FedRep: alternations of head and representation epochs); 1 for CIFAR-10 and 5 for
-            the other data sets of the paper.
+        local_epochs: epochs of a round (FedRep: alternations of head and representation epochs); 1 for CIFAR-10 and 5
+            for the other data sets of the paper.
         head_epochs: FedRep's epochs of the head, per alternation.
         representation_epochs: FedRep's epochs of the representation, per alternation.
         fine_tune_epochs: before a client is judged by a fine-tuned model.
@@ -159,7 +159,9 @@ def get(
     if isinstance(model, str):
         model = models.get(model, dataset, head_layers=row.head_layers, **model_options)
     elif model_options:
-        raise ValueError(f"{', '.join(model_options)}: options of a model given by name, but model is a SplitModel already")
+        raise ValueError(
+            f"{', '.join(model_options)}: options of a model given by name, but model is a SplitModel already"
+        )
     if optimizer is None:
         optimizer = algorithms.sgd(learning_rate, momentum, weight_decay)
     options = Options(

@@ -4,8 +4,8 @@ Everything here is written for one client. Two things follow from the fact that 
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
   program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
-* large models are trained one client after the other (`sequential`), because on a CPU a client's weights then stay in the
-  cache, while small ones (heads) are trained as a batch, because there the overhead of each operation rules.
+* large models are trained one client after the other (`sequential`), because on a CPU a client's weights then stay in
+  the cache, while small ones (heads) are trained as a batch, because there the overhead of each operation rules.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
     step = optax.sgd(learning_rate, momentum or None)
     if not weight_decay:
         return step
-    return optax.chain(optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step)
+    return optax.chain(
+        optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step
+    )
 
 
 def _one_after_the_other(params: PyTree) -> bool:
@@ -75,9 +77,9 @@ def _one_after_the_other(params: PyTree) -> bool:
 def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches.
 
-    Rows are sorted by 31 random bits each, of which the last few give way to the row's number: sorting plain integers is
-    five times faster than an argsort, and for clients of up to 1,024 examples ties among the 21 bits left are too rare
-    to matter (they fall in the order of rows). Row i's bits do not depend on the capacity, so neither does the order.
+    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits give way to the row's number: sorting
+    plain integers is five times faster than an argsort, and ties among the 21 bits left are too rare to matter (they
+    fall in the order of rows). The bits of a row do not depend on the capacity, so padding does not change the order.
     """
     bits = jax.random.bits(key, (capacity,)) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)

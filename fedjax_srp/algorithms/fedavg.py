@@ -31,8 +31,9 @@ def fedavg(
 ) -> FederatedAlgorithm:
     """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
 
-    Evaluations: `global`, the model as it is; `fine_tune`, the head (the last layer, for a model cut at "out") trained on
-    the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all layers.
+    Evaluations: `global`, the model as it is; `fine_tune`, the head (the last layer, for a model cut at "out") trained
+    on the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all
+    layers.
 
     Args:
         model: where it is cut matters to `fine_tune` alone.

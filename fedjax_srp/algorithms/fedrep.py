@@ -13,7 +13,7 @@ from ._local import check_weighting, client_weight, fit_head, fit_representation
 
 
 class FedRepServerState(NamedTuple):
-    """The representation phi, and the mean head of the last cohort, which starts `fine_tune` and serves nothing else."""
+    """The representation phi, and the last cohort's mean head, which starts `fine_tune` and serves nothing else."""
 
     representation: PyTree
     head: PyTree
@@ -50,8 +50,8 @@ def fedrep(
     computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's experiments
     have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5).
 
-    Evaluations: `fine_tune` (the default), the last cohort's mean head trained on the client for `fine_tune_epochs` under
-    the current representation, as the authors' code tests and fair to clients that have not taken part yet;
+    Evaluations: `fine_tune` (the default), the last cohort's mean head trained on the client for `fine_tune_epochs`
+    under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
     `own_head`, the client's head as it last left it.
 
     Args:
@@ -96,7 +96,9 @@ def fedrep(
             representation, head = parts
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
             before = r * context.work
-            head = fit_head(key, model, representation, head, examples, head_training, context.work, before * head_epochs)
+            head = fit_head(
+                key, model, representation, head, examples, head_training, context.work, before * head_epochs
+            )
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
             representation = fit_representation(
                 key, model, representation, head, examples, training, context.work, before * representation_epochs

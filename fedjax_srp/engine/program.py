@@ -27,8 +27,6 @@ from .evaluate import evaluate
 from .round import SimulationState, one_round, prepare, stream
 from .sharding import Layout, device_index, spread
 
-STATE_BY_CLIENT = SimulationState(server=False, clients=True, policy=False, clock=False, round=False)
-
 
 class Spec(NamedTuple):
     """What a program is made from; equal specs share their compiled programs."""
@@ -53,6 +51,14 @@ class Segment(NamedTuple):
 
     rounds: RoundInfo  # leaves (length,)
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
+
+
+# What is sharded by client; the rest is replicated. Flags stand in for whole subtrees, so types say less than usual.
+_NO: Any = False
+_YES: Any = True
+STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO)
+START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
+SEGMENT_BY_CLIENT = Segment(rounds=_NO, scores=_YES)
 
 
 class Program:
@@ -84,10 +90,9 @@ class Program:
             clock = self.spec.clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
             times, _ = self.spec.clock.sample(stream(root, "clock", jnp.int32(0)), clock)
             state = SimulationState(server, clients, policy, clock, jnp.int32(0))
-            state = jax.tree.map(_strong, state)
             return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
 
-        return self._run("start", function, (False, False), Start(STATE_BY_CLIENT, False), (root, data))
+        return self._run("start", function, (_NO, _NO), START_BY_CLIENT, (root, data))
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
@@ -97,12 +102,14 @@ class Program:
                 return one_round(self.algorithm, self.spec.policy, self.spec.clock, data, state, root, self.spec.plan)
 
             state, rounds = jax.lax.scan(body, state, length=length)
-            return state, Segment(rounds, evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan))
+            scores = evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
+            return state, Segment(rounds, scores)
 
-        out = STATE_BY_CLIENT, Segment(False, True)
-        return self._run(("segment", length), function, (STATE_BY_CLIENT, False, False), out, (state, root, data), donate=True)
+        flags_in, flags_out = (STATE_BY_CLIENT, _NO, _NO), (STATE_BY_CLIENT, SEGMENT_BY_CLIENT)
+        return self._run(("segment", length), function, flags_in, flags_out, (state, root, data), donate=True)
 
-    def _run(self, name, function, in_by_client, out_by_client, args, donate: bool = False):
+    def _run(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
+        """Calls the compiled function of this name and these shapes, compiling it the first time."""
         signature = name, jax.tree.structure(args), tuple((a.shape, a.dtype) for a in jax.tree.leaves(args))
         if signature not in self._compiled:
             begin = time.perf_counter()
@@ -119,15 +126,6 @@ class Program:
             self._compiled[signature] = jitted.lower(*args).compile()
             self.compile_seconds += time.perf_counter() - begin
         return self._compiled[signature](*args)
-
-
-def _strong(leaf: Array) -> Array:
-    """Drops the weak type of Python scalars, so that a state keeps its type from round to round."""
-    return jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype) if not _is_key(leaf) else leaf
-
-
-def _is_key(leaf: Array) -> bool:
-    return jax.dtypes.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
 
 
 @functools.lru_cache(maxsize=16)

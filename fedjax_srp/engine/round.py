@@ -1,4 +1,4 @@
-"""One round: who takes part, what they compute, what it costs. All of it in-graph, written for one device of the mesh."""
+"""One round: who takes part, what they compute, what it costs. All in-graph, written for one device of the mesh."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from ..base import (
     Array,
-    Clock,
     ClientData,
     ClientOutput,
     ClientState,
+    Clock,
     Cohort,
     FederatedAlgorithm,
     FederatedSource,
@@ -115,7 +115,11 @@ def cohort_pass(
     shape = jax.eval_shape(lambda s: serve(jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
     zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
-    sums = (jax.tree.map(zeros, shape.message), jax.tree.map(scalar, shape.weight), jax.tree.map(scalar, dict(shape.info)))
+    sums = (
+        jax.tree.map(zeros, shape.message),
+        jax.tree.map(scalar, shape.weight),
+        jax.tree.map(scalar, dict(shape.info)),
+    )
     records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), dict(shape.info)) if record else ()
     trips = (batch_max(cohort.size) + plan.window - 1) // plan.window
     sums, states, records = jax.lax.fori_loop(jnp.int32(0), trips, trip, (sums, states, records))

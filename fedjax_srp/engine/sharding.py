@@ -9,7 +9,7 @@ round is spread by POSITION in the cohort, position p on device p mod D, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ AXIS = "clients"
 class Layout(NamedTuple):
     """How clients lie on devices and how many train at once on each."""
 
-    devices: tuple[jax.Device, ...]
+    devices: tuple[Any, ...]  # of jax.Device
     chunk_size: int  # clients at once per device
     num_clients: int
 
@@ -54,7 +54,7 @@ class Layout(NamedTuple):
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
 
-def layout(devices: Sequence[jax.Device] | int | None, chunk_size: int | None, num_clients: int) -> Layout:
+def layout(devices: Sequence[Any] | int | None, chunk_size: int | None, num_clients: int) -> Layout:
     """Checks and completes what the user asked for.
 
     Args:
@@ -95,7 +95,7 @@ def total(plan: Layout, tree: PyTree) -> PyTree:
 
 def _map_bits(function, leaf: Array) -> Array:
     """Applies `function` to a leaf seen as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(function(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
     if leaf.dtype == jnp.bool_:
         return function(leaf.astype(jnp.uint8)).astype(jnp.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import inspect
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from tqdm.auto import tqdm
 
+from .._names import unknown
 from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from ..clocks import exponential, fixed
 from ..history import History
@@ -36,7 +37,7 @@ def simulate(
     progress: bool = True,
     checkpoint_dir: str | os.PathLike | None = None,
     evaluations: str | Sequence[str] | None = None,
-    devices: Sequence[jax.Device] | int | None = None,
+    devices: Sequence[Any] | int | None = None,
     throw: bool = False,
     name: str | None = None,
 ) -> History:
@@ -82,66 +83,75 @@ def simulate(
         >>> history.cohort_size.tolist()
         [5, 5, 10, 10]
     """
-    arguments = _check(algorithm, data, participation, clock, num_rounds, eval_every, chunk_size, evaluations, devices, name)
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
-    limits = _Limits(num_rounds, eval_every, time_limit, target)
-    histories = _run(arguments, data, key, None, limits, progress, checkpoint_dir)
-    return _finish(histories, throw)[0]
+    return _simulate(None, **locals())[0]
 
 
 def simulate_seeds(
-    algorithm: FederatedAlgorithm | Method,
-    data: FederatedSource,
-    *,
-    participation: ParticipationPolicy | None = None,
-    clock: Clock | None = None,
-    num_rounds: int,
-    keys: Key,
-    eval_every: int = 10,
-    chunk_size: int | None = None,
-    time_limit: float | None = None,
-    target: float | None = None,
-    progress: bool = True,
-    checkpoint_dir: str | os.PathLike | None = None,
-    evaluations: str | Sequence[str] | None = None,
-    devices: Sequence[jax.Device] | int | None = None,
-    throw: bool = False,
-    name: str | None = None,
+    algorithm: FederatedAlgorithm | Method, data: FederatedSource, *, keys: Key, **options: Any
 ) -> list[History]:
-    """As `simulate`, for a batch of keys in one vmapped program: one `History` per key.
+    """`simulate` for a batch of keys, in one vmapped program.
 
     Args:
+        algorithm: as in `simulate`.
+        data: as in `simulate`, shared by the seeds.
         keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
-        algorithm: see `simulate`, as for all other arguments.
-        data: shared by the seeds.
-        participation: see `simulate`.
-        clock: see `simulate`.
-        num_rounds: see `simulate`.
-        eval_every: see `simulate`.
-        chunk_size: see `simulate`.
-        time_limit: stops when every seed has reached it.
-        target: stops when every seed has reached it.
-        progress: see `simulate`.
-        checkpoint_dir: see `simulate`.
-        evaluations: see `simulate`.
-        devices: see `simulate`.
-        throw: see `simulate`.
-        name: see `simulate`.
+        **options: every other argument of `simulate`. `time_limit` and `target` end the batch when every seed has
+            reached them.
 
     Returns:
-        A list of `History`, in the order of the keys.
+        One `History` per key, in their order.
 
     Raises:
         ValueError: an argument out of range, named with its value and the remedy.
         FloatingPointError: a run diverged and `throw` is set.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> method = srp.methods.get("fedavg", dataset=data, hidden=(32,))
+        >>> keys = jax.random.split(jax.random.key(0), 3)
+        >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
+        3
     """
-    arguments = _check(algorithm, data, participation, clock, num_rounds, eval_every, chunk_size, evaluations, devices, name)
-    if len(key_shape := keys.shape) != 1 or not key_shape[0]:
-        raise ValueError(f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them")
+    if keys.ndim != 1 or not keys.size:
+        raise ValueError(
+            f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
+        )
+    bound = inspect.signature(simulate).bind(algorithm, data, key=keys, **options)
+    bound.apply_defaults()
+    return _simulate(keys.size, **bound.arguments)
+
+
+def _simulate(
+    num_seeds: int | None,
+    *,
+    data: FederatedSource,
+    key: Key,
+    num_rounds: int,
+    eval_every: int,
+    time_limit: float | None,
+    target: float | None,
+    progress: bool,
+    checkpoint_dir: str | os.PathLike | None,
+    throw: bool,
+    **what: Any,
+) -> list[History]:
+    if num_seeds is None and key.shape != ():
+        raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
+    for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
+        if int(value) != value or value < 1:
+            raise ValueError(f"{argument}={value} must be a whole number, at least 1")
     limits = _Limits(num_rounds, eval_every, time_limit, target)
-    histories = _run(arguments, data, keys, keys.shape[0], limits, progress, checkpoint_dir)
-    return _finish(histories, throw)
+    histories = _run(
+        _check(num_clients=data.num_clients, **what), data, key, num_seeds, limits, progress, checkpoint_dir
+    )
+    diverged = [history for history in histories if history.diverged is not None]
+    if throw and diverged:
+        raise FloatingPointError(
+            f"{diverged[0].name} diverged in round {diverged[0].diverged}: the server state is no longer finite; "
+            "try a smaller learning rate"
+        )
+    return histories
 
 
 class _Arguments(NamedTuple):
@@ -160,9 +170,7 @@ class _Limits(NamedTuple):
     target: float | None
 
 
-def _check(
-    algorithm, data, participation, clock, num_rounds, eval_every, chunk_size, evaluations, devices, name
-) -> _Arguments:
+def _check(algorithm, participation, clock, chunk_size, evaluations, devices, name, num_clients: int) -> _Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
             raise ValueError(
@@ -170,26 +178,18 @@ def _check(
             )
         name = algorithm.name if name is None else name
         algorithm, participation = algorithm.algorithm, algorithm.participation
-    for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
-        if int(value) != value or value < 1:
-            raise ValueError(f"{argument}={value} must be a whole number, at least 1")
     if evaluations is None:
         evaluations = tuple(algorithm.evaluations)[:1]
     elif isinstance(evaluations, str):
         evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
     for evaluation in evaluations:
         if evaluation not in algorithm.evaluations:
-            close = difflib.get_close_matches(evaluation, algorithm.evaluations, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            have = ", ".join(algorithm.evaluations)
-            raise ValueError(f"evaluation {evaluation!r} is unknown to {algorithm.name!r}, which has {have}{hint}")
+            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
     policy = full() if participation is None else participation
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     clock = fixed(exponential(1.0)) if clock is None else clock
-    return _Arguments(
-        name, algorithm, policy, clock, tuple(evaluations), layout(devices, chunk_size, data.num_clients)
-    )
+    return _Arguments(name, algorithm, policy, clock, tuple(evaluations), layout(devices, chunk_size, num_clients))
 
 
 def _run(
@@ -245,7 +245,7 @@ def _append(records: Records, segment: Segment, num_clients: int, batched: bool)
     new["eval_round"] = new["round"][:, -1:] + 1
     for evaluation, parts in segment.scores.items():
         for part, value in zip(("sum", "count"), parts, strict=True):
-            new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value))[:, None, :num_clients]
+            new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
     return {name: np.concatenate([records[name], value], 1) if records else value for name, value in new.items()}
 
 
@@ -329,13 +329,3 @@ def _histories(arguments, limits, data, root, start: Start, records, sizes, timi
         )
 
     return [history(s) for s in range(num_seeds or 1)]
-
-
-def _finish(histories: list[History], throw: bool) -> list[History]:
-    diverged = [history for history in histories if history.diverged is not None]
-    if throw and diverged:
-        raise FloatingPointError(
-            f"{diverged[0].name} diverged in round {diverged[0].diverged}: the server state is no longer finite; "
-            "try a smaller learning rate"
-        )
-    return histories
