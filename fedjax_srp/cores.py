@@ -31,7 +31,8 @@ def use_all_cores(num_devices: int | None = None) -> int:
     """
     if num_devices is None:
         num_devices = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if jax.config.read("jax_num_cpu_devices") == num_devices and _FLAG in os.environ.get("XLA_FLAGS", ""):
+    known = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (untyped in jax)
+    if known == num_devices and _FLAG in os.environ.get("XLA_FLAGS", ""):
         return num_devices
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)

@@ -151,21 +151,29 @@ def _charged_bytes(tree: PyTree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if not isinstance(leaf, Uncharged))
 
 
-def communicated_bytes(
-    algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource, state: SimulationState, root: Key
-) -> tuple[int, int]:
-    """Bytes a participant sends and receives in a round: (up, down), from shapes alone."""
+class Traffic(NamedTuple):
+    """What one participant handles in a round, in bytes, from shapes alone."""
 
-    def exchange(state: SimulationState, root: Key, data: FederatedSource):
+    up: int  # sent
+    down: int  # received
+    held: int  # data, state and messages of a client while it trains
+
+
+def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource) -> Traffic:
+    """Sizes of messages, broadcasts and client data; runs nothing."""
+
+    def exchange(key: Key, data: FederatedSource):
         zero, one = jnp.int32(0), jnp.int32(1)
         context = RoundContext(zero, zero, one, data.num_clients, one)
-        broadcast = algorithm.broadcast(state.server, context)
-        client_state = jax.tree.map(lambda leaf: leaf[0], state.clients)
-        phases = [phase.client for phase in (algorithm.round, algorithm.finish) if phase is not None]
-        down = [broadcast for _ in phases]
+        server, examples = algorithm.init(key, data), data.train_client(zero)
+        state, broadcast = algorithm.init_client(key, server, examples), algorithm.broadcast(server, context)
+        clients = [phase.client for phase in (algorithm.round, algorithm.finish) if phase is not None]
+        down = [broadcast for _ in clients]
         if policy.needs_global_gradient and algorithm.gradient is not None:
-            phases.append(algorithm.gradient)
-        return [p(root, broadcast, client_state, data.train_client(zero), context).message for p in phases], down
+            clients.append(algorithm.gradient)
+        up = [client(key, broadcast, state, examples, context).message for client in clients]
+        return up, down, (examples, state)
 
-    up, down = jax.eval_shape(exchange, state, root, data)
-    return _charged_bytes(up), _charged_bytes(down)
+    up, down, own = jax.eval_shape(exchange, jax.random.key(0), data)
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((own, up)))
+    return Traffic(_charged_bytes(up), _charged_bytes(down), held)

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from ..base import Array, PyTree
 
 AXIS = "clients"
+CHUNK_BYTES = {"cpu": 12 * 2**20, "gpu": 2**30}  # of clients training at once on a device (CPU: its share of the cache)
 
 
 class Layout(NamedTuple):
@@ -54,13 +55,16 @@ class Layout(NamedTuple):
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
 
-def layout(devices: Sequence[Any] | int | None, chunk_size: int | None, num_clients: int) -> Layout:
+def layout(
+    devices: Sequence[Any] | int | None, chunk_size: int | None, num_clients: int, client_bytes: int = 0
+) -> Layout:
     """Checks and completes what the user asked for.
 
     Args:
         devices: the devices themselves, how many of `jax.devices()`, or None for all of them.
         chunk_size: clients trained at once on each device; None for the measured default.
         num_clients: in the federation.
+        client_bytes: what a client holds while it trains, for the default chunk.
 
     Raises:
         ValueError: more devices than there are, or a chunk below 1.
@@ -72,15 +76,20 @@ def layout(devices: Sequence[Any] | int | None, chunk_size: int | None, num_clie
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
     if chunk_size is None:
-        chunk_size = default_chunk_size(devices[0].platform)
+        chunk_size = default_chunk_size(devices[0].platform, client_bytes, -(-num_clients // len(devices)))
     if chunk_size < 1:
         raise ValueError(f"chunk_size={chunk_size} must be at least 1 (None chooses one)")
     return Layout(tuple(devices), min(chunk_size, -(-num_clients // len(devices))), num_clients)
 
 
-def default_chunk_size(platform: str) -> int:
-    """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache."""
-    return 16 if platform == "cpu" else 128
+def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int) -> int:
+    """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
+
+    A chunk is served whole, so it is also kept small against the federation: a cohort of 10 must not pay for 1,000.
+    """
+    budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
+    in_cache = budget // max(client_bytes, 1)
+    return max(1, min(in_cache, max(16, clients_per_device // 64)))
 
 
 def device_index(plan: Layout) -> Array:

@@ -18,7 +18,7 @@ from ..clocks import exponential, fixed
 from ..history import History
 from ..participation import full
 from .checkpoint import Checkpoints, Records
-from .program import Segment, Start, communicated_bytes, program
+from .program import Segment, Start, Traffic, program, traffic
 from .sharding import Layout, layout
 
 
@@ -142,9 +142,7 @@ def _simulate(
         if int(value) != value or value < 1:
             raise ValueError(f"{argument}={value} must be a whole number, at least 1")
     limits = _Limits(num_rounds, eval_every, time_limit, target)
-    histories = _run(
-        _check(num_clients=data.num_clients, **what), data, key, num_seeds, limits, progress, checkpoint_dir
-    )
+    histories = _run(_check(data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
     diverged = [history for history in histories if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
@@ -161,6 +159,7 @@ class _Arguments(NamedTuple):
     clock: Clock
     evaluations: tuple[str, ...]
     plan: Layout
+    sizes: Traffic
 
 
 class _Limits(NamedTuple):
@@ -170,7 +169,7 @@ class _Limits(NamedTuple):
     target: float | None
 
 
-def _check(algorithm, participation, clock, chunk_size, evaluations, devices, name, num_clients: int) -> _Arguments:
+def _check(algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> _Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
             raise ValueError(
@@ -189,7 +188,9 @@ def _check(algorithm, participation, clock, chunk_size, evaluations, devices, na
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     clock = fixed(exponential(1.0)) if clock is None else clock
-    return _Arguments(name, algorithm, policy, clock, tuple(evaluations), layout(devices, chunk_size, num_clients))
+    sizes = traffic(algorithm, policy, data)
+    plan = layout(devices, chunk_size, data.num_clients, sizes.held)
+    return _Arguments(name, algorithm, policy, clock, tuple(evaluations), plan, sizes)
 
 
 def _run(
@@ -203,8 +204,6 @@ def _run(
     data = jax.device_put(data, plan.sharding())
     start = compiled.start(root, data)
     state, records, completed = start.state, {}, 0
-    one_state, one_root = (jax.tree.map(lambda leaf: leaf if num_seeds is None else leaf[0], x) for x in (state, root))
-    sizes = communicated_bytes(arguments.algorithm, arguments.policy, data, one_state, one_root)
 
     checkpoints = None
     if checkpoint_dir is not None:
@@ -234,7 +233,7 @@ def _run(
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return _histories(arguments, limits, data, root, start, records, sizes, timings, num_seeds)
+    return _histories(arguments, limits, data, root, start, records, timings, num_seeds)
 
 
 def _append(records: Records, segment: Segment, num_clients: int, batched: bool) -> Records:
@@ -294,7 +293,7 @@ def _fingerprint(arguments: _Arguments, data, root: Key, limits: _Limits) -> dic
     return _facts(arguments, data, limits) | {"key": key, "data_shapes": shapes, "jax": jax.__version__}
 
 
-def _histories(arguments, limits, data, root, start: Start, records, sizes, timings, num_seeds) -> list[History]:
+def _histories(arguments, limits, data, root, start: Start, records, timings, num_seeds) -> list[History]:
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
     client_time = np.asarray(start.client_time).reshape(num_seeds or 1, -1)
     config = _facts(arguments, data, limits) | {
@@ -303,7 +302,7 @@ def _histories(arguments, limits, data, root, start: Start, records, sizes, timi
         "target": limits.target,
         "num_seeds": num_seeds,
     }
-    up, down = sizes
+    up, down = arguments.sizes.up, arguments.sizes.down
 
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in arguments.evaluations}
