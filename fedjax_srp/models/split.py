@@ -56,7 +56,7 @@ class SplitModel(NamedTuple):
         return self.recut(self.layers[-head_layers] if head_layers else None)
 
     def logits(self, params: SplitParams, x: Array) -> Array:
-        """The whole model: (batch, *input_shape) -> (batch, num_classes)."""
+        """The whole model: `(batch, *input_shape) -> (batch, num_classes)`."""
         return self.classify(params.head, self.represent(params.representation, x))
 
     def check_fits(self, data: Any) -> None:
