@@ -1,8 +1,9 @@
-"""The rival: a lean PyTorch loop over clients, as people write it (no data loader, features recomputed in each head epoch)."""
+"""The rival: a lean PyTorch loop over clients. No data loader; features recomputed in each head epoch, as people do."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class TorchLoop:
         self.batch_size, self.num_clients = batch_size, len(x)
         widths = [x.shape[-1], *hidden]
         layers: list[nn.Module] = []
-        for a, b in zip(widths, widths[1:], strict=False):
+        for a, b in itertools.pairwise(widths):
             layers += [nn.Linear(a, b), nn.ReLU()]
         self.model = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
         self.head = self.model[-1]

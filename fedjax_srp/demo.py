@@ -35,7 +35,16 @@ class Plan(NamedTuple):
 
 
 FULL = Plan(
-    methods=tuple(methods.RECIPES)[:8],
+    methods=(
+        "srpfl",
+        "fedrep",
+        "lg_srpfl",
+        "lg_fedavg",
+        "flanp_fedavg",
+        "fedavg",
+        "flanp_fedavg_ft",
+        "fedavg_ft",
+    ),
     num_rounds=100,
     eval_every=2,
     federation={"num_clients": 50, "classes_per_client": 3},
@@ -126,7 +135,6 @@ def figure(
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         for ax, cost in zip(panels, communications, strict=True):
             plots.accuracy_over_time(histories, cost, ax=ax)
-            handles = ax.get_legend_handles_labels()[0]
             ax.get_legend().remove()
             ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
             ax.set_title(f"communication cost {cost:g}")
@@ -143,7 +151,7 @@ def figure(
         notes += [f"lines: mean of {counts} seeds, bands: lowest to highest"] if counts != "1" else []
         notes.append(f"dotted: target of {100 * target.accuracy:.1f} %")
         drawn.legend(
-            handles,
+            panels[0].get_legend_handles_labels()[0],
             [f"{table.label(name)} ({runs[0].evaluation})" for name, runs in histories.items()],
             loc="outside lower center",
             ncols=min(4, -(-len(histories) // 2)),
@@ -166,5 +174,7 @@ def writable(out: str | os.PathLike) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to") from None
+        raise ValueError(
+            f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to"
+        ) from None
     return folder

@@ -36,9 +36,15 @@ class LocalTraining(NamedTuple):
 
 
 def local_training(
-    optimizer: optax.GradientTransformation | None, batch_size: int, epochs: int | None = None, steps: int | None = None
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    what: str = "local",
 ) -> LocalTraining:
     """Checks the arguments that every example-based factory shares; the optimizer defaults to the papers' SGD.
+
+    `what` is how the caller's arguments begin: `local` for local_epochs and local_steps.
 
     Raises:
         ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
@@ -46,10 +52,10 @@ def local_training(
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size} must be at least 1")
     if (epochs is None) == (steps is None):
-        raise ValueError(f"give either epochs or steps of local training, got epochs={epochs} and steps={steps}")
+        raise ValueError(f"give either {what}_epochs or {what}_steps, got {epochs} and {steps}; set the other to None")
     for name, value in (("epochs", epochs), ("steps", steps)):
         if value is not None and value < 0:
-            raise ValueError(f"local {name}={value} must not be negative")
+            raise ValueError(f"{what}_{name}={value} must not be negative")
     return LocalTraining(sgd(0.01) if optimizer is None else optimizer, batch_size, epochs, steps)
 
 
@@ -121,6 +127,7 @@ def local_sgd(
         return params
     capacity = examples.y.shape[0]
     batch_size = min(training.batch_size, capacity)
+    dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params)
 
     def train(params, frozen, examples, key, work, first_epoch):
@@ -130,11 +137,9 @@ def local_sgd(
         def step(carry, rows, valid, active):
             # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
             rows = jnp.where(valid, rows, rows[0])
-            weights = valid / jnp.maximum(jnp.sum(valid), 1)
+            weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             old_params, old_state = carry
-            gradient = jax.grad(objective)(
-                old_params, examples.x[rows], examples.y[rows], weights.astype(jax.tree.leaves(old_params)[0].dtype)
-            )
+            gradient = jax.grad(objective)(old_params, examples.x[rows], examples.y[rows], weights)
             updates, state = training.optimizer.update(gradient, old_state, old_params)
             new = optax.apply_updates(old_params, updates), state
             return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)

@@ -58,7 +58,7 @@ def fedavg(
         'fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(optimizer, batch_size, fine_tune_epochs)
+    tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
     if evaluation not in EVALUATIONS:
         raise ValueError(f"evaluation={evaluation!r} is none of {', '.join(EVALUATIONS)}")

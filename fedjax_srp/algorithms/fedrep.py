@@ -78,9 +78,9 @@ def fedrep(
         ['fine_tune', 'own_head']
     """
     head_optimizer = optimizer if head_optimizer is None else head_optimizer
-    head_training = local_training(head_optimizer, batch_size, head_epochs)
-    training = local_training(optimizer, batch_size, representation_epochs)
-    tuning = local_training(head_optimizer, batch_size, fine_tune_epochs)
+    head_training = local_training(head_optimizer, batch_size, head_epochs, what="head")
+    training = local_training(optimizer, batch_size, representation_epochs, what="representation")
+    tuning = local_training(head_optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
     if local_epochs < 1:
         raise ValueError(f"local_epochs={local_epochs} must be at least 1")

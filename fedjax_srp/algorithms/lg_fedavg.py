@@ -71,7 +71,7 @@ def lg_fedavg(
         'lg_fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(optimizer, batch_size, fine_tune_epochs)
+    tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
 
     def loss(params, _, x, y):

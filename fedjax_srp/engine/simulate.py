@@ -141,6 +141,8 @@ def _simulate(
     for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
         if int(value) != value or value < 1:
             raise ValueError(f"{argument}={value} must be a whole number, at least 1")
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
     limits = _Limits(num_rounds, eval_every, time_limit, target)
     histories = _run(_check(data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
     diverged = [history for history in histories if history.diverged is not None]

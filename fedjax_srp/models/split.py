@@ -134,6 +134,6 @@ def split(
 
 def cross_entropy(logits: Array, y: Array) -> Array:
     """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
-    is_label = y[:, None] == jnp.arange(logits.shape[-1], dtype=y.dtype)  # a gather's gradient would be a slow scatter
+    is_label = jax.nn.one_hot(y, logits.shape[-1], dtype=bool)  # the gradient of a gather would be a slow scatter
     picked = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked

@@ -1,0 +1,59 @@
+# make demo needs nothing but Python 3.11 or newer, git and make; the environment is made in .venv on first use and
+# again when pyproject.toml or constraints.txt change.
+
+BIN := .venv/bin
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
+OUT ?= runs/demo
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docs install clean
+
+help: ## show this
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+
+demo: .venv/.run ## the main job in about a minute: every method of the SRPFL paper on scikit-learn's digits
+	@$(BIN)/fedjax-srp demo --out $(OUT)
+
+test: .venv/.dev ## all tests; ARGS="-k name" for some
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
+
+check: .venv/.dev ## lint, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+
+format: .venv/.dev ## mend lint and format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: .venv/.run ## seconds a round on this machine
+	@$(BIN)/python benchmarks/rounds.py
+
+docs: .venv/.docs ## the manual, into docs/_build
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+install: .venv/.dev ## the environment for work on the package
+
+clean: ## remove caches and what was built; not .venv, not runs
+	@rm -rf .pytest_cache .ruff_cache .hypothesis docs/_build dist
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+.venv/.run: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found: install one, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing the package into .venv"
+	@$(INSTALL) -e .
+	@touch $@
+
+.venv/.dev: .venv/.run
+	@echo "installing the tools of its developers"
+	@$(INSTALL) -e ".[dev]"
+	@touch $@
+
+.venv/.docs: .venv/.dev
+	@echo "installing the tools of the manual"
+	@$(INSTALL) -e ".[dev,docs]"
+	@touch $@

@@ -1,0 +1,217 @@
+"""The command line, `fedjax-srp`: reads arguments, reports errors in one line, leaves the work to `commands`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from . import __version__, demo
+from ._names import unknown
+from .commands import catalogue, report
+from .commands import run as run_command
+from .commands.options import REQUIRED, Option
+from .cores import use_all_cores
+
+PROG = "fedjax-srp"
+_ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
+
+
+class Command(NamedTuple):
+    """A subcommand."""
+
+    about: str
+    groups: dict[str, list[Option]]  # "" for options that need no heading
+    work: Callable[[dict[str, Any]], object]  # option -> value
+    positional: str | None = None
+
+
+def _demo(arguments: dict[str, Any]) -> None:
+    plan = demo.QUICK if arguments["quick"] else demo.FULL
+    size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
+    print(f"{len(plan.methods)} methods, {arguments['seeds']} seeds, {plan.num_rounds} rounds: digits, {size},")
+    print("whose local work takes 1 time unit on average: exponential, drawn once for every client and seed\n")
+    found = demo.run(arguments["out"], arguments["seeds"], plan, arguments["progress"])
+    print(f"\n{found.text}\n")
+    out = Path(arguments["out"])
+    print(f"table   {out / 'table.txt'}, {out / 'table.csv'}\nfigure  {out / 'accuracy.png'}")
+    print(f"runs    {out / '<method>' / 'seed_<seed>'}")
+
+
+def _report(arguments: dict[str, Any]) -> None:
+    print(report.report(**arguments))
+
+
+def _list(arguments: dict[str, Any]) -> None:
+    print(catalogue.catalogue(**arguments))
+
+
+COMMANDS = {
+    "demo": Command(
+        "Every method of the SRPFL paper on scikit-learn's digits, in about a minute.",
+        {
+            "": [
+                Option("out", str, "runs/demo", "folder for table, figure and runs"),
+                Option("seeds", int, 3, "how many repeats, simulated together"),
+                Option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
+                Option("progress", bool, True, "show a progress bar"),
+            ]
+        },
+        _demo,
+    ),
+    "run": Command(
+        "One method on one data set; the same command continues a run that was interrupted.",
+        run_command.GROUPS,
+        run_command.run,
+    ),
+    "report": Command(
+        "Table and figure of finished runs.",
+        {
+            "": [
+                Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
+                Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
+                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
+                Option("out", str | None, None, "where to write; the folder itself when left out"),
+            ]
+        },
+        _report,
+        positional="folder",
+    ),
+    "list": Command(
+        "Methods, data sets, models, clocks and policies.",
+        {"": [Option("data_dir", str | None, None, "folder with prepared data sets")]},
+        _list,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
+    """Runs one command and returns its exit code: 0, 2 after an error of use, 130 after Ctrl-C.
+
+    Args:
+        argv: the words after `fedjax-srp`; None for those of this process.
+        set_up_cores: call `use_all_cores` first; only for a process in which JAX has not run yet.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
+    try:
+        if words[:1] in (["--version"], ["-V"]):
+            print(f"{PROG} {__version__}")
+            return 0
+        command, arguments = _parse(words)
+        if set_up_cores:
+            use_all_cores()
+        command.work(arguments)
+    except KeyboardInterrupt:
+        hint = "; the same command continues from the last checkpoint" if words[:1] == ["run"] else ""
+        print(f"\n{PROG}: interrupted{hint}", file=sys.stderr, flush=True)
+        if argv is None:  # threads that were writing a checkpoint would end with tracebacks; what they wrote is ignored
+            os._exit(130)
+        return 130
+    except (ValueError, FileNotFoundError, FloatingPointError) as error:
+        if not _is_ours(error):
+            raise
+        print(f"{PROG}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except SystemExit as stop:  # tyro printed help
+        return stop.code if isinstance(stop.code, int) else 2
+    return 0
+
+
+def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
+    """The command and its arguments.
+
+    Raises:
+        ValueError: an error of use, in one line.
+        SystemExit: help was asked for and printed.
+    """
+    if not words:
+        words = ["--help"]
+    if words[0] not in (*COMMANDS, "-h", "--help"):
+        raise unknown("command", words[0], COMMANDS)
+    if words[0] in COMMANDS:
+        flags = [f"--{o.name.replace('_', '-')}" for group in COMMANDS[words[0]].groups.values() for o in group]
+        switches = ["--no-" + flag[2:] for flag in flags]
+        for word in words[1:]:
+            flag = word.partition("=")[0].replace("_", "-")
+            if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
+                nearest = difflib.get_close_matches(flag, flags, n=2, cutoff=0.7)
+                hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
+                raise ValueError(f"unknown argument {flag}; {hint}see {PROG} {words[0]} --help")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            parsed = tyro.extras.subcommand_cli_from_dict(
+                {name: _dataclass(name, command) for name, command in COMMANDS.items()},
+                prog=PROG,
+                description=f"{_ABOUT} Version {__version__}.",
+                args=words,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise ValueError(_one_line(printed.getvalue(), words[0])) from None
+        raise
+    arguments: dict[str, Any] = {}
+    for name, value in vars(parsed).items():
+        arguments |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
+    return COMMANDS[words[0]], arguments
+
+
+def _dataclass(name: str, command: Command) -> type:
+    """A command's options as the dataclass that tyro reads, one nested dataclass a group with a heading."""
+    fields: list[Any] = []
+    for heading, options in command.groups.items():
+        members = [_field(option, positional=option.name == command.positional) for option in options]
+        if heading:
+            group = dataclasses.make_dataclass(heading.capitalize(), members, kw_only=True)
+            group.__doc__ = None
+            fields.append((heading, group))
+        else:
+            fields += members
+    made = dataclasses.make_dataclass(name.capitalize(), fields, kw_only=True)
+    made.__doc__ = command.about
+    return made
+
+
+def _field(option: Option, positional: bool) -> tuple[Any, ...]:
+    looks: dict[str, Any] = {"help": option.help.rstrip(".")}
+    if option.default is None:
+        looks["help_behavior_hint"] = ""
+    if positional:
+        looks["metavar"] = option.name.upper()
+    hint = Annotated[option.type, tyro.conf.arg(**looks)]
+    if positional:
+        hint = tyro.conf.Positional[hint]
+    return (
+        (option.name, hint)
+        if option.default is REQUIRED
+        else (option.name, hint, dataclasses.field(default=option.default))
+    )
+
+
+def _one_line(box: str, command: str) -> str:
+    """What tyro says in a box, without the box and without repeating the help."""
+    text = re.split(r"─{3,}|Got errors:", re.sub(r"╭─[^╮]*╮|[│╰╯]|Error parsing", " ", box))[0]
+    return f"{' '.join(text.split())} (see {PROG} {command} --help)"
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised it on purpose; an error from deeper is a bug and keeps its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

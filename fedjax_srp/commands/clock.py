@@ -1,0 +1,84 @@
+"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_srp import clocks
+from fedjax_srp._names import unknown
+from fedjax_srp.base import Clock
+
+_RANDOM = "dynamic:exponential(uniform(1/N, 1))"
+NAMED = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
+CLOCKS = {"fixed": clocks.fixed, "dynamic": clocks.dynamic}
+DISTRIBUTIONS = {name: getattr(clocks, name) for name in ("constant", "exponential", "uniform")}
+HELP = (
+    "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
+    "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
+    "exponential(rate), uniform(low, high) or constant(value), where a distribution may stand for a number and N for "
+    "the number of clients, or trace:FILE, a .csv or .npy with a row a round and a column a client"
+)
+_REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def parse(text: str, num_clients: int) -> Clock:
+    """The clock that a text names.
+
+    Raises:
+        ValueError: what is wrong with it, in one line.
+    """
+    kind, _, rest = NAMED.get(text, text).partition(":")
+    if kind == "trace":
+        return clocks.trace(_read_trace(rest))
+    if kind not in CLOCKS:
+        raise unknown("clock", kind, [*NAMED, "trace"])
+    try:
+        expression = ast.parse(rest, mode="eval").body
+        distribution = _evaluate(expression, {"N": num_clients})
+    except (SyntaxError, KeyError, ZeroDivisionError, TypeError) as error:
+        raise ValueError(f"clock={text!r}: not understood ({_reason(error)}); {_REMEDY}") from None
+    if not isinstance(distribution, clocks.Distribution):
+        raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
+    return CLOCKS[kind](distribution)
+
+
+def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:
+    """Numbers, arithmetic, N and distributions; nothing else is executed."""
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.Name(id=name) if name in variables:
+            return variables[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, variables)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_evaluate(left, variables), _evaluate(right, variables))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in DISTRIBUTIONS:
+            keywords = {keyword.arg: _evaluate(keyword.value, variables) for keyword in named if keyword.arg}
+            return DISTRIBUTIONS[name](*(_evaluate(argument, variables) for argument in arguments), **keywords)
+    raise KeyError(ast.unparse(node))
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.args[0]!r} is unknown" if isinstance(error, KeyError) else str(error.args[0])
+
+
+def _read_trace(name: str) -> np.ndarray:
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(
+            f"clock='trace:{name}': no such file; give a .csv or .npy with a row a round, a column a client"
+        )
+    try:
+        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+    except (ValueError, EOFError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"clock='trace:{name}': not a table of numbers ({reason}); write it with numpy.savetxt"
+        ) from None

@@ -1,0 +1,148 @@
+"""Methods compared in one table: final accuracy, its worst tenth, simulated time to a common target, host time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp import plots
+from fedjax_srp.history import History
+from fedjax_srp.methods import RECIPES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Repeats = Mapping[str, Sequence[History]]  # method -> its runs, one a seed
+
+
+class Target(NamedTuple):
+    """An accuracy that every method is timed to, and where it comes from."""
+
+    accuracy: float
+    reason: str
+
+
+def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
+    """A fraction of the reference's final accuracy, mean over its runs; without the reference, of the best method's.
+
+    Args:
+        histories: method -> its runs.
+        fraction: of that accuracy.
+        reference: the method whose accuracy sets the target.
+    """
+    final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
+    if reference not in final:
+        reference = max(final, key=lambda name: final[name] if math.isfinite(final[name]) else -math.inf)
+    percent = f"{100 * fraction:g} % of {label(reference)}'s final accuracy"
+    return Target(
+        fraction * final[reference], percent if len(histories[reference]) == 1 else f"{percent} (mean over runs)"
+    )
+
+
+def comparison(histories: Repeats, target: float, communications: Sequence[float] = (0, 10, 100)) -> pd.DataFrame:
+    """One row a method.
+
+    Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy` and `worst_decile`, means
+    over the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
+    reached it; for every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std`
+    and `speed_up_C`, the twin's mean time over the method's (nan where either is missing or infinite); `host_seconds`
+    of the simulator for all runs together.
+
+    Args:
+        histories: method -> its runs.
+        target: mean accuracy to time, see `common_target`.
+        communications: costs per communicating round, in time units.
+    """
+    import pandas as pd
+
+    rows: dict[str, dict[str, Any]] = {}
+    for name, runs in histories.items():
+        recipe = RECIPES.get(name)
+        row: dict[str, Any] = {"method": name, "twin": (recipe.twin if recipe else None) or "", "runs": len(runs)}
+        row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
+        row["worst_decile"], row["worst_decile_std"] = _spread(
+            [run.worst_decile[-1] if len(run.worst_decile) else math.nan for run in runs]
+        )
+        row["target"] = target
+        row["reached"] = sum(math.isfinite(run.time_to(target)) for run in runs)
+        for cost in communications:
+            row[f"time_{cost:g}"], row[f"time_{cost:g}_std"] = _spread([run.time_to(target, cost) for run in runs])
+            row[f"speed_up_{cost:g}"] = math.nan
+        # runs that were simulated together each carry the time of all of them
+        row["host_seconds"] = sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
+        rows[name] = row
+    for row in rows.values():
+        for cost in communications:
+            own, twins = row[f"time_{cost:g}"], rows.get(row["twin"], {}).get(f"time_{cost:g}", math.inf)
+            if math.isfinite(own) and math.isfinite(twins) and own > 0:
+                row[f"speed_up_{cost:g}"] = twins / own
+    return pd.DataFrame(list(rows.values()))
+
+
+def render(frame: pd.DataFrame, target: Target) -> str:
+    """The table of `comparison` as text, with what its numbers mean."""
+    costs = [name.removeprefix("speed_up_") for name in frame.columns if name.startswith("speed_up_")]
+    runs = sorted(set(frame["runs"]))
+    header = ["method", "accuracy %", "worst tenth %", *(f"time at C = {cost}" for cost in costs), "host s"]
+    lines = [header]
+    for row in frame.to_dict("records"):
+        accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
+        times = [_time(row, cost) for cost in costs]
+        lines.append([label(row["method"]), *accuracy, *times, f"{row['host_seconds']:.1f}"])
+    spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
+    notes = [
+        f"accuracy: of every client on its own test data, after the last round; {spread}",
+        "worst tenth: of the tenth of the clients that fare worst",
+        f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
+        "      C is the cost of a round's communication; both in time units",
+    ]
+    if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
+        notes.append(
+            "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
+        )
+    return "\n".join([*_aligned(lines), "", *notes])
+
+
+def label(name: str) -> str:
+    """How a method is called in tables."""
+    return plots.STYLES[name].label if name in plots.STYLES else name
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; the latter nan for one value, and where the mean is not finite."""
+    array = np.asarray(values, np.float64)
+    mean = float(array.mean()) if len(array) else math.nan
+    return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
+
+
+def _percent(mean: float, std: float) -> str:
+    if not math.isfinite(mean):
+        return "-"
+    return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if math.isfinite(std) else "")
+
+
+def _time(row: Mapping[str, Any], cost: str) -> str:
+    mean, std, speed_up = row[f"time_{cost}"], row[f"time_{cost}_std"], row[f"speed_up_{cost}"]
+    if not math.isfinite(mean):
+        return f"{row['reached']} of {row['runs']} seeds" if row["reached"] else "not reached"
+    digits = 1 if mean < 100 else 0
+    text = f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if math.isfinite(std) else "")
+    if not math.isfinite(speed_up):
+        return text
+    return f"{text} ({speed_up:.1f}x)" if speed_up >= 0.1 else f"{text} ({speed_up:.2f}x)"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of words as lines, the first column to the left and the last to the right."""
+    widths = [max(len(word) for word in column) for column in zip(*lines, strict=True)]
+    texts = [
+        "  ".join(
+            word.rjust(width) if place == len(widths) - 1 else word.ljust(width)
+            for place, (word, width) in enumerate(zip(words, widths, strict=True))
+        )
+        for words in lines
+    ]
+    return [texts[0], "-" * len(texts[0]), *texts[1:]]

@@ -1,0 +1,291 @@
+"""The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
+
+import inspect
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import Literal, get_args
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp import cli
+from fedjax_srp.commands import clock, options
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.history import History
+
+TINY = shlex.split(
+    "run --method srpfl --dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 8 "
+    "--head-epochs 1 --fine-tune-epochs 1 --initial 5 --rounds-per-stage 2 --num-rounds 4 --eval-every 2 --no-progress"
+)
+
+
+def main(*words):
+    return cli.main([str(word) for word in words], set_up_cores=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--communication", 10) == 0
+    return folder
+
+
+def test_a_run_is_what_simulate_computes(finished):
+    data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
+    method = srp.methods.get(
+        "srpfl", dataset=data, hidden=(8,), head_epochs=1, fine_tune_epochs=1, initial=5, rounds_per_stage=2
+    )
+    expected = srp.simulate(
+        method, data, num_rounds=4, eval_every=2, key=jax.random.key(3), target=0.99, progress=False
+    )
+    history = History.load(finished)
+    np.testing.assert_array_equal(history.accuracy, expected.accuracy)
+    np.testing.assert_array_equal(history.compute_time, expected.compute_time)
+    assert history.cohort_size.tolist() == [5, 5, 10, 10]
+
+
+def test_the_folder_says_what_made_it(finished):
+    assert sorted(path.name for path in finished.iterdir()) == [
+        "accuracy.png",
+        "clients.csv",
+        "config.json",
+        "history.csv",
+        "summary.json",
+    ]
+    arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
+    named = {option.name for group in run_command.GROUPS.values() for option in group}
+    assert named - set(arguments) == {"out", "progress", "checkpoint", "overwrite"}
+    assert arguments["seed"] == 3
+    assert arguments["hidden"] == [8]
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["communication"] == 10
+    assert summary["time_to_target"] == "inf"
+
+
+def test_a_finished_run_says_so_and_is_left_alone(finished, capsys):
+    before = (finished / "summary.json").stat().st_mtime_ns
+    words = (*TINY, "--out", finished, "--seed", 3, "--target", 0.99, "--communication", 10)
+    assert main(*words) == 0
+    assert "finished" in capsys.readouterr().out
+    assert (finished / "summary.json").stat().st_mtime_ns == before
+
+
+def test_another_run_does_not_overwrite_it(finished, capsys):
+    words = (*TINY, "--out", finished, "--seed", 4, "--target", 0.99, "--communication", 10)
+    assert main(*words) == 2
+    assert "seed=3 where this one has 4; give another --out, or --overwrite" in capsys.readouterr().err
+
+
+def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+    from fedjax_srp.engine.checkpoint import Checkpoints
+
+    save = Checkpoints.save
+
+    def killed_while_running(self, num_rounds, *rest):
+        save(self, num_rounds, *rest)
+        raise KeyboardInterrupt
+
+    words = (*TINY, "--out", tmp_path / "run", "--seed", 3, "--target", 0.99, "--communication", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", killed_while_running)
+        assert main(*words) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert main(*words[:-1], 11) == 2
+    assert "communication=10.0 where this one has 11.0" in capsys.readouterr().err
+    assert main(*words) == 0
+    assert "continuing" in capsys.readouterr().out
+    for name in ("history.csv", "clients.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
+    assert not (tmp_path / "run" / "checkpoint").exists()
+
+
+def test_overwrite_removes_only_what_a_run_wrote(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "summary.json").write_text("{}")
+    run_command._clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
+ERRORS = [
+    (("rnu",), "unknown command 'rnu'; did you mean 'run'"),
+    (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll'; did you mean 'srpfl'"),
+    (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),
+    (("run", "--method", "srpfl", "--dataset", "no.npz"), "dataset='no.npz': no such file"),
+    (("run", "--method", "srpfl", "--dataset", "digits"), "num_clients=None"),
+    (("run", "--method", "srpfl", *DATA, "--num-round", 3), "unknown argument --num-round; did you mean --num-rounds?"),
+    (("run", "--method", "srpfl", *DATA, "--num-rounds", "x"), "--num-rounds: invalid literal for int()"),
+    (("run", "--method", "srpfl", *DATA, "--num-rounds", 0), "num_rounds=0"),
+    (("run", "--method", "srpfl", *DATA, "--chunk-size", 0), "chunk_size=0"),
+    (("run", "--method", "srpfl", *DATA, "--initial", 9, "--pool", 8), "initial=9 is larger than pool=8"),
+    (("run", "--method", "srpfl", *DATA, "--pool", 11), "pool=11 is larger than num_clients=10"),
+    (("run", "--method", "srpfl", *DATA, "--clock", "fixed:exponential(0)"), "rate must be finite and positive, got 0"),
+    (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd'; did you mean 'fixed'"),
+    (("run", "--method", "srpfl", *DATA, "--communication", -1), "communication=-1.0"),
+    (("run", "--method", "srpfl", *DATA, "--redraw", "never"), "'never'"),
+    (("run", *DATA), "--method"),
+    (("report",), "FOLDER"),
+    (("demo", "--seeds", 0), "seeds=0"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), ERRORS, ids=[message for _, message in ERRORS])
+def test_an_error_of_use_is_one_line(words, message, tmp_path, capsys):
+    out = () if words[0] in ("rnu", "report") else ("--out", tmp_path / "run")
+    assert main(*words, *out) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("fedjax-srp: error: ")
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("run/*.json"))
+
+
+def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
+    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
+    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path) == 2
+    assert "chunk_size=-1" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert main(*TINY, "--out", out) == 2
+        assert f"out='{out}'" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def bug(arguments):
+        np.zeros(2).reshape(3)
+
+    monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(work=bug))
+    with pytest.raises(ValueError, match="reshape"):
+        main("list")
+
+
+def test_defaults_come_from_the_functions():
+    known = {option.name: option for group in run_command.GROUPS.values() for option in group}
+    for function in (srp.methods.get, srp.data.load, srp.simulate):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in known and name not in ("seed", "clock", "num_rounds"):
+                assert known[name].default == parameter.default, name
+                assert known[name].help, name
+    assert all(option.help for option in known.values())
+    names = [option.name for group in run_command.GROUPS.values() for option in group]
+    assert len(names) == len(set(names))
+
+
+def test_options_follow_a_signature():
+    def function(data, size: int, rate: float = 0.5, kind: Literal["a", "b"] = "a", shape: list[int] | None = None):
+        """Does nothing.
+
+        Args:
+            data: no option, it has no type.
+            size: how
+                many.
+            rate: in between: 0 to 1.
+            kind: of thing.
+            shape: of it.
+
+        Returns:
+            None.
+        """
+
+    found = {option.name: option for option in options.options_of(function)}
+    assert list(found) == ["size", "rate", "kind", "shape"]
+    assert found["size"].default is options.REQUIRED
+    assert found["size"].help == "how many."
+    assert found["rate"].help == "in between: 0 to 1."
+    assert get_args(found["kind"].type) == ("a", "b")
+    assert found["shape"].type == tuple[int, ...] | None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("fixed:constant(3)", "fixed", 3.0),
+        ("fixed:uniform(low=N, high=N)", "fixed", 4.0),
+        ("dynamic:exponential(1/(2*N))", "dynamic", 8.0),
+        ("dynamic:exponential(constant(0.5))", "dynamic", 2.0),
+    ],
+)
+def test_clocks_in_words(text, name, expected):
+    made = clock.parse(text, 4)
+    times, _ = made.sample(jax.random.key(0), made.init(jax.random.key(1), 4))
+    assert made.name == name
+    np.testing.assert_allclose(times.expected, expected)
+
+
+def test_the_random_clock_is_the_one_of_the_paper():
+    made, paper = clock.parse("random", 5), srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(1 / 5, 1)))
+    key = jax.random.key(0)
+    for left, right in zip(*(c.sample(key, c.init(key, 5))[0] for c in (made, paper)), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_trace_is_read_from_a_file(tmp_path):
+    (tmp_path / "times.csv").write_text("1,2\n3,4\n")
+    np.save(tmp_path / "times.npy", np.array([[1.0, 2.0], [3.0, 4.0]]))
+    for name in ("times.csv", "times.npy"):
+        made = clock.parse(f"trace:{tmp_path / name}", 2)
+        times, _ = made.sample(jax.random.key(0), made.init(jax.random.key(0), 2))
+        assert times.realised.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("text", ["fixed:", "fixed:3", "fixed:open('x')", "fixed:constant(M)", "fixed:constant(1/0)"])
+def test_other_words_are_refused(text):
+    with pytest.raises(ValueError, match=r"clock=.*give fixed, random"):
+        clock.parse(text, 4)
+
+
+def test_list_knows_everything(capsys):
+    assert main("list") == 0
+    text = capsys.readouterr().out
+    names = [*srp.methods.names(), *srp.data.names(), *srp.models.names(), *srp.participation.__all__, "own_head"]
+    for name in names:
+        assert name in text
+    for row in srp.methods.RECIPES.values():
+        assert row.source in text
+
+
+def test_version_and_help(capsys):
+    assert main("--version") == 0
+    assert capsys.readouterr().out == f"fedjax-srp {srp.__version__}\n"
+    assert main() == 0
+    for command in cli.COMMANDS:
+        assert main(command, "--help") == 0
+        assert cli.COMMANDS[command].about[:20] in capsys.readouterr().out
+
+
+def test_report_reads_the_runs(finished, tmp_path, capsys):
+    assert main("report", finished, "--out", tmp_path, "--target", 0.1, "--communications", 0, 5) == 0
+    text = capsys.readouterr().out
+    assert "SRPFL" in text
+    assert "time at C = 5" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "table.csv", "table.txt"]
+
+
+def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    words = [sys.executable, "-m", "fedjax_srp.cli", *TINY, "--num-rounds", "1000000", "--out", str(tmp_path)]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not any(path.name.isdigit() for path in tmp_path.glob("checkpoint/*")):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
+    fingerprint = json.loads((tmp_path / "checkpoint" / "fingerprint.json").read_text())
+    assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)

@@ -1,0 +1,124 @@
+"""The demo end to end, and the arithmetic of its table."""
+
+import math
+
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp import demo
+from fedjax_srp.history import History
+from fedjax_srp.report import table
+
+TINY = demo.QUICK._replace(
+    num_rounds=6,
+    federation={"num_clients": 10, "classes_per_client": 3},
+    hyperparameters=demo.QUICK.hyperparameters | {"hidden": (8,), "local_epochs": 1, "rounds_per_stage": 2},
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, demo.run(folder, seeds=2, plan=TINY, progress=False)
+
+
+def test_the_plans_are_what_they_say():
+    twins = {srp.methods.recipe(name).twin for name in demo.FULL.methods} - {None}
+    assert {"srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", *twins} == set(demo.FULL.methods)
+    assert demo.FULL.federation["num_clients"] >= 50
+    assert set(demo.QUICK.methods) < set(demo.FULL.methods)
+
+
+def test_everything_is_written_and_reads_back(found):
+    folder, result = found
+    assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "table.txt").read_text("utf-8") == result.text + "\n"
+    assert (folder / "table.csv").read_text().count("\n") == 1 + len(TINY.methods)
+    for name, runs in result.histories.items():
+        for seed, run in enumerate(runs):
+            loaded = History.load(folder / name / f"seed_{seed}")
+            np.testing.assert_array_equal(loaded.accuracy, run.accuracy)
+            assert loaded.config["seed"] == seed
+            assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
+
+
+def test_times_in_the_table_are_those_of_the_histories(found):
+    _, result = found
+    fedrep = np.mean([run.final_accuracy for run in result.histories["fedrep"]])
+    assert result.target.accuracy == pytest.approx(0.95 * fedrep)
+    rows = result.frame.set_index("method")
+    for name, runs in result.histories.items():
+        assert rows.loc[name, "final_accuracy"] == pytest.approx(np.mean([run.final_accuracy for run in runs]))
+        assert rows.loc[name, "worst_decile"] == pytest.approx(np.mean([run.worst_decile[-1] for run in runs]))
+        for cost in (0, 10, 100):
+            times = [run.time_to(result.target.accuracy, cost) for run in runs]
+            assert rows.loc[name, f"time_{cost}"] == pytest.approx(np.mean(times))
+    for label in ("SRPFL", "FedRep", "time at C = 100", "95 % of FedRep's final accuracy"):
+        assert label in result.text
+
+
+def test_every_method_meets_the_same_stragglers(found):
+    _, result = found
+    for srpfl, fedrep in zip(*result.histories.values(), strict=True):
+        np.testing.assert_array_equal(srpfl.client_time, fedrep.client_time)
+    first, second = (run.client_time for run in result.histories["srpfl"])
+    assert not np.array_equal(first, second)
+
+
+def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
+    """One client, one evaluation after every round."""
+    rounds = np.arange(1, len(times) + 1)
+    return History(
+        name=name,
+        round=rounds,
+        stage=np.zeros_like(rounds),
+        cohort_size=np.ones_like(rounds),
+        compute_time=np.array(times, float),
+        communicated=np.ones(len(rounds), bool),
+        finite=np.ones(len(rounds), bool),
+        client_time=np.ones(1),
+        eval_round=rounds,
+        accuracies={"global": np.array(accuracy, float)[:, None]},
+        test_count=np.ones(1, int),
+        host_seconds=host_seconds,
+        config={"num_seeds": num_seeds},
+    )
+
+
+def test_speed_up_and_spread_by_hand():
+    histories = {
+        "srpfl": [history("srpfl", [0.5, 0.9], [1, 1], 2), history("srpfl", [0.9, 0.9], [4, 1], 2)],
+        "fedrep": [history("fedrep", [0.9], [9]), history("fedrep", [0.9], [9])],
+    }
+    frame = table.comparison(histories, 0.8, (0, 10)).set_index("method")
+    assert frame.loc["srpfl", "time_0"] == pytest.approx(3)  # after 2 and 4
+    assert frame.loc["srpfl", "time_0_std"] == pytest.approx(math.sqrt(2))
+    assert frame.loc["srpfl", "speed_up_0"] == pytest.approx(3)
+    assert frame.loc["srpfl", "time_10"] == pytest.approx(18)  # after 22 and 14
+    assert frame.loc["srpfl", "speed_up_10"] == pytest.approx(19 / 18)
+    assert math.isnan(frame.loc["fedrep", "speed_up_0"])
+    assert frame.loc["srpfl", "host_seconds"] == 6  # simulated together
+    assert frame.loc["fedrep", "host_seconds"] == 12  # one after the other
+    text = table.render(frame.reset_index(), table.common_target(histories))
+    assert "3.0 ± 1.4 (3.0x)" in text
+
+
+def test_what_is_not_reached_is_said():
+    histories = {
+        "srpfl": [history("srpfl", [0.9], [1]), history("srpfl", [0.2], [1])],
+        "fedrep": [history("fedrep", [0.1], [9]), history("fedrep", [0.1], [9])],
+    }
+    frame = table.comparison(histories, 0.8, (0,))
+    text = table.render(frame, table.Target(0.8, "as asked"))
+    assert "1 of 2 seeds" in text
+    assert "not reached" in text
+    assert "x)" not in text
+    assert frame["speed_up_0"].isna().all()
+
+
+def test_the_target_without_fedrep_is_of_the_best():
+    histories = {"fedavg": [history("fedavg", [0.5], [1])], "other": [history("other", [0.8], [1])]}
+    target = table.common_target(histories, 0.5)
+    assert target.accuracy == pytest.approx(0.4)
+    assert target.reason == "50 % of other's final accuracy"
