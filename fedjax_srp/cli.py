@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from . import __version__, demo
-from ._names import unknown
+from ._checks import unknown
 from .commands import catalogue, report
 from .commands import run as run_command
 from .commands.options import REQUIRED, Option

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import optax
 
 from . import algorithms, models, participation
-from ._names import unknown
+from ._checks import unknown
 from .base import FederatedAlgorithm, Method
 from .models import SplitModel
 

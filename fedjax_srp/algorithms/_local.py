@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._checks import check_integer
 from ..base import Array, Examples, Key, PyTree, named_key
 from ..loops import batch_max, sequential
 from ..models.split import SplitModel, cross_entropy
@@ -49,13 +50,12 @@ def local_training(
     Raises:
         ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1")
+    check_integer("batch_size", batch_size, 1)
     if (epochs is None) == (steps is None):
         raise ValueError(f"give either {what}_epochs or {what}_steps, got {epochs} and {steps}; set the other to None")
     for name, value in (("epochs", epochs), ("steps", steps)):
-        if value is not None and value < 0:
-            raise ValueError(f"{what}_{name}={value} must not be negative")
+        if value is not None:
+            check_integer(f"{what}_{name}", value, 0)
     return LocalTraining(sgd(0.01) if optimizer is None else optimizer, batch_size, epochs, steps)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
+from .._checks import check_integer
 from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
 from ..models.split import SplitModel
 from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training
@@ -82,8 +83,7 @@ def fedrep(
     training = local_training(optimizer, batch_size, representation_epochs, what="representation")
     tuning = local_training(head_optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
-    if local_epochs < 1:
-        raise ValueError(f"local_epochs={local_epochs} must be at least 1")
+    check_integer("local_epochs", local_epochs, 1)
 
     def init(key: Key, data: Any) -> FedRepServerState:
         model.check_fits(data)

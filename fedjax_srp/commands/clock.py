@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp import clocks
-from fedjax_srp._names import unknown
+from fedjax_srp._checks import unknown
 from fedjax_srp.base import Clock
 
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"

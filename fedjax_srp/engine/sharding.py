@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._checks import check_integer
 from ..base import Array, PyTree
 
 AXIS = "clients"
@@ -77,8 +78,7 @@ def layout(
         devices = available[:wanted]
     if chunk_size is None:
         chunk_size = default_chunk_size(devices[0].platform, client_bytes, -(-num_clients // len(devices)))
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} must be at least 1 (None chooses one)")
+    check_integer("chunk_size", chunk_size, 1)
     return Layout(tuple(devices), min(chunk_size, -(-num_clients // len(devices))), num_clients)
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from tqdm.auto import tqdm
 
-from .._names import unknown
+from .._checks import check_integer, unknown
 from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from ..clocks import exponential, fixed
 from ..history import History
@@ -139,8 +139,7 @@ def _simulate(
     if num_seeds is None and key.shape != ():
         raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
     for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
-        if int(value) != value or value < 1:
-            raise ValueError(f"{argument}={value} must be a whole number, at least 1")
+        check_integer(argument, value, 1)
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
     limits = _Limits(num_rounds, eval_every, time_limit, target)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._names import unknown
+from .._checks import unknown
 from .mlp import mlp
 from .split import Layer, SplitModel, SplitParams, cross_entropy, split
 

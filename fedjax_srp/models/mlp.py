@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from .._checks import check_integer
 from ..base import Array
 from .split import Layer, SplitModel, split
 
@@ -43,8 +44,8 @@ def mlp(
     Raises:
         ValueError: `cut` is no layer of the model, or a width below 1.
     """
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"hidden={tuple(hidden)}: every layer must have a width of at least 1")
+    for i, width in enumerate(hidden):
+        check_integer(f"hidden[{i}]", width, 1)
     layers = [Layer(f"fc{i}", _Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
     layers.append(Layer("out", _Dense(num_classes, param_dtype=dtype)))
     return split("mlp", layers, cut, tuple(input_shape), num_classes, dtype)

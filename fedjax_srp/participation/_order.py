@@ -1,7 +1,6 @@
 """What policies share: pools, orders of clients by time, cohorts, checks of arguments."""
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 import jax
@@ -61,20 +60,6 @@ def stateless_update(state: PolicyState, info: RoundInfo) -> PolicyState:
     """The `update` of policies that do not change over rounds."""
     del info
     return state
-
-
-def check_integer(argument: str, value: Any, minimum: int) -> int:
-    """`value` as an int, or a ValueError of one line unless it is an integer >= minimum."""
-    remedy = f"give an integer >= {minimum}"
-    try:
-        number = index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        raise ValueError(f"{argument} must be an integer known before tracing, got {value!r}; {remedy}")
-    if number < minimum:
-        raise ValueError(f"{argument} must be at least {minimum}, got {number}; {remedy}")
-    return number
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:

@@ -6,8 +6,8 @@ from itertools import accumulate
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array
-from fedjax_srp.participation._order import check_integer
 
 INT32_MAX = 2**31 - 1
 

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
 from fedjax_srp.participation._order import (
     check_at_most,
     check_choice,
-    check_integer,
     draw_pool,
     make_cohort,
     order_by_time,

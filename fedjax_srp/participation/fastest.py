@@ -2,11 +2,11 @@
 
 from typing import Literal
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation._order import (
     check_at_most,
     check_choice,
-    check_integer,
     k_fastest,
     make_cohort,
     stateless_update,

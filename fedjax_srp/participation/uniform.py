@@ -1,9 +1,9 @@
 """A few clients at random."""
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation._order import (
     check_at_most,
-    check_integer,
     draw_pool,
     make_cohort,
     order_by_time,

@@ -145,12 +145,12 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: participation.uniform(0), ["uniform: k must be at least 1, got 0;", "integer >= 1"]),
-        (lambda: participation.uniform(2.0), ["uniform: k must be an integer", "got 2.0;"]),  # pyright: ignore
-        (lambda: participation.uniform(True), ["uniform: k must be an integer", "got True;"]),
-        (lambda: participation.uniform("5"), ["uniform: k must be an integer", "got '5';"]),  # pyright: ignore
-        (lambda: participation.fastest(-3), ["fastest: k must be at least 1, got -3;"]),
-        (lambda: participation.fastest(None), ["fastest: k must be an integer", "None"]),  # pyright: ignore
+        (lambda: participation.uniform(0), ["uniform: k=0 must be at least 1"]),
+        (lambda: participation.uniform(2.0), ["uniform: k=2.0 must be an integer"]),  # pyright: ignore
+        (lambda: participation.uniform(True), ["uniform: k=True must be an integer"]),
+        (lambda: participation.uniform("5"), ["uniform: k='5' must be an integer"]),  # pyright: ignore
+        (lambda: participation.fastest(-3), ["fastest: k=-3 must be at least 1"]),
+        (lambda: participation.fastest(None), ["fastest: k=None must be an integer", "None"]),  # pyright: ignore
         (
             lambda: participation.fastest(3, by="speed"),  # pyright: ignore
             ["fastest: by is 'speed'", "'realised', 'expected'"],
@@ -163,7 +163,7 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):
-    with pytest.raises(ValueError, match=";") as caught:
+    with pytest.raises(ValueError, match="must be|;") as caught:
         make()
     message = str(caught.value)
     assert "\n" not in message
@@ -176,5 +176,5 @@ def test_numpy_integers_are_integers():
 
 
 def test_a_traced_k_is_refused_with_a_line():
-    with pytest.raises(ValueError, match=r"fastest: k must be an integer known before tracing"):
+    with pytest.raises(ValueError, match=r"fastest: k=.* must be an integer known before tracing"):
         jax.jit(lambda k: select_once(participation.fastest(k), random_times(10)).client_ids)(3)
