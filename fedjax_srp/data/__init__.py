@@ -7,6 +7,18 @@
 from fedjax_srp.data import partition
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, RawArrays, load, names
 
-__all__ = ["NORMALISATION", "SOURCES", "FederatedData", "RawArrays", "from_arrays", "load", "names", "partition"]
+__all__ = [
+    "NORMALISATION",
+    "SOURCES",
+    "FederatedData",
+    "LinearTask",
+    "RawArrays",
+    "from_arrays",
+    "linear_task",
+    "load",
+    "names",
+    "partition",
+]
