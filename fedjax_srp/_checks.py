@@ -11,9 +11,13 @@ from typing import Any
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for a name that is not `known`: the nearest ones first, then what there is."""
     known = list(known)
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return ValueError(f"unknown {kind} {name!r}; {hint}choose from {', '.join(known)}")
+    return ValueError(f"unknown {kind} {name!r}{nearest(name, known)}; choose from {', '.join(known)}")
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint in brackets with the known names that look like `name`, or nothing."""
+    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def check_integer(argument: str, value: Any, minimum: int) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import pickle
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_srp._checks import nearest
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
@@ -178,7 +178,7 @@ def _read(name: str, data_dir: Path | None) -> tuple[str, RawArrays]:
     known = names(data_dir)
     if name not in SOURCES:
         raise ValueError(
-            f"name={name!r}: no such data set{_nearest(name, known)}; use one of {', '.join(known)}, "
+            f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, "
             "a path to an .npz file, or data_dir=the folder that has it"
         )
     return name, SOURCES[name](data_dir)
@@ -187,8 +187,8 @@ def _read(name: str, data_dir: Path | None) -> tuple[str, RawArrays]:
 def _read_npz(path: Path) -> RawArrays:
     """Arrays of an .npz file; nothing in it is executed."""
     if not path.is_file():
-        nearest = _nearest(path.name, [file.name for file in _npz(path.parent)])
-        raise ValueError(f"name={str(path)!r}: no such file{nearest}; give the path of an .npz file")
+        hint = nearest(path.name, [file.name for file in _npz(path.parent)])
+        raise ValueError(f"name={str(path)!r}: no such file{hint}; give the path of an .npz file")
     try:
         with np.load(path, allow_pickle=False) as file:
             columns = {
@@ -238,7 +238,7 @@ def _choose_partition(partition: str | None, given: set[str], has_users: bool) -
     """The partition asked for, or the one that the given arguments belong to."""
     if partition is not None and partition not in PARTITIONS:
         raise ValueError(
-            f"partition={partition!r}: no such partition{_nearest(partition, PARTITIONS)}; "
+            f"partition={partition!r}: no such partition{nearest(partition, PARTITIONS)}; "
             f"use one of {', '.join(PARTITIONS)}"
         )
     owners = [kind for kind, division in PARTITIONS.items() if division.argument in given]
@@ -254,11 +254,6 @@ def _choose_partition(partition: str | None, given: set[str], has_users: bool) -
     if needed is not None and needed not in given:
         raise ValueError(f"{needed}=None: partition {partition!r} needs it; give {needed}")
     return partition
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=3)
-    return f" (did you mean {' or '.join(nearest)}?)" if nearest else ""
 
 
 def _npz(folder: Path) -> list[Path]:
