@@ -16,7 +16,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """A hint in brackets with the known names that look like `name`, or nothing."""
-    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 

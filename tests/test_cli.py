@@ -115,8 +115,8 @@ def test_overwrite_removes_only_what_a_run_wrote(tmp_path):
 
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
 ERRORS = [
-    (("rnu",), "unknown command 'rnu'; did you mean 'run'"),
-    (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll'; did you mean 'srpfl'"),
+    (("rnu",), "unknown command 'rnu' (did you mean run?)"),
+    (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll' (did you mean srpfl"),
     (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),
     (("run", "--method", "srpfl", "--dataset", "no.npz"), "dataset='no.npz': no such file"),
     (("run", "--method", "srpfl", "--dataset", "digits"), "num_clients=None"),
@@ -127,7 +127,7 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--initial", 9, "--pool", 8), "initial=9 is larger than pool=8"),
     (("run", "--method", "srpfl", *DATA, "--pool", 11), "pool=11 is larger than num_clients=10"),
     (("run", "--method", "srpfl", *DATA, "--clock", "fixed:exponential(0)"), "rate must be finite and positive, got 0"),
-    (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd'; did you mean 'fixed'"),
+    (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd' (did you mean fixed?)"),
     (("run", "--method", "srpfl", *DATA, "--communication", -1), "communication=-1.0"),
     (("run", "--method", "srpfl", *DATA, "--redraw", "never"), "'never'"),
     (("run", *DATA), "--method"),
