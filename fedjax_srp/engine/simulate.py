@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -113,6 +114,7 @@ def simulate_seeds(
         >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
         3
     """
+    _check_key("keys", keys)
     if keys.ndim != 1 or not keys.size:
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
@@ -136,6 +138,7 @@ def _simulate(
     throw: bool,
     **what: Any,
 ) -> list[History]:
+    _check_key("key", key)
     if num_seeds is None and key.shape != ():
         raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
     for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
@@ -168,6 +171,12 @@ class _Limits(NamedTuple):
     eval_every: int
     time_limit: float | None
     target: float | None
+
+
+def _check_key(argument: str, key: Any) -> None:
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        kind = f"of type {key.dtype}" if isinstance(key, jax.Array) else repr(key)
+        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
 
 
 def _check(algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> _Arguments:
