@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from .._checks import check_integer, unknown
-from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
+from ..base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from ..clocks import exponential, fixed
 from ..history import History
 from ..participation import full
@@ -298,9 +299,17 @@ def _facts(arguments: _Arguments, data, limits: _Limits) -> dict[str, Any]:
 
 
 def _fingerprint(arguments: _Arguments, data, root: Key, limits: _Limits) -> dict[str, Any]:
-    shapes = [[list(leaf.shape), str(leaf.dtype)] for leaf in jax.tree.leaves(data)]
-    key = np.asarray(jax.random.key_data(root)).tolist()
-    return _facts(arguments, data, limits) | {"key": key, "data_shapes": shapes, "jax": jax.__version__}
+    """What a continued run must share: everything but the number of rounds and the limits."""
+
+    def bits(leaf: Array) -> np.ndarray:
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
+
+    checksum = 0
+    for leaf in jax.tree.leaves(data):
+        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8), checksum)
+    facts = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
+    return _facts(arguments, data, limits) | facts
 
 
 def _histories(arguments, limits, data, root, start: Start, records, timings, num_seeds) -> list[History]:

@@ -1,0 +1,134 @@
+"""The linear task of the papers: clients share a subspace and differ in their heads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from fedjax_srp.base import Array, Key, Predict, named_key
+from fedjax_srp.linear import LinearClient, orthonormalize
+
+HEADS = ("sphere", "gaussian")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LinearTask:
+    """Regression y = w_i*^T B*^T x + z with x ~ N(0, I_d) and z ~ N(0, sigma^2), a pytree to hand to `simulate`.
+
+    It holds the truth and no samples: algorithms draw what they need. A client is judged by its population error: its
+    score is ||theta - B* w_i*||^2 for the theta of a linear predictor x -> x theta, SMALLER IS BETTER.
+
+    Build it with `linear_task`, which checks its arguments, or from your own arrays.
+
+    Attributes:
+        representation: (d, k) B*, orthonormal columns.
+        heads: (num_clients, k) w_i*, one row a client.
+        noise_std: () sigma.
+        key: of the clients' fixed samples.
+        name: what the task is called in results.
+    """
+
+    representation: Array
+    heads: Array
+    noise_std: Array
+    key: Key
+    name: str = "linear"
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.heads.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """d, inputs of a sample."""
+        return self.representation.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """k, dimension of the shared subspace."""
+        return self.representation.shape[1]
+
+    def train_client(self, client_id: Array) -> LinearClient:
+        """What the samples of a client are drawn from; `client_id` () int32 may be traced."""
+        head = self.heads.at[client_id].get(mode="clip", wrap_negative_indices=False)
+        return LinearClient(self.representation, head, self.noise_std, jax.random.fold_in(self.key, client_id))
+
+    def test_client(self, client_id: Array) -> LinearClient:
+        """The same: the test of a client is its truth."""
+        return self.train_client(client_id)
+
+    def score(self, predict: Predict, test: LinearClient) -> tuple[Array, Array]:
+        """Population squared error ||theta - theta*||^2 of a linear predictor, and 1.
+
+        Args:
+            predict: inputs (batch, d) -> (batch,), linear in its input; its theta is read off as a derivative.
+            test: as from `test_client`.
+        """
+        with jax.default_matmul_precision("highest"):
+            theta = jax.grad(lambda x: predict(x[None, :])[0])(jnp.zeros_like(test.representation[:, 0]))
+            error = jnp.sum((theta - test.representation @ test.head) ** 2)
+        return error, jnp.ones_like(error)
+
+    def __repr__(self) -> str:
+        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
+            return f"LinearTask({self.name!r}, {jax.tree.leaves(self)})"
+        return f"LinearTask({self.name!r}, {self.num_clients} clients, dim {self.dim}, rank {self.rank})"
+
+
+jax.tree_util.register_dataclass(
+    LinearTask, data_fields=["representation", "heads", "noise_std", "key"], meta_fields=["name"]
+)
+
+
+def linear_task(
+    key: Key,
+    num_clients: int,
+    dim: int,
+    rank: int,
+    noise_std: float | Array = 0.0,
+    heads: str = "sphere",
+    name: str = "linear",
+) -> LinearTask:
+    """Draws a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
+
+    Args:
+        key: of the task; two tasks of one key share B*, and clients of equal id share their heads, whatever their
+            number.
+        num_clients: M.
+        dim: d, larger than the rank.
+        rank: k.
+        noise_std: sigma, in units of y.
+        heads: "sphere", ||w_i*|| = sqrt(k) as in SRPFL, or "gaussian", w_i* ~ N(0, I_k) as in the paper on FedAvg.
+        name: what the task is called in results.
+
+    Returns:
+        A `LinearTask`.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> srp.data.linear_task(jax.random.key(0), num_clients=100, dim=20, rank=2, noise_std=0.1)
+        LinearTask('linear', 100 clients, dim 20, rank 2)
+    """
+    for argument, value in (("num_clients", num_clients), ("dim", dim), ("rank", rank)):
+        if int(value) != value or value < 1:
+            raise ValueError(f"linear_task: {argument}={value} must be a whole number, at least 1")
+    if rank >= dim:
+        raise ValueError(f"linear_task: rank={rank} must be below dim={dim}, or there is no subspace to learn")
+    if heads not in HEADS:
+        raise ValueError(f"linear_task: heads={heads!r} is none of {', '.join(HEADS)}")
+    if not isinstance(noise_std, Tracer) and not 0 <= float(noise_std) < float("inf"):
+        raise ValueError(f"linear_task: noise_std={noise_std} must be finite and not negative")
+    truth = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))
+    key_heads = named_key(key, "heads")
+    ids = jnp.arange(num_clients, dtype=jnp.int32)
+    w = jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key_heads, i), (rank,)))(ids)
+    if heads == "sphere":
+        w = w * jnp.sqrt(rank / jnp.sum(w**2, axis=1, keepdims=True))
+    return LinearTask(truth, w, jnp.asarray(noise_std, truth.dtype), named_key(key, "samples"), name)

@@ -1,0 +1,19 @@
+"""The linear world of the papers, y = w_i*^T B*^T x + z: subspaces, samples, and drawing only what a round needs."""
+
+from fedjax_srp.linear import samplers
+from fedjax_srp.linear.measure import time_to_distance
+from fedjax_srp.linear.moments import method_of_moments
+from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design, least_squares
+from fedjax_srp.linear.subspace import orthonormalize, principal_angle_distance
+
+__all__ = [
+    "LinearClient",
+    "draw_batch",
+    "draw_design",
+    "least_squares",
+    "method_of_moments",
+    "orthonormalize",
+    "principal_angle_distance",
+    "samplers",
+    "time_to_distance",
+]

@@ -1,0 +1,51 @@
+"""The method of moments: a first guess of the shared subspace from one batch of every client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext
+from fedjax_srp.linear.sampling import LinearClient, draw_batch
+from fedjax_srp.linear.subspace import exact_matmul
+
+MAX_BYTES = 256 * 2**20  # of the d x d matrix that every client of a chunk needs
+
+
+def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False) -> Phase:
+    """U (d, k), the top eigenvectors of the mean of P_i = (1/m) sum_j y_j^2 x_j x_j^T (SRPFL, Algorithm 2, lines 1 to
+    5).
+
+    E P_i = (||w_i*||^2 + sigma^2) I + 2 B* w_i* w_i*^T B*^T, so that U spans B* for any noise; this needs Gaussian
+    inputs.
+
+    Args:
+        dim: d.
+        rank: k.
+        samples: m.
+        itemsize: bytes of a number.
+        fixed: use the clients' fixed samples rather than fresh ones.
+
+    Returns:
+        A phase for `FederatedAlgorithm.prepare`; the server state must have a field `representation`.
+
+    Raises:
+        ValueError: d x d matrices would be too large.
+    """
+    if dim**2 * itemsize > MAX_BYTES:
+        raise ValueError(
+            f"init='moments' needs a {dim} x {dim} matrix per client ({dim**2 * itemsize / 2**30:.2g} GiB); "
+            f"use init='random', or a dim of at most {int((MAX_BYTES / itemsize) ** 0.5)}"
+        )
+
+    @exact_matmul
+    def client(key: Key, broadcast: Any, state: Any, client: LinearClient, context: RoundContext) -> ClientOutput:
+        x, y = draw_batch(client.key if fixed else key, client, samples)
+        scaled = x * y[:, None]
+        return ClientOutput(scaled.T @ scaled / samples)
+
+    def server(key: Key, state: Any, mean: Array, context: RoundContext) -> Any:
+        return state._replace(representation=jnp.linalg.eigh(mean)[1][:, -rank:])  # eigenvalues ascend
+
+    return Phase(client, server)

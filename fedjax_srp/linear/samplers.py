@@ -1,0 +1,170 @@
+"""How a round of Algorithm 2 gets its samples: in full, or only as much of them as the round can tell apart.
+
+A round sees a fresh batch X (m, d), y only through F = X B and y (the head may be anything computed from those) and
+then through X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b with P an
+orthonormal basis of the rest of span[B, B*], and
+
+* y = F a + tau e with (F, e) a standard normal (m, k+1) matrix and tau^2 = ||b||^2 + sigma^2: what x has along b is
+  noise to the head;
+* given (F, e), and so r: X^T r has the parts F^T r along B, v rho e^T r + ||r|| (g - (1 - sqrt(1 - rho^2)) v v^T g)
+  along P, where v = b / ||b||, rho = ||b|| / tau and g ~ N(0, I), and ||r|| N(0, I) in every direction perpendicular to
+  both.
+
+Only the last part knows d, and the mean of (X_i^T r_i) w_i^T over clients needs it once: its rows there are independent
+N(0, S) with S = sum_i p_i^2 ||r_i||^2 w_i w_i^T. Everything that depends on (F, e) alone depends on its Gram matrix
+alone, so a triangular root of a Wishart matrix serves in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, Key, named_key
+from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design
+from fedjax_srp.linear.subspace import exact_matmul, orthonormalize
+
+
+class Sampler(NamedTuple):
+    """What Algorithm 2 asks of samples.
+
+    Attributes:
+        locate: `(B, B*) -> position`, what `draw` needs to know of B* besides the client's truth.
+        draw: `(key, B, position, client) -> batch`, with the fields `features`, F (rows, k), and `y` (rows,).
+        descent: `(key, batch, w) -> message`, linear image of -grad_B f = (1/m) X^T r w^T with r = y - F w.
+        mean_descent: `(key, B, B*, mean message, cohort_size) -> (d, k)`, the mean of -grad_B f over the cohort.
+    """
+
+    locate: Callable[[Array, Array], Any]
+    draw: Callable[[Key, Array, Any, LinearClient], Any]
+    descent: Callable[[Key, Any, Array], Any]
+    mean_descent: Callable[[Key, Array, Array, Any, Array], Array]
+
+
+class FullBatch(NamedTuple):
+    """A batch with all it has."""
+
+    x: Array  # (m, d)
+    features: Array  # (m, k)
+    y: Array  # (m,)
+
+
+def full(samples: int, fixed: bool = False) -> Sampler:
+    """Draws X (m, d) and y; afresh whenever asked or, if `fixed`, once and for all from the client's own key."""
+
+    @exact_matmul
+    def draw(key: Key, b: Array, position: tuple, client: LinearClient) -> FullBatch:
+        x, y = draw_batch(client.key if fixed else key, client, samples)
+        return FullBatch(x, x @ b, y)
+
+    @exact_matmul
+    def descent(key: Key, batch: FullBatch, w: Array) -> Array:
+        residual = batch.y - batch.features @ w
+        return (residual @ batch.x)[:, None] * (w / samples)[None, :]
+
+    return Sampler(lambda b, truth: (), draw, descent, lambda key, b, truth, mean, cohort_size: mean)
+
+
+class Position(NamedTuple):
+    """B* in an orthonormal basis [B, P] of span[B, B*]."""
+
+    inside: Array  # (k, k) B^T B*
+    outside: Array  # (p, k) P^T B*, p = min(k, d - k)
+
+
+class SubspaceBatch(NamedTuple):
+    """What a round can tell of a batch, up to an orthogonal transformation of its samples."""
+
+    features: Array  # (rows, k) F
+    y: Array  # (rows,)
+    noise: Array  # (rows,) e, of unit variance
+    direction: Array  # (p,) v
+    correlation: Array  # () rho
+
+
+class SubspaceMessage(NamedTuple):
+    """(1/m) X^T r w^T of a client, as far as it lies in span[B, B*], and the spread of the rest."""
+
+    inside: Array  # (k, k) along B
+    outside: Array  # (p, k) along P
+    spread: Array  # (k, k) ||r||^2 w w^T / m^2
+
+
+def subspace(samples: int) -> Sampler:
+    """Draws a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
+
+    Messages are not what a client would send, and the mean is that of equal weights.
+    """
+
+    @exact_matmul
+    def locate(b: Array, truth: Array) -> Position:
+        return Position(b.T @ truth, _outside_basis(b, truth).T @ truth)
+
+    @exact_matmul
+    def draw(key: Key, b: Array, position: Position, client: LinearClient) -> SubspaceBatch:
+        design = draw_design(key, samples, b.shape[1] + 1)
+        features, noise = design[:, :-1], design[:, -1]
+        outside = position.outside @ client.head
+        norm = jnp.sqrt(jnp.sum(outside**2))
+        tau = jnp.sqrt(norm**2 + client.noise_std**2)
+        y = features @ (position.inside @ client.head) + tau * noise
+        return SubspaceBatch(features, y, noise, outside / _positive(norm), norm / _positive(tau))
+
+    @exact_matmul
+    def descent(key: Key, batch: SubspaceBatch, w: Array) -> SubspaceMessage:
+        residual = batch.y - batch.features @ w
+        norm, v, rho = jnp.sqrt(jnp.sum(residual**2)), batch.direction, batch.correlation
+        g = jax.random.normal(named_key(key, "outside"), v.shape)
+        shrink = 1 - jnp.sqrt(jnp.maximum(1 - rho**2, 0))
+        outside = v * (rho * jnp.sum(batch.noise * residual)) + norm * (g - shrink * jnp.sum(v * g) * v)
+        row, scaled = (w / samples)[None, :], (norm / samples * w)[None, :]
+        return SubspaceMessage((residual @ batch.features)[:, None] * row, outside[:, None] * row, scaled.T * scaled)
+
+    @exact_matmul
+    def mean_descent(key: Key, b: Array, truth: Array, mean: SubspaceMessage, cohort_size: Array) -> Array:
+        p = _outside_basis(b, truth)
+        covariance = mean.spread / cohort_size.astype(b.dtype)  # S with p_i = 1/n
+        perpendicular = draw_perpendicular(key, jnp.concatenate([b, p], axis=1), covariance)
+        return b @ mean.inside + p @ mean.outside + perpendicular
+
+    return Sampler(locate, draw, descent, mean_descent)
+
+
+@exact_matmul
+def _outside_basis(b: Array, truth: Array) -> Array:
+    """P (d, min(k, d - k)): continues an orthonormal B to a basis of a space that contains span[B, B*].
+
+    Orthogonalises against B twice, from a start that has something of every direction of P even at B = B*. (One QR of
+    (d, 2k) costs a hundred times as much on a CPU as these of (d, k).)
+    """
+    dim, rank = b.shape
+    if dim < 2 * rank:
+        return orthonormalize(jnp.concatenate([b, truth], axis=1))[:, rank:]
+    generic = jnp.cos(jnp.arange(dim * rank, dtype=b.dtype) ** 2).reshape(dim, rank)
+    outside = truth - b @ (b.T @ truth) + jnp.finfo(b.dtype).eps * generic
+    for _ in range(2):
+        q = orthonormalize(outside)
+        outside = q - b @ (b.T @ q)
+    return orthonormalize(outside)
+
+
+def _positive(x: Array) -> Array:
+    return jnp.where(x > 0, x, 1)
+
+
+@exact_matmul
+def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
+    """A (d, k) matrix with columns perpendicular to an orthonormal `basis` and rows N(0, covariance) otherwise.
+
+    Args:
+        key: of this draw.
+        basis: (d, q), [B, P]. Were it not projected out, the directions of B and P would be counted twice.
+        covariance: (k, k), positive semi-definite and possibly singular.
+    """
+    values, vectors = jnp.linalg.eigh(covariance)
+    root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
+    draw = jax.random.normal(key, (basis.shape[0], covariance.shape[0]))
+    return (draw - basis @ (basis.T @ draw)) @ root

@@ -1,0 +1,54 @@
+"""Subspaces of R^d, given by matrices whose columns span them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array
+
+exact_matmul = jax.default_matmul_precision("highest")  # accelerators would round products to three digits
+
+
+@exact_matmul
+def orthonormalize(matrix: Array) -> Array:
+    """The Q factor of a QR decomposition, with signs chosen so that the diagonal of R is not negative.
+
+    Where the columns of `matrix` are independent this makes Q unique, and continuous in `matrix`.
+
+    Args:
+        matrix: (d, k).
+
+    Returns:
+        (d, min(d, k)) with orthonormal columns, even where those of `matrix` are dependent.
+    """
+    q, r = jnp.linalg.qr(matrix)
+    sign = jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
+    return q * sign[None, :]
+
+
+@exact_matmul
+def principal_angle_distance(b1: Array, b2: Array) -> Array:
+    """Sine of the largest principal angle between two column spaces, dist = ||(I - Q1 Q1^T) Q2||_2 (SRPFL, section 4).
+
+    Computed as the sine: the cosine would lose every distance below the square root of the machine precision.
+
+    Args:
+        b1: (d, k), of full column rank; need not be orthonormal.
+        b2: (d, k), likewise.
+
+    Returns:
+        () between 0 (same space) and 1 (some direction of one is perpendicular to the other).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import fedjax_srp as srp
+        >>> plane = jnp.eye(3)[:, :2]
+        >>> tilted = plane.at[2, 0].set(1e-6)
+        >>> f"{srp.linear.principal_angle_distance(plane, tilted):.1e}"
+        '1.0e-06'
+    """
+    q1, q2 = orthonormalize(b1), orthonormalize(b2)
+    outside = q2 - q1 @ (q1.T @ q2)
+    largest = jnp.linalg.eigvalsh(outside.T @ outside)[-1]  # exact to a relative eps, being the largest
+    return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)

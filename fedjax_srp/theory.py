@@ -1,0 +1,335 @@
+"""What the papers' theory says about rounds and simulated time, as functions of NumPy floats and arrays.
+
+Every function cites its equation, and `KIND` says what its value is:
+
+* "exact": an identity under the stated model of times;
+* "exact recursion": what follows, without further bounds, when inequality (9) is taken as an equality in every round;
+* "valid bound": proven and checked;
+* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` does.
+
+Numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated learning";
+Reisizadeh et al., "Straggler-resilient federated learning"). n0 participants at first, N in the end; stage r has
+n_r = min(N, n0 2^r); E_r = E[T_(n_r)] is the expected time of the n_r-th fastest of N clients; C is the communication
+cost of a round, in time units. Logarithms without a base are natural, numbers of stages are log2.
+
+    >>> from fedjax_srp import theory
+    >>> plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)
+    >>> plan.rounds_per_stage
+    [0, 0, 0, 36, 108, 114, 130, 292, 153]
+    >>> srpfl, fedrep = plan.time, theory.fedrep_time(0.02, 256, 1, 1.1)
+    >>> round(srpfl), round(fedrep)
+    (1199, 2578)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_srp.participation._stages import stage_sizes
+
+KIND = {
+    "harmonic": "exact",
+    "order_statistic_mean": "exact",
+    "max_step_size": "valid bound",
+    "contraction_rate": "valid bound",
+    "contraction": "exact recursion",
+    "distances": "exact recursion",
+    "fixed_point": "exact recursion",
+    "target_distance": "exact recursion",
+    "switching_distances": "exact recursion",
+    "rounds_between": "exact recursion",
+    "stage_rounds": "exact recursion",
+    "schedule": "exact recursion",
+    "fedrep_rounds": "exact recursion",
+    "fedrep_time": "exact recursion",
+    "srpfl_time_bound": "printed bound",
+    "fedrep_rounds_bound": "printed bound",
+    "fedrep_time_bound": "printed bound",
+    "speedup_bound": "printed bound",
+    "flanp_time": "exact",
+    "fedgate_time": "exact",
+    "flanp_ratio": "exact",
+    "flanp_ratio_bound": "valid bound",
+}
+
+
+# Times
+
+
+def harmonic(n: int) -> float:
+    """H_n = 1 + 1/2 + ... + 1/n (FLANP, appendix D, below eq. 40)."""
+    if n < 256:
+        return float(np.sum(1 / np.arange(1, n + 1)))
+    return math.log(n) + float(np.euler_gamma) + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
+
+
+def order_statistic_mean(i: int, n: int, rate: float = 1.0) -> float:
+    """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
+    if not 1 <= i <= n:
+        raise ValueError(f"i={i} must lie between 1 and n={n}")
+    return (harmonic(n) - harmonic(n - i)) / rate
+
+
+# Contraction
+
+
+def max_step_size(sigma_max: float) -> float:
+    """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2), sigma_max the largest singular value of W* / sqrt(n)."""
+    return 1 / (8 * sigma_max**2)
+
+
+def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
+    """The a of Theorem 4.5: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
+
+    Raises:
+        ValueError: a is not in (0, 1/4], as the theorem demands (its step size already gives a <= 1/16).
+    """
+    a = step_size * (1 - initial_distance**2) * sigma_min**2 / 2
+    return _checked(a)
+
+
+def contraction(distance: float, a: float, ratio: float) -> float:
+    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
+    return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
+
+
+def fixed_point(a: float, ratio: float) -> float:
+    """Where eq. 9 ends up with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
+
+    With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): no statement at all up to ratio = 4.
+    """
+    s = math.sqrt(1 - _checked(a))
+    return (1 + s) / (s * math.sqrt(ratio))
+
+
+def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
+    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
+    out, distance = np.empty(len(ratios)), initial_distance
+    for t, ratio in enumerate(ratios):
+        out[t] = distance = contraction(distance, a, float(ratio))
+    return out
+
+
+def target_distance(a: float, num_clients: int, initial: int, chat: float) -> float:
+    """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2).
+
+    Raises:
+        ValueError: chat out of that range.
+    """
+    if not 1 < chat < math.sqrt(2):
+        raise ValueError(
+            f"chat={chat} must lie between 1 and sqrt(2): the target has to need all clients, and be in reach"
+        )
+    return chat * fixed_point(a, num_clients / initial)
+
+
+def switching_distances(
+    a: float, num_clients: int, initial: int, communication: float = 0.0, rate: float = 1.0
+) -> np.ndarray:
+    """X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
+
+    X_0 = infinity, and at X_(r+1) stages r and r + 1 progress equally fast:
+    X_(r+1) (1-s) = (A_r (E_(r+1) + C) - A_(r+1) (E_r + C)) / (E_(r+1) - E_r), A_r = a / sqrt((n_r/n0)(1-a)); where n
+    doubles this is A_r (1 + (E_r + C)(1 - 1/sqrt 2) / (E_(r+1) - E_r)), eq. 198 (the printed 194 has an index slip).
+
+    Returns:
+        (number of stages,) distances.
+    """
+    s = math.sqrt(1 - _checked(a))
+    sizes = stage_sizes(initial, num_clients)
+    noise = [a / (math.sqrt(n / initial) * s) for n in sizes]
+    cost = [order_statistic_mean(n, num_clients, rate) + communication for n in sizes]
+    crossings = [
+        (noise[r] * cost[r + 1] - noise[r + 1] * cost[r]) / ((1 - s) * (cost[r + 1] - cost[r]))
+        for r in range(len(sizes) - 1)
+    ]
+    return np.array([math.inf, *crossings])
+
+
+def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
+    """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199).
+
+    Raises:
+        ValueError: `end` is not above the fixed point x.
+    """
+    if start <= end:
+        return 0
+    x = fixed_point(a, ratio)
+    if end <= x:
+        raise ValueError(f"end={end:.6g} is out of reach: with n/n0={ratio:g} distances stay above {x:.6g}")
+    return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
+
+
+def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) -> np.ndarray:
+    """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
+
+    2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `initial` has to
+    divide `num_clients` into a power of 2. The first stage used and the last need `schedule`.
+    """
+    times = [order_statistic_mean(n, num_clients, rate) for n in stage_sizes(initial, num_clients)]
+    steps = np.diff(times)
+    inner = 2 * np.log(math.sqrt(2) * steps[1:] / steps[:-1]) / -math.log1p(-_checked(a))
+    return np.array([math.nan, *inner, math.nan])
+
+
+class Schedule(NamedTuple):
+    """A plan for SRPFL, `participation.doubling(initial, plan.rounds_per_stage)`."""
+
+    rounds_per_stage: list[int]  # the last stage's included, to the target
+    cohort_sizes: list[int]  # n_r
+    stage_times: list[float]  # E_r + C, expected time of a round
+    target: float  # eps
+
+    @property
+    def num_rounds(self) -> int:
+        """In all stages."""
+        return sum(self.rounds_per_stage)
+
+    @property
+    def time(self) -> float:
+        """E[T_SRPFL] = sum_r t_r (E_r + C), in time units (section 4)."""
+        return sum(t * cost for t, cost in zip(self.rounds_per_stage, self.stage_times, strict=True))
+
+
+def schedule(
+    a: float,
+    num_clients: int,
+    initial: int,
+    chat: float,
+    communication: float = 0.0,
+    rate: float = 1.0,
+    initial_distance: float = 1.0,
+) -> Schedule:
+    """Rounds of every stage by iterating eq. 9: stage r lasts until distance X_(r+1), the last until eps.
+
+    A stage whose X_(r+1) is no smaller than the distance it would start from gets no rounds.
+
+    Args:
+        a: as in `contraction_rate`.
+        num_clients: N.
+        initial: n0.
+        chat: see `target_distance`.
+        communication: C, in time units.
+        rate: lambda of the clients' exponential times.
+        initial_distance: dist(B0, B*).
+
+    Raises:
+        ValueError: a or chat out of range.
+    """
+    eps = target_distance(a, num_clients, initial, chat)
+    sizes = stage_sizes(initial, num_clients)
+    ends = [*switching_distances(a, num_clients, initial, communication, rate)[1:], eps]
+    distance, rounds = initial_distance, []
+    for n, end in zip(sizes, ends, strict=True):
+        rounds.append(rounds_between(distance, max(float(end), eps), a, n / initial))
+        if rounds[-1]:
+            x = fixed_point(a, n / initial)
+            distance = x + (distance - x) * (1 - a) ** (rounds[-1] / 2)
+    times = [order_statistic_mean(n, num_clients, rate) + communication for n in sizes]
+    return Schedule(rounds, sizes, times, eps)
+
+
+def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial_distance: float = 1.0) -> int:
+    """Rounds of FedRep, all N clients in each, to eps (eq. 244).
+
+    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point; `initial` scales the
+    noise only.
+    """
+    eps = target_distance(a, num_clients, initial, chat)
+    return rounds_between(initial_distance, eps, a, num_clients / initial)
+
+
+def fedrep_time(
+    a: float,
+    num_clients: int,
+    initial: int,
+    chat: float,
+    communication: float = 0.0,
+    rate: float = 1.0,
+    initial_distance: float = 1.0,
+) -> float:
+    """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1)."""
+    rounds = fedrep_rounds(a, num_clients, initial, chat, initial_distance)
+    return rounds * (order_statistic_mean(num_clients, num_clients, rate) + communication)
+
+
+# Bounds as printed
+
+
+def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, rate: float = 1.0) -> float:
+    """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
+
+    Here C = c / lambda. Held wherever it was computed, but its derivation skips stage 0 and misplaces (c+1) in eq. 221.
+    """
+    return math.log(num_clients) * (6 * (c + 1) + 4 * math.log(1 / (chat - 1))) / -math.log1p(-a) / rate
+
+
+def fedrep_rounds_bound(a: float, num_clients: int, chat: float) -> float:
+    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound and none."""
+    return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
+
+
+def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0) -> float:
+    """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
+
+    Example:
+        >>> from fedjax_srp import theory
+        >>> round(theory.fedrep_time_bound(0.02, 256, 1.1)), round(theory.fedrep_time(0.02, 256, 1, 1.1))
+        (2786, 2578)
+    """
+    return math.log(num_clients) * fedrep_rounds_bound(a, num_clients, chat) / rate
+
+
+def speedup_bound(num_clients: int, chat: float, c: float = 0.0) -> float:
+    """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
+    gap = math.log(1 / (chat - 1))
+    return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)
+
+
+# FLANP
+
+
+def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, noise: float, c: float) -> float:
+    """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
+
+    R = 12 kappa log 6 rounds a stage and tau = 1.5 s sigma^2 / c steps a round.
+
+    Args:
+        times: (N,) T_(1) <= ... <= T_(N), or their expectations.
+        initial: n0.
+        kappa: condition number L / mu.
+        samples: s, per client.
+        noise: sigma^2, variance of the stochastic gradients.
+        c: of the statistical accuracy V_ns = c / (n s).
+    """
+    stages = [float(times[n - 1]) for n in stage_sizes(initial, len(times))]
+    return 12 * kappa * math.log(6) * (1.5 * samples * noise / c) * sum(stages)
+
+
+def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
+    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c."""
+    gap = math.log(5 * initial_gap * len(times) * samples / c)
+    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(times[-1])
+
+
+def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
+    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45)."""
+    times = np.array([order_statistic_mean(i, num_clients) for i in range(1, num_clients + 1)])
+    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
+
+
+def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: float) -> float:
+    """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
+
+    For n0 = 1 and N a power of 2.
+    """
+    return 12 * math.log(6) / (5 * math.log(5 * initial_gap * num_clients * samples / c)) * (2 + 1 / num_clients)
+
+
+def _checked(a: float) -> float:
+    if not 0 < a <= 0.25:
+        raise ValueError(f"a={a} must lie in (0, 1/4] (Theorem 4.5); with eta <= 1/(8 sigma_max^2) it is at most 1/16")
+    return a
