@@ -1,6 +1,6 @@
 """Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
 
-from . import algorithms, clocks, data, methods, models, participation, plots
+from . import algorithms, clocks, data, linear, methods, models, participation, plots, theory
 from .base import (
     ClientOutput,
     ClientTimes,
@@ -39,6 +39,7 @@ __all__ = [
     "algorithms",
     "clocks",
     "data",
+    "linear",
     "methods",
     "models",
     "named_key",
@@ -46,5 +47,6 @@ __all__ = [
     "plots",
     "simulate",
     "simulate_seeds",
+    "theory",
     "use_all_cores",
 ]

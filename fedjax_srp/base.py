@@ -211,7 +211,7 @@ class Examples(NamedTuple):
 
     x: Array  # (max_examples, ...) inputs as the model takes them
     y: Array  # (max_examples,) int32
-    count: Array  # () int32
+    count: Array  # () int32  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 def named_key(key: Key, purpose: str) -> Key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ class Program:
         self.algorithm = spec.algorithm._replace(evaluations=dict(spec.algorithm.evaluations))
         self.compile_seconds = 0.0
         self.num_traces = 0
+        self._lowered: dict[Any, jax.stages.Lowered] = {}
         self._compiled: dict[Any, Callable] = {}
 
     def start(self, root: Key, data: FederatedSource) -> Start:
@@ -96,6 +98,15 @@ class Program:
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
+        return self._run(*self._segment(length), (state, root, data), donate=True)
+
+    def fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
+        """A hash of the segment's program, and so of all that is compiled into it: step sizes, schedules, models."""
+        lowered = self._lower(*self._segment(length), (state, root, data), donate=True)
+        return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+
+    def _segment(self, length: int):
+        """Name, function and what of its arguments and results is sharded by client."""
 
         def function(state: SimulationState, root: Key, data: FederatedSource):
             def body(state: SimulationState, _: None):
@@ -105,14 +116,12 @@ class Program:
             scores = evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
             return state, Segment(rounds, scores)
 
-        flags_in, flags_out = (STATE_BY_CLIENT, _NO, _NO), (STATE_BY_CLIENT, SEGMENT_BY_CLIENT)
-        return self._run(("segment", length), function, flags_in, flags_out, (state, root, data), donate=True)
+        return ("segment", length), function, (STATE_BY_CLIENT, _NO, _NO), (STATE_BY_CLIENT, SEGMENT_BY_CLIENT)
 
-    def _run(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
-        """Calls the compiled function of this name and these shapes, compiling it the first time."""
-        signature = name, jax.tree.structure(args), tuple((a.shape, a.dtype) for a in jax.tree.leaves(args))
-        if signature not in self._compiled:
-            begin = time.perf_counter()
+    def _lower(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
+        """Traces the function of this name for arguments of these shapes; once, unless it is compiled meanwhile."""
+        signature = _signature(name, args)
+        if signature not in self._lowered:
 
             def counted(*args):
                 self.num_traces += 1
@@ -122,10 +131,23 @@ class Program:
             if self.spec.num_seeds is not None:
                 axes = (*(0,) * (len(args) - 1), None)  # data, the last argument, is shared by the seeds
                 spread_function = jax.vmap(spread_function, in_axes=axes)
-            jitted = jax.jit(spread_function, donate_argnums=(0,) if donate else ())
-            self._compiled[signature] = jitted.lower(*args).compile()
+            self._lowered[signature] = jax.jit(spread_function, donate_argnums=(0,) if donate else ()).lower(*args)
+        return self._lowered[signature]
+
+    def _run(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
+        """Calls the compiled function of this name and these shapes, compiling it the first time."""
+        signature = _signature(name, args)
+        if signature not in self._compiled:
+            begin = time.perf_counter()
+            lowered = self._lower(name, function, in_by_client, out_by_client, args, donate)
+            self._compiled[signature] = lowered.compile()
+            del self._lowered[signature]
             self.compile_seconds += time.perf_counter() - begin
         return self._compiled[signature](*args)
+
+
+def _signature(name: Any, args: tuple) -> tuple:
+    return name, jax.tree.structure(args), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args))
 
 
 @functools.lru_cache(maxsize=16)

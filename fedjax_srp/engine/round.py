@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,7 +83,8 @@ def cohort_pass(
 
     def weighted_sum(weight: PyTree, values: PyTree) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
-            return jax.tree.map(lambda leaf: jnp.tensordot(weight.astype(leaf.dtype), leaf, 1), part)
+            product = functools.partial(jnp.tensordot, axes=1, precision="highest")  # never TF32
+            return jax.tree.map(lambda leaf: product(weight.astype(leaf.dtype), leaf), part)
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
@@ -196,7 +198,7 @@ def one_round(
     if policy.needs_global_gradient:
         global_grad_norm = _global_gradient_norm(algorithm, data, server, clients, *args)
 
-    takes_part = jnp.arange(cohort.client_ids.shape[0]) < cohort.size
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
     round_info = RoundInfo(
         round=state.round,

@@ -218,7 +218,9 @@ def _run(
 
     checkpoints = None
     if checkpoint_dir is not None:
-        checkpoints = Checkpoints(checkpoint_dir, _fingerprint(arguments, data, root, limits))
+        facts = _fingerprint(arguments, data, root, limits)
+        facts["program"] = compiled.fingerprint(limits.eval_every, state, root, data)
+        checkpoints = Checkpoints(checkpoint_dir, facts)
         if (snapshot := checkpoints.restore(state)) is not None:
             completed, state, records = snapshot
 
@@ -307,7 +309,7 @@ def _fingerprint(arguments: _Arguments, data, root: Key, limits: _Limits) -> dic
 
     checksum = 0
     for leaf in jax.tree.leaves(data):
-        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8), checksum)
+        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8).data, checksum)
     facts = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
     return _facts(arguments, data, limits) | facts
 

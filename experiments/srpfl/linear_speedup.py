@@ -1,0 +1,160 @@
+"""The logarithmic speed-up, measured: time to a target of SRPFL and FedRep against the number of clients N.
+
+    python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--out DIR]
+
+Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
+SRPFL starts with 16 clients and doubles every 30 rounds. A target is a multiple of the noise floor of FedRep: the mean
+distance of its last 20 of 330 rounds, per repeat. A repeat that never reaches its target counts as infinite, and a
+point with such a repeat is drawn as an open triangle at the longest time that was waited.
+
+A start by the method of moments gets better with N, so that FedRep's number of rounds hardly grows. `--init random`
+starts at distance 1 for every N, as the theory does, and adds 60 rounds to FedRep and to SRPFL's first stage for
+getting under way: there the speed-up grows with log N.
+
+The theory (`srp.theory`) speaks of its own recursion, whose noise term is not that of the runs: compare shapes, not
+heights. It says nothing (nan) while n0 clients suffice for its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import jax
+import matplotlib
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
+FACTORS = (2.0, 1.3, 1.1)
+FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
+EXTRA = {"moments": 0, "random": 60}  # rounds to get under way
+SCALES = {"smoke": (range(5, 8), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+
+
+def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
+    """Times to each target of both methods, (repeats,) each, inf where a run never got there."""
+    task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
+    algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, init=init)
+    stages = int(np.ceil(np.log2(num_clients / INITIAL)))
+    lengths = [STAGE + EXTRA[init], *[STAGE] * (stages - 1)]
+    policies = {
+        "fedrep": (srp.participation.full(), FEDREP_ROUNDS + EXTRA[init]),
+        "srpfl": (srp.participation.doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE),
+    }
+    runs = {}
+    for name, (policy, rounds) in policies.items():
+        # Repeats at once where one does not fill the machine.
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
+        common = {
+            "participation": policy, "clock": srp.clocks.dynamic(srp.clocks.exponential(1.0)), "num_rounds": rounds,
+            "eval_every": rounds, "evaluations": (), "progress": False, "chunk_size": min(1024, num_clients),
+        }  # fmt: skip
+        if num_clients <= 1024:
+            runs[name] = srp.simulate_seeds(algorithm, task, keys=keys, **common)
+        else:
+            runs[name] = [srp.simulate(algorithm, task, key=key, **common) for key in keys]
+    floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
+    times = {
+        name: [
+            [srp.linear.time_to_distance(h, f * floor) for h, floor in zip(histories, floors, strict=True)]
+            for f in FACTORS
+        ]
+        for name, histories in runs.items()
+    }
+    first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
+    longest = {name: float(max(history.elapsed()[-1] for history in histories)) for name, histories in runs.items()}
+    return {"num_clients": num_clients, "floors": floors, "first_distance": first, "times": times, "longest": longest}
+
+
+def band(values: np.ndarray) -> tuple[float, float]:
+    """Mean and its standard error; inf as soon as one value is."""
+    if not np.isfinite(values).all():
+        return np.inf, np.nan
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def curve(ax, clients, samples, waited, label, **style) -> None:
+    """Mean with a band of two standard errors; censored points as triangles at the time waited."""
+    means, errors = np.array([band(np.asarray(s)) for s in samples]).T
+    seen = np.isfinite(means)
+    ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
+    ax.fill_between(clients[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen], alpha=0.2, **style)
+    if not seen.all():
+        ax.plot(clients[~seen], np.asarray(waited)[~seen], "^", markerfacecolor="none", **style)
+
+
+def draw(results: list[dict], path: Path) -> None:
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    clients = np.array([r["num_clients"] for r in results])
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    index = FACTORS.index(1.3)
+    for name, label, color in (("fedrep", "FedRep", ORANGE), ("srpfl", "SRPFL", BLUE)):
+        samples, waited = [r["times"][name][index] for r in results], [r["longest"][name] for r in results]
+        curve(axes[0], clients, samples, waited, label, color=color)
+    axes[0].set(title="measured: time to 1.3 times FedRep's noise floor", ylabel="simulated time (time units)")
+
+    a, chat = 0.02, 1.3
+    plans = [theory.schedule(a, int(n), INITIAL, chat) for n in clients]
+    fedrep = np.array([theory.fedrep_time(a, int(n), INITIAL, chat) for n in clients])
+    srpfl = np.array([plan.time for plan in plans])
+    srpfl[fedrep == 0] = fedrep[fedrep == 0] = np.nan
+    kind = theory.KIND
+    axes[1].plot(clients, fedrep, "-", color=ORANGE, label=f"FedRep: {kind['fedrep_time']}")
+    printed = [theory.fedrep_time_bound(a, int(n), chat) for n in clients]
+    axes[1].plot(clients, printed, ":", color=ORANGE, label="FedRep: printed lower bound (is none)")
+    axes[1].plot(clients, srpfl, "-", color=BLUE, label=f"SRPFL: {kind['schedule']}")
+    printed = [theory.srpfl_time_bound(a, int(n), chat) for n in clients]
+    axes[1].plot(clients, printed, ":", color=BLUE, label="SRPFL: printed upper bound")
+    axes[1].set(title=f"theory: a={a}, $\\hat c$={chat}, n0={INITIAL}", ylabel="expected time (time units)")
+
+    for factor, color in zip(FACTORS, ("#009E73", "#CC79A7", "#E69F00"), strict=True):
+        i = FACTORS.index(factor)
+        ratios = [np.asarray(r["times"]["srpfl"][i]) / np.asarray(r["times"]["fedrep"][i]) for r in results]
+        ratios = [np.where(np.isnan(ratio), np.inf, ratio) for ratio in ratios]
+        curve(axes[2], clients, ratios, np.ones(len(clients)), f"measured, {factor:g} x floor", color=color)
+    axes[2].plot(clients, srpfl / fedrep, "--", color=GREY, label=f"theory, {kind['schedule']}")
+    axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio", ylim=(0, 1.1))
+    for ax in axes:
+        ax.set_xscale("log", base=2)
+        ax.set_xlabel("clients N")
+        ax.grid(alpha=0.3)
+        ax.legend(fontsize=8)
+        ax.set_ylim(bottom=0)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser.add_argument("--init", choices=EXTRA, default="moments")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("runs/linear_speedup"))
+    args = parser.parse_args()
+    exponents, repeats = SCALES[args.scale]
+    args.out.mkdir(parents=True, exist_ok=True)
+    results = []
+    for exponent in exponents:
+        begin = time.perf_counter()
+        results.append(measure(2**exponent, repeats, args.seed, args.init))
+        ratios = []
+        for slow, fast in zip(results[-1]["times"]["fedrep"], results[-1]["times"]["srpfl"], strict=True):
+            mean, error = band(np.asarray(fast) / np.asarray(slow))
+            ratios.append(f"{mean:.3f} +- {error:.3f}")
+        line = f"N={2**exponent:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
+        print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
+        (args.out / "results.json").write_text(
+            json.dumps({"scale": args.scale, "init": args.init, "results": results}, indent=1)
+        )
+        draw(results, args.out / "linear_speedup.png")
+
+
+if __name__ == "__main__":
+    main()

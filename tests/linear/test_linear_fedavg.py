@@ -1,0 +1,98 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import linear as reference
+
+import fedjax_srp as srp
+
+ROOT = jax.random.key(4)
+
+
+@pytest.fixture
+def double():
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def a_task(seed=0, num_clients=40, dim=100, rank=5):
+    return srp.data.linear_task(jax.random.key(seed), num_clients, dim, rank, heads="gaussian")
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("local_steps", [1, 2, 3])
+def test_a_round_agrees_with_numpy(local_steps):
+    task = a_task(num_clients=6, dim=10, rank=3)
+    algorithm = srp.algorithms.linear_fedavg(task, 0.3, local_steps)
+    b, w = (np.asarray(leaf) for leaf in algorithm.init(ROOT, task))
+    w = w + 0.1
+    truth, heads = np.asarray(task.representation), np.asarray(task.heads)
+    model = algorithm.init(ROOT, task)._replace(head=jnp.asarray(w))
+    context = srp.RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(6), 6, jnp.int32(1))
+    messages = [algorithm.round.client(ROOT, model, (), task.train_client(i), context).message for i in jnp.arange(6)]
+    expected_b, expected_w = reference.fedavg_round(b, w, truth, heads, 0.3, local_steps)
+    assert np.allclose(np.mean([m.representation for m in messages], axis=0), expected_b, rtol=0, atol=1e-12)
+    assert np.allclose(np.mean([m.head for m in messages], axis=0), expected_w, rtol=0, atol=1e-12)
+    metrics = algorithm.metrics(model, task)
+    assert float(metrics["distance"]) == pytest.approx(reference.distance(b, truth), abs=1e-10)
+    error = b @ w - truth @ heads.mean(0)
+    norm = np.sqrt(np.linalg.norm(b.T @ error) ** 2 + np.linalg.norm(np.outer(error, w)) ** 2)
+    assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-10)
+
+
+@pytest.mark.usefixtures("double")
+def test_local_updates_learn_the_representation_and_distributed_descent_does_not():
+    """Figure 1, in double precision so that the linear rate can be followed: ten trials of FedAvg, three of D-GD."""
+    for local_steps in (1, 2):
+        algorithm = srp.algorithms.linear_fedavg(a_task(), 0.4, local_steps)
+        run = {
+            "num_rounds": 280,
+            "eval_every": 280,
+            "evaluations": (),
+            "progress": False,
+            "devices": 1,
+            "chunk_size": 40,
+        }
+        curves = np.array([
+            srp.simulate(algorithm, a_task(trial), key=jax.random.key(trial), **run).metrics["distance"]
+            for trial in range(10 if local_steps == 2 else 3)
+        ])  # fmt: skip
+        if local_steps == 1:
+            assert (curves > 0.99).all()
+        else:
+            assert (curves[:, 249] < 1e-4).all()
+            falling = curves[:, 279] > 1e-14  # the others are at the end of double precision
+            assert falling.sum() >= 5
+            slopes = np.diff(np.log(curves[falling][:, [219, 249, 279]]), axis=1) / 30
+            assert (slopes < -0.01).all()  # keeps falling,
+            assert np.allclose(slopes[:, 0], slopes[:, 1], rtol=0.3)  # at a linear rate
+
+
+def test_evaluations_of_a_client():
+    task = a_task(num_clients=3, dim=8, rank=2)
+    algorithm = srp.algorithms.linear_fedavg(
+        task, 0.4, fine_tune_samples=50, fine_tune_steps=2000, fine_tune_step_size=0.05
+    )
+    history = srp.simulate(algorithm, task, num_rounds=2, key=ROOT, evaluations="all", progress=False, devices=1)
+    assert (history.scores("fine_tune") < 1e-4).all()  # no noise and more samples than unknowns: fitted exactly
+    assert (history.scores("global") > 1e-2).all()
+    assert history.bytes_up == history.bytes_down == 4 * (8 * 2 + 2)
+
+
+def test_work_multiplies_the_steps():
+    task = a_task(num_clients=2, dim=8, rank=2)
+    one, three = (srp.algorithms.linear_fedavg(task, 0.2, steps) for steps in (1, 3))
+    model = one.init(ROOT, task)
+
+    def message(algorithm, work):
+        context = srp.RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(1), 2, jnp.int32(work))
+        return algorithm.round.client(ROOT, model, (), task.train_client(jnp.int32(0)), context).message
+
+    assert np.array_equal(message(one, 3).representation, message(three, 1).representation)
+    assert np.array_equal(message(one, 0).representation, model.representation)
+
+
+@pytest.mark.parametrize("argument", ["local_steps", "fine_tune_samples", "fine_tune_steps"])
+def test_bad_arguments(argument):
+    with pytest.raises(ValueError, match=f"{argument}=0 must be"):
+        srp.algorithms.linear_fedavg(a_task(), 0.1, **{argument: 0})

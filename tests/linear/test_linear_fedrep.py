@@ -1,0 +1,243 @@
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import linear as reference
+
+import fedjax_srp as srp
+from fedjax_srp.base import RoundContext, named_key
+from fedjax_srp.engine.program import program
+from fedjax_srp.engine.round import stream
+from fedjax_srp.engine.sharding import layout
+from fedjax_srp.linear import draw_batch, samplers
+
+ROOT = jax.random.key(11)
+
+
+@contextlib.contextmanager
+def float64():
+    """Double precision; the engine's own integers then mix int32 and int64."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
+    return srp.data.linear_task(jax.random.key(seed), num_clients, dim, rank, noise_std)
+
+
+def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
+    """States before and after some rounds, on one device."""
+    policy = participation or srp.participation.full()
+    plan = layout(1, chunk_size, task.num_clients)
+    compiled = program(algorithm, policy, srp.clocks.fixed(srp.clocks.exponential(1.0)), (), plan)
+    start = jax.device_get(compiled.start(root, task).state)
+    state, segment = compiled.segment(rounds, jax.tree.map(jnp.asarray, start), root, task)
+    return start, state, segment.rounds
+
+
+def batches_of(task, samples, sampling, round_index=0, phase="round"):
+    """The very samples that the clients of a run draw."""
+    key_phase = named_key(stream(ROOT, "training", jnp.int32(round_index)), phase)
+    out = []
+    for i in range(task.num_clients):
+        client = task.train_client(jnp.int32(i))
+        key = client.key if sampling == "fixed" else jax.random.fold_in(key_phase, i)
+        out.append(tuple(np.asarray(part) for part in draw_batch(key, client, samples)))
+    return out
+
+
+def span(b):
+    return np.asarray(b) @ np.linalg.pinv(np.asarray(b))
+
+
+@pytest.mark.parametrize("sampling", ["full", "fixed"])
+@pytest.mark.parametrize("samples", [8, 2])  # 2 < rank: heads of smallest norm
+def test_rounds_agree_with_numpy(sampling, samples):
+    with float64():
+        task = a_task()
+        algorithm = srp.algorithms.linear_fedrep(task, 0.3, samples, sampling=sampling, init="random")
+        start, state, rounds = run(algorithm, task, rounds=3)
+        b = start.server.representation
+        for t in range(3):
+            b, _ = reference.fedrep_round(b, batches_of(task, samples, sampling, t), 0.3)
+            assert float(rounds.metrics["distance"][t]) == pytest.approx(
+                reference.distance(b, np.asarray(task.representation)), abs=1e-10
+            )
+        assert np.abs(span(state.server.representation) - span(b)).max() < 1e-10
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_one_round_with_gradient_heads_agrees_with_numpy(steps):
+    """GD-GD and 10GD-GD; the server's Q is the reference's up to signs, and heads live in the basis of the round."""
+    with float64():
+        task = a_task()
+        algorithm = srp.algorithms.linear_fedrep(
+            task, 0.3, 6, head=steps, sampling="full", init="random", head_step_size=0.1
+        )
+        start, state, _ = run(algorithm, task)
+        heads = np.zeros((task.num_clients, task.rank))
+        batches = batches_of(task, 6, "full")
+        b, heads = reference.fedrep_round(start.server.representation, batches, 0.3, steps, heads, 0.1)
+        assert np.abs(span(state.server.representation) - span(b)).max() < 1e-10
+        assert np.abs(np.asarray(state.clients.head) - heads).max() < 1e-10
+
+
+@pytest.mark.parametrize("sampling", ["full", "fixed"])
+def test_method_of_moments_agrees_with_numpy(sampling):
+    with float64():
+        task = a_task()
+        algorithm = srp.algorithms.linear_fedrep(task, 0.3, 8, sampling=sampling, init="moments")
+        start, _, _ = run(algorithm, task)
+        u = reference.moments(batches_of(task, 8, sampling, 0, "prepare"), task.rank)
+        assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
+
+
+def test_signs_of_the_basis_never_show():
+    """Flipping columns of B flips coordinates of heads and moves no subspace."""
+    with float64():
+        task = a_task()
+        algorithm = srp.algorithms.linear_fedrep(task, 0.3, 6, sampling="full", init="random")
+        flip = jnp.array([1.0, -1.0, -1.0])[None, :]
+        context = RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1))
+        server = algorithm.init(ROOT, task)
+
+        def one_round(server):
+            out = algorithm.round.client(
+                ROOT, algorithm.broadcast(server, context), (), task.train_client(jnp.int32(0)), context
+            )
+            return algorithm.round.server(ROOT, server, out.message, context).representation
+
+        flipped = one_round(server._replace(representation=server.representation * flip))
+        assert np.abs(span(one_round(server)) - span(flipped)).max() < 1e-12
+
+
+@pytest.mark.parametrize("sampling", ["full", "subspace"])
+def test_too_few_samples_stay_finite(sampling):
+    task = a_task()
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 1, sampling=sampling, init="random")
+    _, _, rounds = run(algorithm, task, rounds=20)
+    assert np.isfinite(rounds.metrics["distance"]).all()
+    assert rounds.finite.all()
+
+
+@pytest.mark.parametrize("sampling", ["full", "subspace"])
+def test_without_noise_it_converges_to_rounding(sampling):
+    task = a_task(num_clients=40, noise_std=0.0)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12, sampling=sampling)
+    _, _, rounds = run(algorithm, task, rounds=150, chunk_size=40)
+    assert float(rounds.metrics["distance"][-1]) < 3e-6
+
+
+def test_chunks_devices_and_seeds_at_once_do_not_matter():
+    task = a_task(num_clients=13)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12, init="random")
+    common = {"num_rounds": 3, "progress": False}
+    plain = srp.simulate(algorithm, task, key=ROOT, chunk_size=13, devices=1, **common)
+    spread = srp.simulate(algorithm, task, key=ROOT, chunk_size=2, devices=4, **common)
+    batched = srp.simulate_seeds(algorithm, task, keys=jnp.stack([ROOT, jax.random.key(1)]), devices=1, **common)[0]
+    for other in (spread, batched):
+        assert np.allclose(plain.metrics["distance"], other.metrics["distance"], rtol=1e-5)
+        assert np.allclose(plain.accuracy, other.accuracy, rtol=1e-3)
+
+
+def test_doubling_is_srpfl_and_initial_n_is_fedrep():
+    task = a_task(num_clients=8)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12)
+    policy = srp.participation.doubling(initial=2, rounds_per_stage=[2, 2, 1])
+    history = srp.simulate(
+        algorithm, task, participation=policy, num_rounds=6, key=ROOT, evaluations=(), progress=False, devices=1
+    )
+    assert history.cohort_size.tolist() == [2, 2, 4, 4, 8, 8]
+    everybody = srp.participation.doubling(initial=8, rounds_per_stage=2)
+    # The cohort is in order of speed here and of id there: equal to rounding.
+    one, two = (
+        srp.simulate(
+            algorithm, task, participation=p, num_rounds=4, key=ROOT, evaluations=(), progress=False, devices=1
+        )
+        for p in (everybody, None)
+    )
+    assert np.allclose(one.metrics["distance"], two.metrics["distance"], rtol=1e-5)
+
+
+def test_evaluations_score_the_population_error():
+    """At B = B* and without noise the fitted head is the true one; own heads are judged as they are."""
+    task = a_task(noise_std=0.0)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 8, head=1, init="random")
+    server = algorithm.init(ROOT, task)._replace(representation=task.representation)
+    client = task.train_client(jnp.int32(2))
+    error, count = task.score(
+        algorithm.evaluations["fit_head"](ROOT, server, (), client), task.test_client(jnp.int32(2))
+    )
+    assert float(error) == pytest.approx(0, abs=1e-9)
+    assert float(count) == 1
+    state = algorithm.init_client(ROOT, server, client)._replace(head=client.head + jnp.array([0.0, 3.0, 4.0]))
+    error, _ = task.score(algorithm.evaluations["own_head"](ROOT, server, state, client), client)
+    assert float(error) == pytest.approx(25, rel=1e-5)
+
+
+def test_error_of_fitted_heads_is_that_of_theory():
+    """With B = B*: E ||w - w*||^2 = sigma^2 k / (m - k - 1), the mean of an inverse Wishart matrix."""
+    task = a_task(num_clients=2000, noise_std=0.7)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 8, init="random", evaluation_samples=12)
+    server = algorithm.init(ROOT, task)._replace(representation=task.representation)
+
+    def judge(client_id):
+        predict = algorithm.evaluations["fit_head"](
+            jax.random.fold_in(ROOT, client_id), server, (), task.train_client(client_id)
+        )
+        return task.score(predict, task.test_client(client_id))[0]
+
+    errors = np.asarray(jax.vmap(judge)(jnp.arange(2000)))
+    assert abs(errors.mean() - 0.49 * 3 / (12 - 3 - 1)) < 5 * errors.std() / np.sqrt(2000)
+
+
+def test_traffic_is_that_of_the_paper():
+    """(d, k) down; up as well where whole gradients travel."""
+    task = a_task()
+    full = srp.algorithms.linear_fedrep(task, 0.1, 8, sampling="full", init="random")
+    history = srp.simulate(full, task, num_rounds=1, key=ROOT, progress=False, devices=1)
+    assert (history.bytes_up, history.bytes_down) == (4 * 27, 4 * 27)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampling": "half"}, "sampling='half' is none of subspace, full, fixed"),
+        ({"init": "svd"}, "init='svd' is none of"),
+        ({"head": "closed"}, "head='closed' must be 'exact' or a number"),
+        ({"head": 0}, "head=0 must be"),
+        ({"samples_per_round": 0}, "samples_per_round=0 must be"),
+        ({"evaluation_samples": 2.5}, "evaluation_samples=2.5 must be"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        srp.algorithms.linear_fedrep(a_task(), **{"step_size": 0.1, "samples_per_round": 5, **arguments})
+
+
+def test_moments_refuse_a_matrix_that_does_not_fit():
+    task = srp.data.linear_task(jax.random.key(0), num_clients=2, dim=50_000, rank=2)
+    with pytest.raises(
+        ValueError, match=r"50000 x 50000 matrix .* \(9.3 GiB\); use init='random', or a dim of at most 8192"
+    ):
+        srp.algorithms.linear_fedrep(task, 0.1, 5)
+
+
+def test_a_task_of_another_shape_is_refused():
+    algorithm = srp.algorithms.linear_fedrep(a_task(), 0.1, 5, init="random")
+    with pytest.raises(ValueError, match=r"\(12, 3\), linear_fedrep was made for \(9, 3\)"):
+        srp.simulate(algorithm, a_task(dim=12), num_rounds=1, key=ROOT, progress=False)
+
+
+def test_full_sampler_sends_what_the_subspace_sampler_means():
+    """At B = B* and without noise nothing is left to learn, for both."""
+    task = a_task(noise_std=0.0)
+    client = task.train_client(jnp.int32(0))
+    for sampler in (samplers.full(8), samplers.subspace(8)):
+        b = task.representation
+        batch = sampler.draw(ROOT, b, sampler.locate(b, b), client)
+        message = sampler.descent(ROOT, batch, client.head)
+        descent = sampler.mean_descent(ROOT, b, b, message, jnp.int32(1))
+        assert np.abs(descent).max() < 1e-5

@@ -1,0 +1,94 @@
+"""What the theory says about measured runs: the noise floor, the contraction and the speed-up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+
+def test_noise_floor_falls_with_the_square_root_of_the_cohort():
+    task = srp.data.linear_task(jax.random.key(0), num_clients=512, dim=30, rank=3, noise_std=1.0)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.15, samples_per_round=25)
+    keys = jax.random.split(jax.random.key(1), 6)
+    policy = srp.participation.doubling(initial=32, rounds_per_stage=120)
+    histories = srp.simulate_seeds(
+        algorithm, task, participation=policy, keys=keys, num_rounds=600, eval_every=600, evaluations=(),
+        chunk_size=32, devices=1, progress=False,
+    )  # fmt: skip
+    distances = np.array([history.metrics["distance"] for history in histories]).reshape(6, 5, 120)
+    floors = np.log(distances[:, :, 60:].mean(2))  # one per seed and stage
+    slopes = np.polyfit(np.log(32 * 2.0 ** np.arange(5)), floors.T, 1)[0]
+    error = slopes.std(ddof=1) / np.sqrt(len(slopes))
+    assert abs(slopes.mean() + 0.5) < 4 * error + 0.01
+    assert error < 0.03
+
+
+def test_contraction_is_never_slower_than_the_theorem():
+    """Without noise, with batches large enough for its assumptions (m enters the cost of subspace sampling nowhere)."""
+    task = srp.data.linear_task(jax.random.key(2), num_clients=64, dim=40, rank=3, noise_std=0.0)
+    singular = np.linalg.svd(np.asarray(task.heads) / 8, compute_uv=False)
+    step_size = theory.max_step_size(singular[0])
+    algorithm = srp.algorithms.linear_fedrep(task, step_size, samples_per_round=4000)
+    run = {"num_rounds": 150, "eval_every": 150, "evaluations": (), "chunk_size": 64, "devices": 1, "progress": False}
+    distance = srp.simulate(algorithm, task, key=jax.random.key(3), **run).metrics["distance"]
+    a = theory.contraction_rate(step_size, distance[0], singular[-1])  # E0 from a distance that has already shrunk
+    measured = distance[1:] / distance[:-1]
+    assert (measured[distance[1:] > 1e-5] <= np.sqrt(1 - a)).all()
+    assert distance[-1] < 0.1 * distance[0]
+
+
+def test_doubling_is_faster_than_full_participation():
+    """Time to 1.3 times the floor of full participation; ten percent more rounds would not explain the ratio."""
+    task = srp.data.linear_task(jax.random.key(4), num_clients=256, dim=30, rank=3, noise_std=1.0)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, samples_per_round=25)
+    clock = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+    common = {
+        "clock": clock, "keys": jax.random.split(jax.random.key(5), 6), "num_rounds": 240, "eval_every": 240,
+        "evaluations": (), "chunk_size": 64, "devices": 1, "progress": False,
+    }  # fmt: skip
+    full = srp.simulate_seeds(algorithm, task, **common)
+    policy = srp.participation.doubling(initial=16, rounds_per_stage=30)
+    doubling = srp.simulate_seeds(algorithm, task, participation=policy, **common)
+    floor = np.mean([history.metrics["distance"][-40:].mean() for history in full])
+
+    def times(histories):
+        return np.array([srp.linear.time_to_distance(history, 1.3 * floor) for history in histories])
+
+    slow, fast = times(full), times(doubling)
+    assert np.isfinite(slow).all()
+    assert np.isfinite(fast).all()
+    ratios = fast / slow
+    assert ratios.mean() + 4 * ratios.std(ddof=1) / np.sqrt(6) < 0.75
+
+
+def test_a_target_that_is_never_reached_takes_for_ever():
+    task = srp.data.linear_task(jax.random.key(6), num_clients=4, dim=6, rank=2, noise_std=1.0)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, samples_per_round=5)
+    history = srp.simulate(
+        algorithm, task, num_rounds=3, key=jax.random.key(7), evaluations=(), devices=1, progress=False
+    )
+    assert srp.linear.time_to_distance(history, 1e-9) == np.inf
+    first = srp.linear.time_to_distance(history, 1.0, communication=2.0)
+    assert first == np.float64(history.compute_time[0]) + 2.0
+    assert jnp.isfinite(first)
+
+
+def test_exact_heads_beat_ten_gradient_steps_and_ten_beat_one():
+    """FedRep, 10GD-GD and GD-GD on fixed samples with a tenth of the clients a round (FedRep paper, figure 3)."""
+    task = srp.data.linear_task(jax.random.key(8), num_clients=100, dim=10, rank=2, noise_std=1e-3)
+    keys = jax.random.split(jax.random.key(9), 8)
+    final = {}
+    for head in ("exact", 10, 1):
+        algorithm = srp.algorithms.linear_fedrep(
+            task, 0.3, samples_per_round=5, head=head, sampling="fixed", init="random", head_step_size=0.1
+        )
+        histories = srp.simulate_seeds(
+            algorithm, task, participation=srp.participation.uniform(10), keys=keys, num_rounds=120, eval_every=120,
+            evaluations=(), devices=1, progress=False,
+        )  # fmt: skip
+        final[head] = np.log([history.metrics["distance"][-1] for history in histories])
+    for better, worse in (("exact", 10), (10, 1)):
+        gap = final[worse] - final[better]
+        assert gap.mean() > 4 * gap.std(ddof=1) / np.sqrt(len(gap))

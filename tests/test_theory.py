@@ -1,0 +1,200 @@
+import ast
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from fedjax_srp import participation, theory
+
+A, N, CHAT = 0.02, 256, 1.1
+
+
+def public():
+    tree = ast.parse(inspect.getsource(theory))
+    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+
+
+def test_every_function_has_a_kind_and_cites_its_source():
+    assert {node.name for node in public()} == set(theory.KIND)
+    assert set(theory.KIND.values()) == {"exact", "exact recursion", "valid bound", "printed bound"}
+    for node in public():
+        doc = ast.get_docstring(node) or ""
+        assert any(word in doc for word in ("eq.", "Eq.", "Theorem", "Lemma", "section")), node.name
+
+
+# Times
+
+
+@pytest.mark.parametrize("n", [1, 2, 255, 256, 257, 10_000])
+def test_harmonic(n):
+    assert theory.harmonic(n) == pytest.approx(sum(1 / i for i in range(1, n + 1)), rel=1e-13)
+
+
+def test_order_statistics_by_simulation():
+    repeats, n, rate = 40_000, 9, 0.5
+    times = np.sort(np.random.default_rng(0).exponential(1 / rate, (repeats, n)), axis=1)
+    expected = [theory.order_statistic_mean(i, n, rate) for i in range(1, n + 1)]
+    assert (np.abs(times.mean(0) - expected) < 5 * times.std(0) / np.sqrt(repeats)).all()
+
+
+@pytest.mark.parametrize("i", [0, 4])
+def test_order_statistic_out_of_range(i):
+    with pytest.raises(ValueError, match=f"i={i} must lie between 1 and n=3"):
+        theory.order_statistic_mean(i, 3)
+
+
+# The recursion
+
+
+def test_contraction_rate_and_its_range():
+    step = theory.max_step_size(2.0)
+    assert step == 1 / 32
+    assert theory.contraction_rate(step, 0.6, 2.0) == pytest.approx(0.64 * 4 / 64)
+    assert theory.contraction_rate(step, 0.0, 2.0) == 1 / 16  # the most that this step size allows
+    with pytest.raises(ValueError, match=r"a=0.5 must lie in \(0, 1/4\]"):
+        theory.contraction_rate(1.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("ratio", [1, 3, 64])
+@pytest.mark.parametrize("a", [0.01, 0.25])
+def test_fixed_point_is_fixed_and_attracts(a, ratio):
+    x = theory.fixed_point(a, ratio)
+    assert theory.contraction(x, a, ratio) == pytest.approx(x)
+    s = math.sqrt(1 - a)
+    assert x == pytest.approx(a / (math.sqrt(ratio) * s * (1 - s)))
+    assert x > 2 / math.sqrt(ratio)  # so above 1, without content, in the stages 0, 1 and 2
+    assert theory.distances(a, np.full(5000, ratio))[-1] == pytest.approx(x, rel=1e-6)
+
+
+@pytest.mark.parametrize("communication", [0.0, 3.0])
+@pytest.mark.parametrize(("num_clients", "initial"), [(64, 1), (100, 5)])
+def test_stages_progress_equally_fast_where_they_switch(num_clients, initial, communication):
+    """The definition of X (eq. 196), also where the last stage does not double."""
+    plan = theory.schedule(A, num_clients, initial, CHAT, communication)
+    crossings = theory.switching_distances(A, num_clients, initial, communication)
+    assert crossings[0] == math.inf
+    for r, x in enumerate(crossings[1:]):
+        speeds = [
+            (x - theory.contraction(x, A, plan.cohort_sizes[q] / initial)) / plan.stage_times[q] for q in (r, r + 1)
+        ]
+        assert speeds[0] == pytest.approx(speeds[1])
+
+
+def test_switching_distances_agree_with_equation_198():
+    crossings = theory.switching_distances(A, N, 1, communication=2.0)
+    s = math.sqrt(1 - A)
+    times = [theory.order_statistic_mean(2**r, N) for r in range(9)]
+    for r in range(8):
+        bracket = 1 + (times[r] + 2) * (1 - 1 / math.sqrt(2)) / (times[r + 1] - times[r])
+        assert crossings[r + 1] == pytest.approx(A / (math.sqrt(2**r) * s) / (1 - s) * bracket)
+
+
+def test_rounds_between_is_the_smallest_number():
+    start, end, ratio = 0.9, 0.2, 256
+    rounds = theory.rounds_between(start, end, A, ratio)
+    path = theory.distances(A, np.full(rounds, ratio), start)
+    assert path[-1] <= end < path[-2]
+    assert theory.rounds_between(0.1, 0.2, A, ratio) == 0
+    with pytest.raises(ValueError, match=r"end=0\.1 is out of reach"):
+        theory.rounds_between(start, 0.1, A, ratio)
+
+
+# Schedules
+
+
+@pytest.mark.parametrize("communication", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize(("num_clients", "initial"), [(256, 1), (100, 5), (4096, 16), (8, 8)])
+def test_schedule_reaches_its_target_and_no_sooner(num_clients, initial, communication):
+    plan = theory.schedule(A, num_clients, initial, CHAT, communication)
+    ratios = np.repeat(np.array(plan.cohort_sizes) / initial, plan.rounds_per_stage)
+    if num_clients == initial:  # one stage, whose fixed point is above 1: nothing to do, and nothing is said
+        assert plan.num_rounds == 0
+        return
+    path = theory.distances(A, ratios)
+    assert path[-1] <= plan.target * (1 + 1e-9) < path[-2]
+    crossings = [*theory.switching_distances(A, num_clients, initial, communication)[1:], plan.target]
+    for end, last in zip(crossings, np.cumsum(plan.rounds_per_stage), strict=True):
+        before = path[last - 1] if last else 1.0
+        assert before <= end * (1 + 1e-9)
+
+
+def test_schedule_agrees_with_equation_206():
+    """In the stages between the first used one and the last; each start is a fraction of a round below X_r."""
+    plan, printed = theory.schedule(A, N, 1, CHAT), theory.stage_rounds(A, N, 1)
+    used = next(r for r, t in enumerate(plan.rounds_per_stage) if t)
+    for r in range(used + 1, 8):
+        assert abs(plan.rounds_per_stage[r] - printed[r]) < 1
+    assert plan.rounds_per_stage[:3] == [0, 0, 0]  # without communication the first three stages are empty
+    assert np.isnan(printed[[0, 8]]).all()
+
+
+def test_schedule_fits_the_policy():
+    plan = theory.schedule(A, N, 1, CHAT)
+    assert participation.doubling(1, plan.rounds_per_stage).init is not None
+    with pytest.raises(ValueError, match=r"chat=1\.5 must lie between 1 and sqrt"):
+        theory.schedule(A, N, 1, chat=1.5)
+
+
+def test_communication_lets_more_clients_in_sooner():
+    cheap, dear = (theory.schedule(A, N, 1, CHAT, c).rounds_per_stage for c in (0.0, 10.0))
+    assert sum(dear) < sum(cheap)
+    assert sum(dear[:-1]) < sum(cheap[:-1])
+
+
+# Times and bounds
+
+
+def test_numbers_of_fedrep_and_a_printed_bound_that_is_none():
+    assert theory.fedrep_rounds(A, N, 1, CHAT) == 421
+    assert theory.fedrep_time(A, N, 1, CHAT) == pytest.approx(2578, abs=0.5)
+    assert theory.fedrep_rounds_bound(A, N, CHAT) == pytest.approx(502, abs=0.5)
+    assert theory.fedrep_time_bound(A, N, CHAT) == pytest.approx(2786, abs=0.5)
+    x = theory.fixed_point(A, N)
+    assert math.ceil(2 * math.log((1 - x) / ((CHAT - 1) * x)) / math.log(1 / (1 - A))) == 421
+
+
+@pytest.mark.parametrize("chat", [1.05, 1.1, 1.4])
+@pytest.mark.parametrize("c", [0.0, 1.0, 10.0])
+@pytest.mark.parametrize("exponent", [4, 8, 14, 20])
+def test_printed_bound_of_srpfl_held_here(exponent, c, chat):
+    assert theory.schedule(A, 2**exponent, 1, chat, c).time <= theory.srpfl_time_bound(A, 2**exponent, chat, c)
+
+
+def test_speed_up_is_logarithmic():
+    """T_FedRep / T_SRPFL grows with log N, by the same amount with every fourfold N once N is large."""
+    ratio = [theory.fedrep_time(A, 4**q, 1, CHAT) / theory.schedule(A, 4**q, 1, CHAT).time for q in range(3, 11)]
+    growth = np.diff(ratio)
+    assert (growth > 0).all()
+    assert np.allclose(growth[2:], growth[2:].mean(), rtol=0.15)
+    assert theory.speedup_bound(N, CHAT) == pytest.approx(
+        theory.srpfl_time_bound(A, N, CHAT) / theory.fedrep_time_bound(A, N, CHAT)
+    )
+
+
+def test_expected_times_by_simulation():
+    """Rounds of a schedule on sampled exponential clocks."""
+    plan = theory.schedule(A, 64, 1, CHAT, rate=2.0)
+    rng = np.random.default_rng(1)
+    totals = np.array([
+        sum(
+            np.sort(rng.exponential(0.5, (rounds, 64)), axis=1)[:, n - 1].sum()
+            for n, rounds in zip(plan.cohort_sizes, plan.rounds_per_stage, strict=True)
+        )
+        for _ in range(100)
+    ])  # fmt: skip
+    assert abs(totals.mean() - plan.time) < 5 * totals.std() / 10
+
+
+def test_flanp_times():
+    times = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    r, tau = 12 * 3 * math.log(6), 1.5 * 10 * 0.5 / 2
+    assert theory.flanp_time(times, 1, kappa=3, samples=10, noise=0.5, c=2) == pytest.approx(r * tau * (1 + 2 + 4 + 5))
+    constant = 7.5 / 2 * 3 * 10 * 0.5 * math.log(5 / 2 * 0.7 * 5 * 10)
+    assert theory.fedgate_time(times, 3, 10, 0.5, 2, initial_gap=0.7) == pytest.approx(constant * 5)  # eq. 4
+
+
+@pytest.mark.parametrize("exponent", range(1, 13))
+def test_bound_of_flanp_holds(exponent):
+    n = 2**exponent
+    assert theory.flanp_ratio(n, 100, 1.0, 1.0) <= theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
