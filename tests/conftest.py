@@ -1,6 +1,16 @@
-"""Four host devices for every test, and strict arithmetic: no silent promotion of types or ranks."""
+"""Four host devices for every test, strict arithmetic (no silent promotion of types or ranks), and quick compiles."""
 
-import jax
+import os
+
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_backend_optimization_level=0",  # tests compile far longer than they run
+        "--xla_llvm_disable_expensive_passes=true",
+    ]
+).strip()
+
+import jax  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
