@@ -67,8 +67,9 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
         momentum: heavy-ball coefficient; the buffer starts at zero in every round.
         weight_decay: coefficient of the L2 penalty's gradient.
     """
-    step = optax.sgd(learning_rate, momentum or None)
-    if not weight_decay:
+    off = lambda value: isinstance(value, int | float) and value == 0  # a tracer cannot say  # noqa: E731
+    step = optax.sgd(learning_rate, None if off(momentum) else momentum)
+    if off(weight_decay):
         return step
     return optax.chain(
         optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step
@@ -87,7 +88,7 @@ def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     plain integers is five times faster than an argsort, and ties among the 21 bits left are too rare to matter (they
     fall in the order of rows). The bits of a row do not depend on the capacity, so padding does not change the order.
     """
-    bits = jax.random.bits(key, (capacity,)) >> 1
+    bits = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)
     padding_last = jnp.where(row < count.astype(jnp.uint32), bits, jnp.uint32(1) << 31)
     if capacity <= 1024:
@@ -146,7 +147,7 @@ def local_sgd(
 
         carry = params, training.optimizer.init(params)
         zero = jnp.int32(0)
-        position = jnp.arange(batch_size)
+        position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
             num_steps = jnp.where(examples.count > 0, training.steps * work, 0)
 

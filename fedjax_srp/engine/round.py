@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -81,10 +80,15 @@ def cohort_pass(
     def one(client_id: Array, work: Array, state: ClientState) -> ClientOutput:
         return client(jax.random.fold_in(key, client_id), state, fetch(client_id), context._replace(work=work))
 
-    def weighted_sum(weight: PyTree, values: PyTree) -> PyTree:
+    def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
-            product = functools.partial(jnp.tensordot, axes=1, precision="highest")  # never TF32
-            return jax.tree.map(lambda leaf: product(weight.astype(leaf.dtype), leaf), part)
+            def leaf_sum(leaf: Array) -> Array:
+                # A padded slot may hold nan (without work d_i / tau_i is 0 / 0), and 0 * nan is nan.
+                is_real = jnp.expand_dims(mine, tuple(range(1, leaf.ndim)))
+                real = jnp.where(is_real, leaf, jnp.zeros((), leaf.dtype))
+                return jnp.tensordot(weight.astype(leaf.dtype), real, 1, precision="highest")  # never TF32
+
+            return jax.tree.map(leaf_sum, part)
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
@@ -104,7 +108,7 @@ def cohort_pass(
         sums, states, records = carry
         outputs, ids, active, mine = serve(index, states)
         new = (
-            weighted_sum(outputs.weight, outputs.message),
+            weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
             jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), dict(outputs.info)),
         )

@@ -76,6 +76,8 @@ def layout(
         if not 1 <= wanted <= len(available):
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
+    if not len(devices):
+        raise ValueError("devices is empty: give devices, how many of jax.devices(), or None for all of them")
     if chunk_size is None:
         chunk_size = default_chunk_size(devices[0].platform, client_bytes, -(-num_clients // len(devices)))
     check_integer("chunk_size", chunk_size, 1)

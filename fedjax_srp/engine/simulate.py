@@ -23,6 +23,8 @@ from .checkpoint import Checkpoints, Records
 from .program import Segment, Start, Traffic, program, traffic
 from .sharding import Layout, layout
 
+_EVERYBODY, _CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
+
 
 def simulate(
     algorithm: FederatedAlgorithm | Method,
@@ -195,10 +197,10 @@ def _check(algorithm, data, participation, clock, chunk_size, evaluations, devic
     for evaluation in evaluations:
         if evaluation not in algorithm.evaluations:
             raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
-    policy = full() if participation is None else participation
+    policy = _EVERYBODY if participation is None else participation
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
-    clock = fixed(exponential(1.0)) if clock is None else clock
+    clock = _CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
     plan = layout(devices, chunk_size, data.num_clients, sizes.held)
     return _Arguments(name, algorithm, policy, clock, tuple(evaluations), plan, sizes)

@@ -1,0 +1,371 @@
+"""Properties that every algorithm inherits from its row in the table below."""
+
+import dataclasses
+import doctest
+import functools
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import (
+    NUM_CLASSES,
+    Run,
+    assert_close,
+    assert_same_bits,
+    clients_of,
+    federation,
+    model,
+    script,
+    scripted,
+    steps,
+)
+
+import fedjax_srp as srp
+from fedjax_srp import algorithms
+from fedjax_srp.base import FederatedAlgorithm, Phase
+from fedjax_srp.data import FederatedData
+
+COUNTS, TEST_COUNTS = (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2), (4, 5, 1, 6, 3, 5, 3, 2, 2, 4, 1, 3, 6, 5, 4)
+NUM_CLIENTS = len(COUNTS)
+HUGE = 3e38  # finite, but the sum of two is not
+
+
+# The table: a small instance of every algorithm, data it runs on, and arguments that it refuses.
+
+
+class Row(NamedTuple):
+    make: Callable[..., FederatedAlgorithm]  # options override what makes it small
+    data: Callable[[], Any]
+    refuses: tuple[dict[str, Any], ...]  # options; the message names the last one with its value
+
+
+def with_padding(data: FederatedData, value: float, label: int) -> FederatedData:
+    """Padding refers to an example of its own, full of `value` and with this label."""
+
+    def spare(x, y, indices, counts):
+        x = jnp.concatenate([x, jnp.full((1, *x.shape[1:]), value, x.dtype)])
+        y = jnp.concatenate([y, jnp.full(1, label, y.dtype)])
+        is_padding = np.arange(indices.shape[1])[None] >= np.asarray(counts)[:, None]
+        return x, y, jnp.where(is_padding, jnp.int32(len(x) - 1), indices)
+
+    x_train, y_train, train_indices = spare(data.x_train, data.y_train, data.train_indices, data.train_counts)
+    x_test, y_test, test_indices = spare(data.x_test, data.y_test, data.test_indices, data.test_counts)
+    new = {"x_train": x_train, "y_train": y_train, "train_indices": train_indices}
+    new |= {"x_test": x_test, "y_test": y_test, "test_indices": test_indices}
+    return dataclasses.replace(data, **new)
+
+
+@functools.cache
+def classification() -> FederatedData:
+    return with_padding(federation(clients_of(COUNTS, TEST_COUNTS)), 0.0, 0)
+
+
+@functools.cache
+def linear_task():
+    return srp.data.linear_task(jax.random.key(3), NUM_CLIENTS, dim=6, rank=2, noise_std=0.1)
+
+
+def small(factory, cut="out", **small_options):
+    """A factory on examples, with tiny models and all features of SGD."""
+
+    def make(**options):
+        given = {"optimizer": algorithms.sgd(0.2, 0.5, 0.01), "batch_size": 3, "fine_tune_epochs": 2}
+        return factory(model(cut), **given | small_options | options)
+
+    return make
+
+
+def small_linear(factory, **small_options):
+    """A factory on linear tasks."""
+    return lambda **options: factory(linear_task(), **{"step_size": 0.2} | small_options | options)
+
+
+REFUSED_BY_ALL_ON_EXAMPLES = (
+    {"batch_size": 0},
+    {"batch_size": 2.5},
+    {"fine_tune_epochs": -1},
+    {"client_weighting": "size"},
+)
+REFUSED_BY_LOCAL_SGD = (
+    *REFUSED_BY_ALL_ON_EXAMPLES,
+    {"local_steps": None, "local_epochs": -2},
+    {"local_steps": None, "local_epochs": 1.5},
+    {"local_epochs": None, "local_steps": -2},
+    {"local_epochs": 1, "local_steps": 3},
+    {"local_steps": None, "local_epochs": None},
+)
+TABLE = {
+    "fedavg": Row(small(algorithms.fedavg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
+    "fedrep": Row(
+        small(algorithms.fedrep, head_epochs=2, local_epochs=2, client_weighting="num_examples"),
+        classification,
+        (
+            *REFUSED_BY_ALL_ON_EXAMPLES,
+            {"head_epochs": -1},
+            {"representation_epochs": -1},
+            {"local_epochs": 0},
+            {"local_epochs": 1.5},
+        ),
+    ),
+    "lg_fedavg": Row(
+        small(algorithms.lg_fedavg, cut="fc2", local_epochs=None, local_steps=3), classification, REFUSED_BY_LOCAL_SGD
+    ),
+    "linear_fedavg": Row(
+        small_linear(algorithms.linear_fedavg, fine_tune_steps=3),
+        linear_task,
+        ({"local_steps": 0}, {"fine_tune_samples": 0}, {"fine_tune_steps": 1.5}),
+    ),
+    "linear_fedrep": Row(
+        small_linear(algorithms.linear_fedrep, samples_per_round=8, head=2, init="random"),
+        linear_task,
+        (
+            {"samples_per_round": 0},
+            {"evaluation_samples": 0},
+            {"head": "best"},
+            {"head": -1},
+            {"sampling": "some"},
+            {"init": "zero"},
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=TABLE)
+def name(request):
+    """Every algorithm in turn: pytest runs all tests of one before those of the next, so they share its programs."""
+    return request.param
+
+
+# Protocol.
+
+
+def factories():
+    """Names in the registry whose functions say that they make an algorithm."""
+    makes = lambda f: "FederatedAlgorithm" in str(inspect.signature(f).return_annotation)  # noqa: E731
+    return {name for name in algorithms.__all__ if makes(getattr(algorithms, name))}
+
+
+def test_every_algorithm_of_the_registry_and_of_the_folder_has_a_row():
+    files = {path.stem for path in Path(algorithms.__file__).parent.glob("*.py") if not path.stem.startswith("_")}
+    assert set(TABLE) == factories() == files
+
+
+def test_names_of_file_factory_and_algorithm_agree(name):
+    factory = getattr(algorithms, name)
+    assert factory.__name__ == name
+    assert factory.__module__.rpartition(".")[2] == name
+    assert TABLE[name].make().name == name
+
+
+def parts_of(algorithm):
+    """Every function of an algorithm with the names its parameters must have where they have a fixed one."""
+    client, server = ("key", None, None, None, "context"), ("key", None, None, "context")
+    yield algorithm.init, ("key", "data")
+    yield algorithm.init_client, ("key", None, None)
+    yield algorithm.broadcast, (None, "context")
+    yield algorithm.metrics, (None, "data")
+    for phase in (algorithm.round, algorithm.finish, algorithm.prepare):
+        if phase is not None:
+            assert isinstance(phase, Phase)
+            yield from ((phase.client, client), (phase.server, server))
+    if algorithm.gradient is not None:
+        yield algorithm.gradient, client
+    if algorithm.communicates is not None:
+        yield algorithm.communicates, (None, "context")
+    for personalize in algorithm.evaluations.values():
+        yield personalize, ("key", None, None, None)
+
+
+def test_protocol(name):
+    algorithm = TABLE[name].make()
+    assert isinstance(algorithm, FederatedAlgorithm)
+    assert algorithm.evaluations
+    for function, expected in parts_of(algorithm):
+        names = list(inspect.signature(function).parameters)
+        assert len(names) == len(expected), function
+        for parameter, fixed_name in zip(names, expected, strict=True):
+            assert fixed_name in (None, parameter), f"{function}: {parameter} should be called {fixed_name}"
+        for captured in inspect.getclosurevars(inspect.unwrap(function)).nonlocals.values():
+            arrays = [leaf for leaf in jax.tree.leaves(captured) if isinstance(leaf, jax.Array | np.ndarray)]
+            assert not arrays, f"{function} closes over an array: it would become a constant of the program"
+
+
+def test_documentation_names_every_argument_and_its_examples_run(name):
+    factory = getattr(algorithms, name)
+    doc = inspect.getdoc(factory)
+    for parameter in inspect.signature(factory).parameters:
+        assert f"\n    {parameter}: " in doc, parameter
+    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert f"\n{section}\n" in doc, section
+    results = doctest.testmod(importlib.import_module(factory.__module__))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [pytest.param(row.make, bad, id=f"{name}-{bad}") for name, row in TABLE.items() for bad in row.refuses],
+)
+def test_refusals_name_argument_and_value(make, options):
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        make(**options)
+    argument, value = list(options.items())[-1]
+    assert argument in str(caught.value)
+    assert str(value) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# Behaviour, on three rounds of 3, 8 and all 15 clients, in three stages, with unequal work.
+
+IDS = np.array([np.random.default_rng(t).permutation(NUM_CLIENTS) for t in range(3)])
+SIZES, STAGES = np.array([3, 8, 15]), np.array([0, 1, 2])
+WORK = 1 + (IDS * 7 + np.arange(3)[:, None]) % 5 // 3
+POLICY = scripted(IDS, SIZES, WORK, STAGES)
+LAYOUTS = {"1device_chunk15": (1, 15), "2devices_chunk7": (2, 7), "4devices_chunk1": (4, 1)}
+BASE, *OTHERS = LAYOUTS
+
+
+class Base(NamedTuple):
+    """Three rounds on one device and in one chunk, and all that is needed to run them differently."""
+
+    run: Run
+    start: Any  # SimulationState on the host
+    states: list[Any]
+    segments: list[Any]
+
+
+@functools.cache
+def base(name) -> Base:
+    row = TABLE[name]
+    run = Run(row.make(), row.data(), POLICY, chunk_size=NUM_CLIENTS, evaluations="all")
+    start, states, segments = run.host_state(), [], []
+    for _ in SIZES:
+        segments.append(run.rounds())
+        states.append(run.host_state())
+    return Base(run, start, states, segments)
+
+
+@functools.cache
+def spread(name, layout_name) -> Run:
+    """The same on other devices, in other chunks; without evaluations, which `test_reference` has on devices too."""
+    if layout_name == BASE:
+        return base(name).run
+    devices, chunk_size = LAYOUTS[layout_name]
+    algorithm = base(name).run.program.algorithm
+    return Run(algorithm, TABLE[name].data(), POLICY, devices=devices, chunk_size=chunk_size, state=base(name).start)
+
+
+def rerun(run, name, number=3, data=None, **changed):
+    """The first rounds again with something changed; the states after each."""
+    run.feed(TABLE[name].data() if data is None else data).place(base(name).start._replace(**changed))
+    return steps(run, number)
+
+
+def test_states_keep_their_types_and_nothing_is_traced_twice(name):
+    run, start, states, segments = base(name)
+    for state in states:
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, start)
+    assert [int(s.rounds.cohort_size[0]) for s in segments] == SIZES.tolist()
+    assert [int(s.rounds.stage[0]) for s in segments] == STAGES.tolist()
+    traces = run.program.num_traces
+    assert traces == 2  # the start and a segment, through three stages
+    options = {"chunk_size": NUM_CLIENTS, "evaluations": "all", "key": jax.random.key(99)}
+    again = Run(run.program.algorithm, TABLE[name].data(), POLICY, **options)
+    assert again.program is run.program
+    after_another_key = steps(again, 3)[-1]
+    assert run.program.num_traces == traces
+    with pytest.raises(AssertionError):  # the key does matter
+        assert_close(after_another_key.server, states[-1].server, 1e-3)
+
+
+def test_training_does_something_to_server_and_clients(name):
+    _, start, states, _ = base(name)
+    for part in ("server", "clients"):
+        if jax.tree.leaves(getattr(start, part)):
+            with pytest.raises(AssertionError):
+                assert_close(getattr(states[-1], part), getattr(start, part), 1e-3)
+
+
+def test_the_same_run_has_the_same_bits(name):
+    assert_same_bits(rerun(base(name).run, name)[-1], base(name).states[-1])
+
+
+@pytest.mark.parametrize("layout_name", OTHERS)
+def test_chunks_and_devices_do_not_matter(name, layout_name):
+    run = spread(name, layout_name).feed(TABLE[name].data()).place(base(name).start)
+    for expected, segment in zip(base(name).states, base(name).segments, strict=True):
+        rounds = run.rounds().rounds
+        state = run.host_state()
+        for field in ("round", "stage", "cohort_size", "compute_time", "communicated", "finite"):
+            assert_same_bits(getattr(rounds, field), getattr(segment.rounds, field))
+        assert_close(rounds.metrics, segment.rounds.metrics, 1e-5)
+        assert_close(state.server, expected.server, 1e-5)
+        assert_close(state.clients, expected.clients, 1e-5)
+        assert_same_bits(state.clock, expected.clock)
+        assert_same_bits((state.policy, state.round), (expected.policy, expected.round))
+
+
+def test_the_order_of_the_cohort_does_not_matter(name):
+    orders = [np.r_[np.roll(np.arange(size)[::-1], 1), np.arange(size, NUM_CLIENTS)] for size in SIZES]
+    permuted = [np.take_along_axis(a, np.array(orders), 1) for a in (IDS, WORK)]
+    state = rerun(base(name).run, name, policy=script(permuted[0], SIZES, permuted[1], STAGES))[-1]
+    assert_close(state.server, base(name).states[-1].server, 1e-5)
+    assert_close(state.clients, base(name).states[-1].clients, 1e-5)
+
+
+def test_padding_of_examples_does_not_matter(name):
+    data = TABLE[name].data()
+    if not isinstance(data, FederatedData):
+        pytest.skip("these data have no padding")
+    huge = with_padding(federation(clients_of(COUNTS, TEST_COUNTS)), HUGE, 2**31 - 1)
+    chex.assert_trees_all_equal_shapes_and_dtypes(huge, data)
+    run = base(name).run.feed(huge).place(base(name).start)
+    for expected_state, expected in zip(base(name).states, base(name).segments, strict=True):
+        assert_same_bits(run.rounds(), expected)
+        assert_same_bits(run.host_state(), expected_state)
+
+
+def poisoned_data(data, clients):
+    """The data of these clients are huge, for training and for testing."""
+    if not isinstance(data, FederatedData):
+        return dataclasses.replace(data, heads=data.heads.at[np.array(clients)].set(HUGE))
+    new = {}
+    for part in ("train", "test"):
+        rows = np.asarray(getattr(data, f"{part}_indices"))
+        mine = np.concatenate([rows[i, : int(getattr(data, f"{part}_counts")[i])] for i in clients])
+        new[f"x_{part}"] = getattr(data, f"x_{part}").at[mine].set(HUGE)
+        new[f"y_{part}"] = getattr(data, f"y_{part}").at[mine].set(NUM_CLASSES - 1)
+    return dataclasses.replace(data, **new)
+
+
+def poisoned_rows(leaf, clients):
+    """The rows of these clients hold -0.0 and a nan with a payload in turn; other types hold their largest number."""
+    leaf = leaf.copy()
+    flat = leaf[clients].reshape(-1)
+    if leaf.dtype == np.float32:
+        flat.view(np.uint32)[:] = np.resize(np.array([0x80000000, 0x7FC12345], np.uint32), flat.shape)
+    else:
+        flat[:] = np.iinfo(leaf.dtype).max
+    leaf[clients] = flat.reshape(leaf[clients].shape)
+    return leaf
+
+
+@pytest.mark.parametrize("layout_name", LAYOUTS)
+def test_clients_that_take_no_part_are_neither_read_nor_written(name, layout_name):
+    run, start = spread(name, layout_name), base(name).start
+    present, absent = IDS[0, : SIZES[0]], IDS[0, SIZES[0] :]
+    clean = rerun(run, name, number=1)[0]
+    clients = jax.tree.map(lambda leaf: poisoned_rows(leaf, absent), start.clients)
+    state = rerun(run, name, number=1, data=poisoned_data(TABLE[name].data(), absent), clients=clients)[0]
+    assert_same_bits(state.server, clean.server)
+    rows = lambda tree, ids: jax.tree.map(lambda leaf: leaf[ids], tree)  # noqa: E731
+    assert_same_bits(rows(state.clients, present), rows(clean.clients, present))
+    assert_same_bits(rows(state.clients, absent), rows(clients, absent))
+    assert_same_bits(rows(clean.clients, absent), rows(start.clients, absent))

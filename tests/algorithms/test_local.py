@@ -1,0 +1,175 @@
+"""Local training by itself: orders, epochs that can be split, work, step sizes that are tracers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import (
+    KEY,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    assert_close,
+    assert_same_bits,
+    clients_of,
+    federation,
+    model,
+)
+
+from fedjax_srp.algorithms import _local, sgd
+from fedjax_srp.algorithms._local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
+from fedjax_srp.models import cross_entropy
+
+DATA = federation(clients_of((5, 12, 1, 8), (1, 1, 1, 1)))
+MODEL = model(hidden=(5,))
+PARAMS = MODEL.init(KEY)
+
+
+@pytest.fixture(params=["batched", "one_after_the_other"])
+def strategy(request, monkeypatch):
+    if request.param == "one_after_the_other":
+        monkeypatch.setattr(_local, "SEQUENTIAL_BYTES", 0)
+    return request.param
+
+
+def loss(params, _, x, y):
+    return cross_entropy(MODEL.logits(params, x), y)
+
+
+def train(examples, *numbers, params=PARAMS, epochs=1, **options):
+    """`epochs` of SGD on one client; `numbers` are those of `sgd`, 0.3 being its default here."""
+    training = LocalTraining(sgd(*numbers or (0.3,)), 4, epochs=epochs)
+    return local_sgd(KEY, loss, params, (), examples, training, **options)
+
+
+# Orders.
+
+
+@pytest.mark.parametrize("capacity", [9, 1024, 1025])
+def test_an_order_is_a_permutation_of_the_examples_and_padding_comes_after(capacity):
+    shuffled = jax.jit(lambda count: _shuffled(KEY, count, 4, capacity))
+    for count in (1, 7, 9, capacity):
+        order = np.asarray(shuffled(jnp.int32(count)))
+        assert len(order) == -(-capacity // 4) * 4
+        assert sorted(order[:count]) == list(range(count))
+        assert sorted(order[count:capacity]) == list(range(count, capacity))
+
+
+@pytest.mark.parametrize("capacities", [(9, 800), (1025, 2000)])
+def test_an_order_does_not_depend_on_padding(capacities):
+    orders = [np.asarray(_shuffled(KEY, jnp.int32(9), 4, capacity))[:9].tolist() for capacity in capacities]
+    assert all(order == orders[0] for order in orders)
+
+
+@pytest.mark.parametrize("capacity", [9, 1500])
+def test_an_order_is_the_same_in_float64(capacity):
+    expected = _shuffled(KEY, jnp.int32(7), 4, capacity)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(_shuffled(KEY, jnp.int32(7), 4, capacity), expected)
+
+
+@pytest.mark.parametrize("capacity", [5, 1030])
+def test_every_example_is_equally_often_in_every_place(capacity):
+    draws = 6000
+    keys = jax.random.split(KEY, draws)
+    orders = np.asarray(jax.jit(jax.vmap(lambda key: _shuffled(key, jnp.int32(5), 1, capacity)[:5]))(keys))
+    shares = (orders[:, :, None] == np.arange(5)).mean(axis=0)
+    assert np.abs(shares - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / draws)
+
+
+# Epochs and work.
+
+
+def test_no_work_changes_nothing(strategy):
+    ids, work = jnp.arange(4, dtype=jnp.int32), jnp.array([0, 2, 0, 1], jnp.int32)
+    run = jax.jit(jax.vmap(lambda i, w: train(DATA.train_client(i), 0.3, 0.9, 0.1, work=w)))
+    trained = run(ids, work)
+    for i, has_work in enumerate(work > 0):
+        mine = jax.tree.map(lambda leaf, i=i: leaf[i], trained)
+        if has_work:
+            assert not np.allclose(mine.head["out"]["kernel"], PARAMS.head["out"]["kernel"])
+        else:
+            assert_same_bits(mine, PARAMS)
+
+
+def test_epochs_can_be_split_into_runs_and_be_given_as_work(strategy):
+    examples = DATA.train_client(jnp.int32(1))
+    epochs = jax.jit(lambda params, first, work: train(examples, params=params, first_epoch=first, work=work))
+    at_once = jax.jit(lambda: train(examples, epochs=4))()
+    assert_close(epochs(PARAMS, 0, 4), at_once, 1e-6)
+    assert_close(epochs(epochs(PARAMS, 0, 1), 1, 3), at_once, 1e-6)
+    with pytest.raises(AssertionError):  # the first epoch's batches once more
+        assert_close(epochs(epochs(PARAMS, 0, 1), 0, 3), at_once, 1e-3)
+
+
+def test_nothing_to_train_is_returned_as_it_is():
+    examples = DATA.train_client(jnp.int32(0))
+    training = LocalTraining(sgd(0.3), 4, epochs=1)
+    assert fit_head(KEY, model(cut=None), PARAMS, {}, examples, training) == {}
+    assert fit_representation(KEY, model(cut="fc1"), {}, PARAMS, examples, training) == {}
+
+
+def test_features_of_a_frozen_representation_are_computed_once():
+    seen = []
+
+    def represent(representation, x):
+        seen.append(x.shape)
+        return MODEL.represent(representation, x)
+
+    examples, training = DATA.train_client(jnp.int32(1)), LocalTraining(sgd(0.3), 4, epochs=3)
+    fit_head(KEY, MODEL._replace(represent=represent), PARAMS.representation, PARAMS.head, examples, training)
+    assert seen == [(12, NUM_FEATURES)]  # all examples at once, outside the loops
+
+
+def test_huge_padding_is_never_read(strategy):
+    def examples(value):
+        x = DATA.train_client(jnp.int32(0))
+        real = jnp.arange(12) < x.count
+        return x._replace(
+            x=jnp.where(real[:, None], x.x, jnp.float32(value)),
+            y=jnp.where(real, x.y, jnp.int32(2**31 - 1 if value else 0)),
+        )
+
+    run = jax.jit(lambda examples: train(examples, epochs=2))
+    assert_same_bits(run(examples(3e38)), run(examples(0.0)))
+    assert jnp.isfinite(run(examples(3e38)).head["out"]["kernel"]).all()
+
+
+# Hyper-parameters that are tracers.
+
+
+def test_every_number_of_sgd_may_be_a_tracer():
+    examples = DATA.train_client(jnp.int32(1))
+    traced = jax.jit(lambda *numbers: train(examples, *numbers, epochs=2))
+    for numbers in ((0.3, 0.0, 0.0), (0.2, 0.6, 0.05)):
+        known = jax.jit(lambda numbers=numbers: train(examples, *numbers, epochs=2))
+        assert_close(traced(*map(jnp.float32, numbers)), known(), 1e-6)
+
+
+def test_step_sizes_can_be_vmapped(strategy):
+    """A batch of learning rates around a batch of clients: the rate reaches the clients through a closure."""
+    rates, ids = jnp.array([0.1, 0.4]), jnp.arange(4, dtype=jnp.int32)
+
+    def one(rate, client_id):
+        return train(DATA.train_client(client_id), rate, epochs=2)
+
+    together = jax.jit(jax.vmap(lambda rate: jax.vmap(lambda i: one(rate, i))(ids)))(rates)
+    alone = jax.jit(one)
+    for r, rate in enumerate(rates):
+        for i, client_id in enumerate(ids):
+            assert_close(jax.tree.map(lambda leaf, r=r, i=i: leaf[r, i], together), alone(rate, client_id), 1e-5)
+
+
+def test_decay_is_for_weights_and_not_for_biases():
+    params = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)}
+    optimizer = sgd(0.5, weight_decay=0.1)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1 * 2.0, rtol=1e-6)
+    np.testing.assert_array_equal(updates["bias"], 0.0)
+
+
+def test_cross_entropy_is_minus_the_log_of_a_probability():
+    logits = jax.random.normal(KEY, (50, NUM_CLASSES)) * 10
+    y = jnp.arange(50, dtype=jnp.int32) % NUM_CLASSES
+    exact = np.asarray(logits, np.float64)
+    expected = np.log(np.exp(exact).sum(1)) - exact[np.arange(50), y]
+    np.testing.assert_allclose(cross_entropy(logits, y), expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,181 @@
+"""Every algorithm against its NumPy version, written from the paper: three rounds in float64, on the same batches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recorded_orders import RecordedOrders
+from reference import fedavg, fedrep, lg_fedavg
+from reference.local import Sgd, batches
+from reference.small import KEY, Run, assert_close, clients_of, federation, model
+
+import fedjax_srp as srp
+
+COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
+BATCH = 4
+PLAIN, HEAVY = Sgd(0.3), Sgd(0.2, momentum=0.6, decay=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def by_layer(split_model, *parts):
+    """Parameters of the package as {layer: {part: array}} in the order of the layers."""
+    together = {name: layer for part in parts for name, layer in part.items()}
+    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layers if name in together}
+
+
+def of_client(states, i):
+    return jax.tree.map(lambda leaf: leaf[i], states)
+
+
+class Setting:
+    """A run of the package with its state after every round, and what a reference needs to run beside it."""
+
+    def __init__(self, algorithm, split_model, policy, clients, num_rounds, **run_options):
+        data = federation(clients)
+        assert data.x_train.dtype == jnp.float64
+        run = Run(algorithm, data, policy, evaluations="all", **run_options)
+        self.clients, self.start, self.times = clients, run.host_state().server, run.client_time
+        self.rounds, self.states, self.accuracies = [], [], []
+        for _ in range(num_rounds):
+            info, scores = run.rounds()
+            self.rounds.append(jax.tree.map(lambda a: a[0], info))
+            self.states.append(run.host_state())
+            kept = range(len(clients))
+            self.accuracies.append({e: total[kept] / count[kept] for e, (total, count) in scores.items()})
+        self.orders = RecordedOrders(KEY, [len(c.y) for c in clients], BATCH)
+        start = self.start.params if hasattr(self.start, "params") else self.start
+        self.params = by_layer(split_model, start.representation, start.head)
+
+    def fastest(self, *sizes):
+        """The cohorts of `doubling`: by expected time, which a fixed clock realises."""
+        return [np.argsort(self.times, kind="stable")[:n] for n in sizes]
+
+    def tuning(self, num_rounds, i, purpose, epochs):
+        return batches(self.orders.tuning(num_rounds, i, purpose, epochs), BATCH)
+
+
+def optimizer(sgd):
+    return srp.algorithms.sgd(sgd.step, sgd.momentum, sgd.decay)
+
+
+def check_accuracies(setting, t, expected):
+    assert expected.keys() == setting.accuracies[t].keys()
+    for name, per_client in expected.items():
+        np.testing.assert_array_equal(setting.accuracies[t][name], per_client, err_msg=f"{name}, round {t + 1}")
+
+
+float64_model = functools.partial(model, dtype=jnp.float64)
+SMALL = functools.partial(clients_of, COUNTS, TEST_COUNTS, dtype=np.float64)
+doubling = functools.partial(srp.participation.doubling, 2, 1)  # 2, 4, 7 participants
+
+
+@pytest.mark.parametrize(
+    ("sgd", "weighting", "run_options"),
+    [(HEAVY, "num_examples", {"chunk_size": 3}), (PLAIN, "uniform", {"devices": 2, "chunk_size": 2})],
+    ids=["heavy", "plain"],
+)
+def test_fedavg(sgd, weighting, run_options):
+    split_model = float64_model()
+    algorithm = srp.algorithms.fedavg(
+        split_model, optimizer(sgd), BATCH, local_epochs=2, fine_tune_epochs=3, client_weighting=weighting
+    )
+    setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
+
+    def steps(t, i):
+        return batches(setting.orders.epochs(t, i, "local", 2), BATCH)
+
+    cohorts = setting.fastest(2, 4, 7)
+    rounds = fedavg.run(setting.params, setting.clients, cohorts, steps, sgd=sgd, client_weighting=weighting)
+    for t, params in enumerate(rounds):
+        server = setting.states[t].server
+        assert_close(by_layer(split_model, *server.params), params, 1e-6)
+        accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []}
+        for i, client in enumerate(setting.clients):
+            accuracies["global"].append(fedavg.global_accuracy(params, client))
+            for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
+                rows = setting.tuning(t + 1, i, purpose, 3)
+                accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
+        check_accuracies(setting, t, accuracies)
+
+
+@pytest.mark.parametrize(
+    ("sgd", "weighting", "counts", "alternations", "run_options"),
+    [
+        (HEAVY, "num_examples", COUNTS, 2, {"chunk_size": 3}),
+        (PLAIN, "uniform", (1, 200, 3, 1, 1, 2, 3), 1, {"devices": 4, "chunk_size": 1}),
+    ],
+    ids=["heavy", "plain_on_very_unequal_clients"],
+)
+def test_fedrep(sgd, weighting, counts, alternations, run_options):
+    split_model, clients = float64_model(), clients_of(counts, TEST_COUNTS, dtype=np.float64)
+    algorithm = srp.algorithms.fedrep(
+        split_model, optimizer(sgd), BATCH, 3, 2, alternations, fine_tune_epochs=4, client_weighting=weighting
+    )
+    setting = Setting(algorithm, split_model, doubling(), clients, 3, **run_options)
+
+    def head_steps(t, i, a):
+        return batches(setting.orders.epochs(t, i, "head", 3, first=3 * a), BATCH)
+
+    def steps(t, i, a):
+        return batches(setting.orders.epochs(t, i, "local", 2, first=2 * a), BATCH)
+
+    options = {"sgd": sgd, "alternations": alternations, "client_weighting": weighting}
+    cohorts = setting.fastest(2, 4, 7)
+    rounds = fedrep.run(setting.params, ["out"], setting.clients, cohorts, head_steps, steps, **options)
+    for t, state in enumerate(rounds):
+        server, states = setting.states[t].server, setting.states[t].clients
+        assert_close(by_layer(split_model, server.representation), state.representation, 1e-6)
+        assert_close(by_layer(split_model, server.head), state.mean_head, 1e-6)
+        accuracies = {"fine_tune": [], "own_head": []}
+        for i, client in enumerate(setting.clients):
+            assert_close(by_layer(split_model, of_client(states.head, i)), state.heads[i], 1e-6)
+            rows = setting.tuning(t + 1, i, "head", 4)
+            accuracies["fine_tune"].append(fedrep.fine_tuned_accuracy(state, client, rows, sgd))
+            accuracies["own_head"].append(fedrep.own_head_accuracy(state, i, client))
+        check_accuracies(setting, t, accuracies)
+
+
+@pytest.mark.parametrize(
+    ("sgd", "weighting", "local_steps", "run_options"),
+    [(HEAVY, "uniform", None, {"devices": 2, "chunk_size": 3}), (PLAIN, "num_examples", 5, {"chunk_size": 3})],
+    ids=["epochs", "steps"],
+)
+def test_lg_fedavg(sgd, weighting, local_steps, run_options):
+    split_model = float64_model(cut="fc2")
+    algorithm = srp.algorithms.lg_fedavg(
+        split_model,
+        optimizer(sgd),
+        BATCH,
+        local_epochs=None if local_steps else 2,
+        local_steps=local_steps,
+        fine_tune_epochs=3,
+        client_weighting=weighting,
+    )
+    setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
+
+    def steps(t, i):
+        if local_steps:
+            return setting.orders.steps(t, i, local_steps)
+        return batches(setting.orders.epochs(t, i, "local", 2), BATCH)
+
+    options = {"sgd": sgd, "client_weighting": weighting}
+    cohorts = setting.fastest(2, 4, 7)
+    rounds = lg_fedavg.run(setting.params, ["fc2", "out"], setting.clients, cohorts, steps, **options)
+    for t, state in enumerate(rounds):
+        server, states = setting.states[t].server, setting.states[t].clients
+        assert_close(by_layer(split_model, server.head), state.shared, 1e-6)
+        assert_close(by_layer(split_model, server.representation), state.mean_local, 1e-6)
+        accuracies = {"fine_tune": [], "own_representation": []}
+        for i, client in enumerate(setting.clients):
+            assert_close(by_layer(split_model, of_client(states.representation, i)), state.local[i], 1e-6)
+            rows = setting.tuning(t + 1, i, "local", 3)
+            accuracies["fine_tune"].append(lg_fedavg.fine_tuned_accuracy(state, client, rows, sgd))
+            accuracies["own_representation"].append(lg_fedavg.own_accuracy(state, i, client))
+        check_accuracies(setting, t, accuracies)

@@ -1,0 +1,38 @@
+"""The run of `test_checkpoint`, importable by the process that is killed in the middle of it."""
+
+import os
+
+import jax
+from reference.small import clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp.engine.checkpoint import Checkpoints
+
+CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+POLICY = srp.participation.doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
+ALGORITHM = srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.2), 4, head_epochs=2)
+CLIENTS = clients_of((1, 9, 4, 7, 2, 5, 3), (6,) * 7)
+DATA = federation(CLIENTS)
+
+
+def run(directory=None, num_rounds=6, algorithm=ALGORITHM, data=DATA, policy=POLICY, seed=11, **options):
+    given = {"clock": CLOCK, "eval_every": 2, "devices": 2, "chunk_size": 2, "progress": False}
+    key = {"key": jax.random.key(seed)}
+    return srp.simulate(
+        algorithm, data, participation=policy, num_rounds=num_rounds, checkpoint_dir=directory, **key | given | options
+    )
+
+
+def run_and_die_after(directory, saves):
+    """Ends the process at once, as kill -9 does, when a segment more is computed than `saves` and not yet saved."""
+    save, count = Checkpoints.save, 0
+
+    def counting(self, *args):
+        nonlocal count
+        count += 1
+        if count > saves:
+            os._exit(9)
+        save(self, *args)
+
+    Checkpoints.save = counting
+    run(directory)

@@ -1,0 +1,132 @@
+"""`batch_max` and `sequential`: what vmap does to them, alone, nested, and around tracers they close over."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.core import Tracer
+
+from fedjax_srp.loops import batch_max, sequential
+
+BOUNDS = jnp.array([[1, 4, 2], [0, 3, 5]], jnp.int32)
+
+
+def test_batch_max_is_the_identity_outside_vmap():
+    assert int(batch_max(jnp.int32(3))) == 3
+    assert int(jax.jit(batch_max)(jnp.int32(3))) == 3
+
+
+def test_batch_max_is_the_largest_of_all_vmapped_axes():
+    np.testing.assert_array_equal(jax.vmap(batch_max)(BOUNDS[0]), [4, 4, 4])
+    nested = jax.vmap(jax.vmap(batch_max))
+    for function in (nested, jax.jit(nested), jax.vmap(jax.jit(jax.vmap(batch_max)))):
+        np.testing.assert_array_equal(function(BOUNDS), np.full((2, 3), 5))
+
+
+def test_batch_max_leaves_an_axis_that_does_not_touch_it_alone():
+    both = jax.vmap(lambda bound, x: batch_max(bound).astype(x.dtype) + x, in_axes=(None, 0))
+    np.testing.assert_array_equal(both(jnp.int32(2), jnp.arange(3.0)), [2.0, 3.0, 4.0])
+
+
+def masked_sum(bound, x):
+    """x * (0 + 1 + ... + bound - 1), in a loop whose body masks whoever is done."""
+    body = lambda i, total: total + jnp.where(i < bound, i.astype(x.dtype) * x, jnp.zeros((), x.dtype))  # noqa: E731
+    return jax.lax.fori_loop(jnp.int32(0), batch_max(bound), body, jnp.zeros_like(x))
+
+
+def by_hand(bounds, x):
+    return np.array([[xi * sum(range(b)) for b, xi in zip(*row, strict=True)] for row in zip(bounds, x, strict=True)])
+
+
+def test_loops_with_unequal_bounds_under_nested_vmap():
+    x = jnp.arange(6.0).reshape(2, 3) + 1
+    result = jax.jit(jax.vmap(jax.vmap(masked_sum)))(BOUNDS, x)
+    np.testing.assert_array_equal(result, by_hand(BOUNDS.tolist(), x.tolist()))
+
+
+def test_a_loop_bound_by_batch_max_keeps_a_predicate_of_one_number():
+    """With the plain bound vmap makes the predicate a vector, and the loop selects on its whole carry in every trip."""
+
+    def predicate_shape(function):
+        jaxpr = jax.make_jaxpr(jax.vmap(function))(BOUNDS[0], jnp.ones(3))
+        (loop,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "while")
+        return loop.params["cond_jaxpr"].out_avals[0].shape
+
+    plain = lambda bound, x: jax.lax.fori_loop(jnp.int32(0), bound, lambda i, total: total + x, x)  # noqa: E731
+    assert predicate_shape(plain) == (3,)
+    assert predicate_shape(masked_sum) == ()
+
+
+# sequential
+
+
+def power_by_gradients(x, n, rate):
+    """n steps of gradient descent on x^2 / 2: x (1 - rate)^n; the loop has its own bound."""
+    step = lambda _, v: v - rate * jax.grad(lambda u: 0.5 * u**2)(v)  # noqa: E731
+    return jax.lax.fori_loop(jnp.int32(0), batch_max(n), step, x)
+
+
+X, RATES = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.25])
+
+
+def expected(rates):
+    return np.asarray(X) * (1 - np.asarray(rates)[:, None]) ** np.asarray(BOUNDS)
+
+
+def test_sequential_without_vmap_is_the_function():
+    assert float(sequential(power_by_gradients)(X[2], jnp.int32(2), RATES[0])) == 1.0
+
+
+def test_sequential_gives_every_element_its_own_bound():
+    """`batch_max` sees one element at a time: a bound of 0 does nothing, and nothing has to be masked."""
+    run = jax.vmap(sequential(power_by_gradients), in_axes=(0, 0, None))
+    np.testing.assert_allclose(run(X, BOUNDS[0], RATES[0]), expected(RATES)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_sequential_under_nested_vmap(jit):
+    inner = jax.vmap(sequential(power_by_gradients), in_axes=(0, 0, None))
+    outer = jax.vmap(inner, in_axes=(None, 0, 0))
+    outer = jax.jit(outer) if jit else outer
+    np.testing.assert_allclose(outer(X, BOUNDS, RATES), expected(RATES), rtol=1e-6)
+
+
+def test_sequential_closes_over_tracers_of_an_outer_vmap():
+    """A vmapped learning rate reaches the client through the closure of the algorithm (under jit, as in the engine)."""
+
+    def client_of(rate):
+        def client(x, n):
+            assert isinstance(rate, Tracer)
+            return power_by_gradients(x, n, rate)
+
+        return sequential(client)
+
+    def seeds(rate, bounds):
+        return jax.vmap(client_of(rate))(X, bounds)
+
+    np.testing.assert_allclose(jax.jit(jax.vmap(seeds))(RATES, BOUNDS), expected(RATES), rtol=1e-6)
+
+
+def test_sequential_closes_over_a_tracer_that_is_vmapped_with_its_arguments():
+    def one(x, n, rate):
+        return sequential(lambda x, n: power_by_gradients(x, n, rate))(x, n)
+
+    rates = jnp.array([0.5, 0.25, 0.125])
+    result = jax.jit(jax.vmap(one))(X, BOUNDS[0], rates)
+    np.testing.assert_allclose(result, np.asarray(X) * (1 - np.asarray(rates)) ** np.asarray(BOUNDS[0]), rtol=1e-6)
+
+
+def test_sequential_on_devices_and_in_loops():
+    """Under shard_map, inside a loop, with a traced rate: as the engine uses it."""
+    mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    spec = jax.sharding.PartitionSpec("clients")
+
+    def rounds(x, n, rate):
+        run = jax.vmap(sequential(lambda x, n: power_by_gradients(x, n, rate)))
+        return jax.lax.fori_loop(0, 2, lambda _, x: run(x, n), x)
+
+    spread = jax.shard_map(rounds, mesh=mesh, in_specs=(spec, spec, None), out_specs=spec, check_vma=False)
+    seeds = jax.jit(jax.vmap(spread, in_axes=(None, 0, 0)))
+    x, n = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([[1, 0, 3, 2], [2, 2, 0, 1]], jnp.int32)
+    result = np.asarray(x) * (1 - np.asarray(RATES)[:, None]) ** (2 * np.asarray(n))
+    np.testing.assert_allclose(seeds(x, n, RATES), result, rtol=1e-6)

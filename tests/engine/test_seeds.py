@@ -1,0 +1,105 @@
+"""Many seeds in one program, and large models one client after the other: the same runs as one by one and batched."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import Run, assert_close, clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms import _local
+
+DATA = federation(clients_of((1, 9, 4, 7, 2, 5, 30), (6,) * 7))
+CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+KEYS = jax.random.split(jax.random.key(5), 3)
+
+
+def cohorts_of_a_size_by_key():
+    """As many clients as the key says, the fastest first, in every round anew, with unequal work."""
+
+    def select(key, state, times):
+        order = jnp.argsort(times.realised).astype(jnp.int32)
+        size = jax.random.randint(key, (), 1, 8)
+        return srp.Cohort(order, size, 1 + order % 2, size // 4)
+
+    return srp.ParticipationPolicy("by_key", lambda key, n: (), select, lambda state, info: state)
+
+
+POLICY = cohorts_of_a_size_by_key()
+
+
+STRATEGIES = ("batched", "one_after_the_other")
+# What is compiled belongs to an algorithm, and a strategy is chosen when it is: one algorithm for each.
+ALGORITHMS = {
+    strategy: srp.algorithms.lg_fedavg(
+        model(hidden=(4,)), srp.algorithms.sgd(0.2, 0.5, 0.01), 4, local_epochs=3, client_weighting="num_examples"
+    )
+    for strategy in STRATEGIES
+}
+RUN = {"participation": POLICY, "clock": CLOCK, "num_rounds": 4, "eval_every": 2, "progress": False}
+EVALUATION = "own_representation"
+LAYOUTS = {"batched": {"devices": 1}, "one_after_the_other": {"devices": 2, "chunk_size": 2}}
+
+
+@contextlib.contextmanager
+def in_force(strategy):
+    before = _local.SEQUENTIAL_BYTES
+    _local.SEQUENTIAL_BYTES = 0 if strategy == "one_after_the_other" else before
+    try:
+        yield
+    finally:
+        _local.SEQUENTIAL_BYTES = before
+
+
+@functools.cache
+def histories(strategy, how):
+    """Of all keys."""
+    options = RUN | LAYOUTS[strategy] | {"evaluations": EVALUATION}
+    with in_force(strategy):
+        if how == "together":
+            return srp.simulate_seeds(ALGORITHMS[strategy], DATA, keys=KEYS, **options)
+        return [srp.simulate(ALGORITHMS[strategy], DATA, key=key, **options) for key in KEYS]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "how"),
+    [("batched", "together"), ("one_after_the_other", "one_by_one"), ("one_after_the_other", "together")],
+)
+def test_seeds_and_strategies_are_the_runs_one_by_one(strategy, how):
+    sizes = set()
+    for history, expected in zip(histories(strategy, how), histories("batched", "one_by_one"), strict=True):
+        for field in ("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "eval_round"):
+            np.testing.assert_array_equal(getattr(history, field), getattr(expected, field), err_msg=field)
+        np.testing.assert_array_equal(history.client_time, expected.client_time)
+        np.testing.assert_array_equal(history.test_count, [6] * 7)
+        wrong = np.abs(history.accuracy - expected.accuracy) * 6
+        assert wrong.sum() <= 1  # of 84 answers, one may sit on the fence
+        assert (history.bytes_up, history.bytes_down) == (expected.bytes_up, expected.bytes_down)
+        assert history.config["key"] == expected.config["key"]
+        sizes.add(tuple(expected.cohort_size.tolist()))
+    assert len(sizes) == 3  # the seeds do have cohorts of different sizes
+
+
+def test_strategies_end_with_the_same_parameters():
+    states = {}
+    for strategy in STRATEGIES:
+        with in_force(strategy):  # programs of `histories`, where they are compiled already
+            run = Run(ALGORITHMS[strategy], DATA, POLICY, CLOCK, evaluations=(EVALUATION,), **LAYOUTS[strategy])
+            run.rounds(2)
+            run.rounds(2)
+        states[strategy] = run.host_state()
+    assert_close(states["one_after_the_other"].server, states["batched"].server, 1e-5)
+    assert_close(states["one_after_the_other"].clients, states["batched"].clients, 1e-5)
+
+
+def test_no_seed_or_one_key_is_refused():
+    options = {"num_rounds": 1, "progress": False}
+    with pytest.raises(ValueError, match=r"keys has shape \(\), expected \(num_seeds,\)"):
+        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)
+    with pytest.raises(ValueError, match=r"keys has shape \(0,\)"):
+        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
+    with pytest.raises(ValueError, match=r"key has shape \(3,\).*simulate_seeds"):
+        srp.simulate(ALGORITHMS["batched"], DATA, key=KEYS, **options)

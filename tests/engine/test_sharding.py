@@ -1,0 +1,108 @@
+"""States over devices: fetched and written back bit for bit, whatever their type, and evenly spread work."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import assert_same_bits
+
+from fedjax_srp.engine.sharding import (
+    AXIS,
+    device_index,
+    layout,
+    my_chunk,
+    put,
+    spread,
+    take,
+    total,
+    window_positions,
+)
+
+NUM_CLIENTS = 7
+
+
+def states():
+    """Leaves of many types, with bits that arithmetic would lose."""
+    bits = np.array([0x80000000, 0x7FC12345, 0xFF800000, 0x00000001, 0x3F800000, 0x7F800001, 0xFFFFFFFF], np.uint32)
+    floats = np.stack([bits, bits[::-1]], axis=1).view(np.float32)
+    return {
+        "float32": jnp.asarray(floats),
+        "bfloat16": jnp.array([-0.0, 1e-30, 3.0, -jnp.inf, 0.5, -1e30, 7.0], jnp.bfloat16),  # XLA:CPU quiets its nans
+        "int8": jnp.arange(-3, 4, dtype=jnp.int8),
+        "bool": jnp.arange(7) % 3 == 0,
+        "key": jax.random.split(jax.random.key(0), 7),
+        "matrix": jnp.arange(7 * 6, dtype=jnp.int32).reshape(7, 2, 3),
+    }
+
+
+def plain(tree):
+    """Keys and odd floats as the integers they are made of."""
+
+    def leaf_bits(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return np.asarray(jax.random.key_data(leaf))
+        return np.asarray(leaf).view(np.uint16) if leaf.dtype == jnp.bfloat16 else np.asarray(leaf)
+
+    return jax.tree.map(leaf_bits, tree)
+
+
+def padded(plan, tree):
+    missing = plan.owned * plan.num_devices - NUM_CLIENTS
+    return jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:missing]]), tree)
+
+
+@pytest.mark.parametrize(("devices", "chunk_size"), [(1, 4), (2, 2), (4, 1), (4, 2)])
+def test_take_and_put_move_bits_of_the_clients_asked_for(devices, chunk_size):
+    plan = layout(devices, chunk_size, NUM_CLIENTS)
+    ids = np.resize(np.array([5, 0, 6, 3, 1, 2, 4]), plan.window).astype(np.int32)
+    active = np.arange(plan.window) < min(3, plan.window)
+    positions = np.asarray(window_positions(plan))
+    old, new = states(), jax.tree.map(lambda leaf: leaf[::-1], states())
+
+    @functools.partial(spread, plan=plan, in_by_client=(True, False, False, False), out_by_client=(True, True))
+    def exchange(shard, window_ids, window_active, replacement):
+        rows = take(plan, shard, window_ids)
+        mine = my_chunk(plan, window_ids)
+        return rows, put(plan, shard, window_ids, window_active, jax.tree.map(lambda leaf: leaf[mine], replacement))
+
+    shard = jax.device_put(padded(plan, old), plan.sharding(by_client=True))
+    others = jax.device_put((ids[positions], active[positions], new), plan.sharding())
+    rows, written = jax.jit(exchange)(shard, *others)
+    assert_same_bits(plain(rows), plain(jax.tree.map(lambda leaf: leaf[ids[positions]], old)))
+    taking_part = np.isin(np.arange(NUM_CLIENTS), ids[active])
+    expected = jax.tree.map(
+        lambda o, n: np.where(taking_part.reshape(-1, *(1,) * (o.ndim - 1)), n, o), plain(old), plain(new)
+    )
+    assert_same_bits(jax.tree.map(lambda leaf: leaf[:NUM_CLIENTS], plain(written)), expected)
+
+
+@pytest.mark.parametrize(("devices", "chunk_size"), [(1, 3), (2, 2), (4, 2)])
+def test_position_p_is_served_by_device_p_modulo_the_number_of_devices(devices, chunk_size):
+    plan = layout(devices, chunk_size, 20)
+
+    @functools.partial(spread, plan=plan, in_by_client=(False,), out_by_client=(True, True))
+    def serve(window):
+        mine = my_chunk(plan, window)
+        return mine, jnp.broadcast_to(device_index(plan), mine.shape)
+
+    served, by = jax.jit(serve)(jax.device_put(window_positions(plan), plan.sharding()))
+    assert sorted(np.asarray(served)) == list(range(plan.window))
+    np.testing.assert_array_equal(by, np.asarray(served) % devices)
+
+
+def test_total_is_the_sum_over_devices():
+    plan = layout(4, 1, NUM_CLIENTS)
+    sums = spread(lambda x: total(plan, {"x": x * device_index(plan).astype(x.dtype)}), plan, (False,), {"x": False})
+    assert float(jax.jit(sums)(jax.device_put(jnp.float32(2.0), plan.sharding()))["x"]) == 2.0 * (0 + 1 + 2 + 3)
+
+
+def test_layouts():
+    plan = layout(4, 3, NUM_CLIENTS)
+    assert (plan.num_devices, plan.owned, plan.chunk_size, plan.window) == (4, 2, 2, 8)  # no chunk beyond the clients
+    assert plan.mesh.axis_names == (AXIS,)
+    assert layout(jax.devices()[2:3], None, NUM_CLIENTS).devices == (jax.devices()[2],)
+    assert layout(None, None, NUM_CLIENTS).num_devices == 4
+    small, large = (layout(1, None, 10_000, held) for held in (100, 10_000_000))
+    assert small.chunk_size > large.chunk_size >= 1

@@ -1,0 +1,256 @@
+"""`simulate` on the host: what ends up in a history, when a run stops, and what it says to wrong arguments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, scripted
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine.program import program
+from fedjax_srp.engine.sharding import layout
+
+VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
+DATA = numbers(*VALUES)
+TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0])
+CLOCK = srp.clocks.fixed(srp.clocks.constant(TIMES))
+DOUBLING = srp.participation.doubling(2, 2)  # 2, 2, 4, 4, 7, ... participants: times 2, 2, 5, 5, 13, ...
+
+
+def half_way(key, w, state, value, context):
+    return ClientOutput(w + 0.5 * (value - w), state + 1)
+
+
+ALGORITHM = algorithm_of(
+    half_way,
+    init_client=lambda key, server, value: jnp.zeros(()),
+    evaluations={
+        "rounds": lambda key, server, state, value: lambda test: state,
+        "model": lambda key, server, state, value: lambda test: server,
+        "value": lambda key, server, state, value: lambda test: test,
+    },
+    metrics=lambda server, data: {"w": server},
+)
+FULL = srp.participation.full()
+
+
+def simulate(algorithm=ALGORITHM, data=DATA, num_rounds=5, **options):
+    given = {"participation": DOUBLING, "clock": CLOCK, "key": KEY, "progress": False, "eval_every": 2, "devices": 1}
+    return srp.simulate(algorithm, data, num_rounds=num_rounds, **given | options)
+
+
+def test_a_history_says_what_happened():
+    history = simulate(evaluations="all")
+    order = np.argsort(TIMES)
+    w, ws, counts, evaluated = 0.0, [], np.zeros(7), []
+    for t, size in enumerate([2, 2, 4, 4, 7]):
+        w += 0.5 * (VALUES[order[:size]].mean() - w)
+        counts[order[:size]] += 1
+        ws.append(w)
+        if t in (1, 3, 4):  # every two rounds and after the last
+            evaluated.append((counts.copy(), np.full(7, w), VALUES))
+    np.testing.assert_array_equal(history.round, [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(history.cohort_size, [2, 2, 4, 4, 7])
+    np.testing.assert_array_equal(history.stage, [0, 0, 1, 1, 2])
+    np.testing.assert_array_equal(history.compute_time, [2, 2, 5, 5, 13])
+    np.testing.assert_allclose(history.metrics["w"], ws, rtol=1e-6)
+    np.testing.assert_array_equal(history.eval_round, [2, 4, 5])
+    assert list(history.accuracies) == ["rounds", "model", "value"]
+    for name, expected in zip(history.accuracies, zip(*evaluated, strict=True), strict=True):
+        np.testing.assert_allclose(history.accuracies[name], expected, rtol=1e-6)
+    np.testing.assert_array_equal(history.test_count, np.ones(7))
+    np.testing.assert_array_equal(history.client_time, TIMES)
+    assert history.diverged is None
+    assert history.name == "few_lines + doubling"
+    assert (history.bytes_up, history.bytes_down) == (4, 4)
+
+
+@pytest.mark.parametrize("communication", [0.0, 1.0, 10.0])
+def test_time_is_cumulative_and_communication_is_paid_every_round(communication):
+    history = simulate()
+    expected = [2 + communication, 4 + 2 * communication, 9 + 3 * communication, 14 + 4 * communication]
+    np.testing.assert_allclose(history.elapsed(communication), [*expected, 27 + 5 * communication], rtol=1e-12)
+    np.testing.assert_allclose(history.eval_elapsed(communication), [expected[1], expected[3], 27 + 5 * communication])
+
+
+def test_work_of_a_clock_multiplies_times():
+    tripled = simulate(clock=srp.clocks.fixed(srp.clocks.constant(TIMES), work=3))
+    np.testing.assert_array_equal(tripled.compute_time, 3 * simulate().compute_time)
+
+
+def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
+    assert simulate(num_rounds=20, time_limit=8.9).num_rounds == 4  # 9 time units after round 3
+    assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
+    assert simulate(num_rounds=20, target=2.5).num_rounds == 6  # mean number of rounds: 8/14 at 2, 12/7, 26/7 at 6
+    assert simulate(num_rounds=4, time_limit=1e9, target=1e9).num_rounds == 4
+
+
+def test_limits_of_seeds_wait_for_the_last():
+    clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
+    keys = jax.random.split(KEY, 3)
+    options = {"participation": FULL, "clock": clock, "eval_every": 1, "num_rounds": 60, "devices": 1}
+    alone = [simulate(key=key, time_limit=20.0, **options).num_rounds for key in keys]
+    together = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, time_limit=20.0, progress=False, **options)
+    assert len(set(alone)) > 1
+    assert [history.num_rounds for history in together] == [max(alone)] * 3
+
+
+def test_evaluations_are_chosen_by_name():
+    assert list(simulate().accuracies) == ["rounds"]
+    assert list(simulate(evaluations="model", num_rounds=2).accuracies) == ["model"]
+    assert list(simulate(evaluations=("value", "rounds"), num_rounds=2).accuracies) == ["value", "rounds"]
+    nothing = simulate(evaluations=(), num_rounds=2)
+    assert nothing.evaluation is None
+    assert len(nothing.eval_round) == 0
+    np.testing.assert_array_equal(nothing.compute_time, simulate().compute_time[:2])
+
+
+def test_names():
+    assert simulate(participation=FULL, num_rounds=2).name == "few_lines"
+    assert simulate(num_rounds=2, name="mine").name == "mine"
+    method = srp.Method("some_method", ALGORITHM, DOUBLING)
+    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=2, eval_every=2, key=KEY, progress=False, devices=1)
+    assert history.name == "some_method"
+    assert history.cohort_size.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given_parts", "default_parts"])
+def test_another_key_compiles_nothing(given):
+    options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 2}
+    if given:
+        options |= {"participation": DOUBLING, "clock": srp.clocks.dynamic(srp.clocks.exponential(1.0))}
+    first = srp.simulate(ALGORITHM, DATA, key=jax.random.key(1), **options)
+    second = srp.simulate(ALGORITHM, DATA, key=jax.random.key(2), **options)
+    assert first.compute_time.tolist() != second.compute_time.tolist()
+    assert second.compile_seconds == 0.0
+
+
+def test_stages_and_segments_share_one_program():
+    simulate(num_rounds=6)
+    compiled = program(ALGORITHM, DOUBLING, CLOCK, ("rounds",), layout(1, None, 7, 16))
+    traces = compiled.num_traces
+    simulate(num_rounds=12, key=jax.random.key(1))  # more stages, more segments, another key
+    assert compiled.num_traces == traces
+    assert traces <= 3  # the start, a segment of 2 and, from other tests, one of 1
+
+
+def test_default_parts_are_everybody_at_exponential_times():
+    history = srp.simulate(ALGORITHM, DATA, num_rounds=2, key=KEY, progress=False, eval_every=2, devices=2)
+    assert history.cohort_size.tolist() == [7, 7]
+    assert len(set(history.client_time.tolist())) == 7
+    assert history.compute_time.tolist() == [history.client_time.max()] * 2
+
+
+def test_progress_is_shown_where_asked_for(capfd):
+    simulate(num_rounds=2, progress=True)
+    shown = capfd.readouterr().err
+    assert "few_lines + doubling" in shown
+    assert "n=2" in shown
+    simulate(num_rounds=2)
+    assert capfd.readouterr().err == ""
+
+
+# Divergence.
+
+CLIENTS = clients_of((4, 8, 5), (3, 4, 5))
+HUGE_STEPS = srp.algorithms.fedavg(model(hidden=(3,)), srp.algorithms.sgd(1e38), 4)
+
+
+@pytest.fixture(scope="module")
+def diverging():
+    return srp.simulate(HUGE_STEPS, federation(CLIENTS), num_rounds=3, eval_every=3, key=KEY, progress=False, devices=1)
+
+
+def test_divergence_is_data(diverging):
+    assert diverging.diverged in (1, 2)
+    assert diverging.finite.tolist() == [t < diverging.diverged for t in (1, 2, 3)]
+    assert diverging.num_rounds == 3  # nothing is cut off
+    assert np.isfinite(diverging.elapsed(1.0)).all()
+    np.testing.assert_array_equal(diverging.accuracy[-1], np.zeros(3))  # an output of nan is a wrong answer
+
+
+def test_divergence_raises_only_where_asked_for():
+    step_later = algorithm_of(
+        lambda key, broadcast, state, value, context: ClientOutput(jnp.where(context.round == 3, jnp.inf, value))
+    )
+    assert simulate(step_later).diverged == 4
+    with pytest.raises(FloatingPointError, match=r"few_lines \+ doubling diverged in round 4.*smaller learning rate"):
+        simulate(step_later, throw=True)
+    assert simulate(throw=True).diverged is None
+    keys = jax.random.split(KEY, 2)
+    with pytest.raises(FloatingPointError, match="diverged in round 4"):
+        srp.simulate_seeds(step_later, DATA, keys=keys, num_rounds=5, progress=False, throw=True, devices=1)
+
+
+# Errors of use.
+
+FEDERATION = federation(CLIENTS)
+FEDAVG = srp.algorithms.fedavg(model(hidden=(3,)), batch_size=4)
+METHOD = srp.Method("some_method", FEDAVG, FULL)
+NEEDS_GRADIENT = scripted([[0, 1, 2]], needs_global_gradient=True)
+
+
+def few_classes():
+    return srp.models.mlp((6,), 3, hidden=(3,))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"participation": srp.participation.uniform(4)}, ["k=4", "num_clients=3", "at most 3"]),
+        ({"participation": srp.participation.fastest(9)}, ["k=9", "num_clients=3"]),
+        ({"participation": srp.participation.doubling(5, 1)}, ["initial=5", "num_clients=3"]),
+        ({"participation": srp.participation.doubling(1, 1, pool=5)}, ["pool=5", "num_clients=3"]),
+        ({"clock": CLOCK}, ["constant: value", "7", "num_clients=3"]),
+        ({"chunk_size": 0}, ["chunk_size=0", "at least 1"]),
+        ({"chunk_size": 1.5}, ["chunk_size=1.5"]),
+        ({"num_rounds": 0}, ["num_rounds=0", "at least 1"]),
+        ({"num_rounds": 2.5}, ["num_rounds=2.5", "integer"]),
+        ({"num_rounds": "ten"}, ["num_rounds='ten'", "integer"]),
+        ({"num_rounds": None}, ["num_rounds=None", "integer"]),
+        ({"eval_every": 0}, ["eval_every=0", "at least 1"]),
+        ({"time_limit": -1.0}, ["time_limit=-1.0", "positive"]),
+        ({"evaluations": "globl"}, ["'globl'", "did you mean global", "fine_tune_all"]),
+        ({"evaluations": ("global", "own_head")}, ["'own_head'", "fedavg", "fine_tune"]),
+        ({"devices": 5}, ["devices=5", "4 are available", "use_all_cores"]),
+        ({"devices": 0}, ["devices=0"]),
+        ({"devices": []}, ["devices"]),
+        ({"key": jax.random.split(KEY, 2)}, ["key", "(2,)", "simulate_seeds"]),
+        ({"key": jax.random.PRNGKey(0)}, ["key", "jax.random.key("]),
+        ({"key": 0}, ["key is 0", "jax.random.key("]),
+        ({"participation": NEEDS_GRADIENT}, ["policy needs the global gradient", "'fedavg'", "participation.doubling"]),
+        ({"algorithm": srp.algorithms.fedavg(few_classes())}, ["labels", "reach 3", "3 classes", "num_classes=4"]),
+        (
+            {"algorithm": srp.algorithms.fedrep(srp.models.mlp((5,), 4))},
+            ["examples", "(6,)", "(5,)", "input_shape=(6,)"],
+        ),
+        ({"algorithm": METHOD, "participation": FULL}, ["'some_method'", "participation", "method.algorithm"]),
+    ],
+    ids=lambda value: "-".join(f"{k}" for k in value) if isinstance(value, dict) else "",
+)
+def test_refusals_name_argument_value_and_remedy(change, words):
+    options = {"algorithm": FEDAVG, "num_rounds": 1, "key": KEY, "progress": False, "devices": 1} | change
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        srp.simulate(options.pop("algorithm"), FEDERATION, **options)
+    message = str(caught.value)
+    for word in words:
+        assert word in message
+    assert "\n" not in message
+
+
+def test_raw_keys_are_not_taken_for_seeds():
+    """A key of the old kind is an array of two numbers and must not become two seeds."""
+    with pytest.raises(ValueError, match=r"jax\.random\.key"):
+        srp.simulate_seeds(FEDAVG, FEDERATION, keys=jax.random.PRNGKey(0), num_rounds=1, progress=False)
+
+
+def test_integers_of_numpy_are_integers():
+    assert simulate(num_rounds=np.int64(2), eval_every=np.int32(2)).num_rounds == 2
+
+
+def test_a_missing_argument_is_named():
+    with pytest.raises(TypeError, match="key"):
+        srp.simulate(FEDAVG, FEDERATION, num_rounds=1)  # pyright: ignore
+    with pytest.raises(TypeError, match="num_round"):
+        srp.simulate_seeds(FEDAVG, FEDERATION, keys=jax.random.split(KEY, 2), num_round=1)  # pyright: ignore

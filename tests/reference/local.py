@@ -1,0 +1,51 @@
+"""What one client does in the papers' experiments, in NumPy: epochs of mini-batch SGD; and the server's mean."""
+
+from typing import NamedTuple
+
+import numpy as np
+from reference import mlp
+
+
+class Sgd(NamedTuple):
+    """w <- w - step * buffer, buffer <- momentum * buffer + gradient + decay * w; no decay on biases."""
+
+    step: float
+    momentum: float = 0.0
+    decay: float = 0.0
+
+
+def batches(orders, batch_size):
+    """An epoch is a random order of the client's examples, cut into batches; the last may be smaller."""
+    for order in orders:
+        for begin in range(0, len(order), batch_size):
+            yield order[begin : begin + batch_size]
+
+
+def train(params, trained, x, y, rows_of_steps, sgd):
+    """One step per entry of `rows_of_steps` on the layers named `trained`; the others are frozen."""
+    params = {name: {part: w.copy() for part, w in layer.items()} for name, layer in params.items()}
+    buffers = {name: {part: np.zeros_like(w) for part, w in params[name].items()} for name in trained}
+    for rows in rows_of_steps:
+        gradient = mlp.gradient(params, x[rows], y[rows])
+        for name in trained:
+            for part, w in params[name].items():
+                direction = gradient[name][part] + (sgd.decay * w if part == "kernel" else 0.0)
+                buffers[name][part] = sgd.momentum * buffers[name][part] + direction
+                params[name][part] = w - sgd.step * buffers[name][part]
+    return params
+
+
+def mean(list_of_params, weights):
+    """Weighted mean of models or parts of models, layer by layer."""
+    return {
+        name: {
+            part: sum(w * params[name][part] for w, params in zip(weights, list_of_params, strict=True)) / sum(weights)
+            for part in layer
+        }
+        for name, layer in list_of_params[0].items()
+    }
+
+
+def weight(client_weighting, client):
+    """1 for "uniform", the client's number of training examples for "num_examples"."""
+    return {"uniform": 1.0, "num_examples": float(len(client.y))}[client_weighting]

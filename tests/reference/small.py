@@ -1,0 +1,212 @@
+"""What the tests of algorithms and engine share: tiny federations, a scripted policy, and a run one can look into."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.base import Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
+from fedjax_srp.engine.program import program
+from fedjax_srp.engine.sharding import layout
+
+KEY = jax.random.key(7)
+NUM_FEATURES, NUM_CLASSES = 6, 4
+
+
+class Client(NamedTuple):
+    """One client's examples in NumPy, without padding."""
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def clients_of(counts, test_counts, seed=0, dtype=np.float32):
+    """Clients of these sizes: inputs around a centre per class, labels of a rule that differs between clients."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(NUM_CLASSES, NUM_FEATURES))
+
+    def examples(client, count):
+        kind = rng.integers(0, NUM_CLASSES, count)
+        x = centres[kind] + 0.7 * rng.normal(size=(count, NUM_FEATURES))
+        return x.astype(dtype), ((kind + client % 2) % NUM_CLASSES).astype(np.int32)
+
+    sizes = zip(counts, test_counts, strict=True)
+    return [Client(*examples(i, count), *examples(i, tests)) for i, (count, tests) in enumerate(sizes)]
+
+
+def federation(clients):
+    """The clients as `FederatedData`."""
+
+    def deal(name):
+        ends = np.cumsum([len(getattr(c, name)) for c in clients])
+        return np.split(np.arange(ends[-1]), ends[:-1])
+
+    arrays = (np.concatenate([getattr(c, name) for c in clients]) for name in Client._fields)
+    indices = {"train_indices": deal("y"), "test_indices": deal("y_test")}
+    return srp.data.from_arrays(*arrays, **indices, num_classes=NUM_CLASSES)
+
+
+def model(cut="out", hidden=(5, 4), dtype=jnp.float32):
+    """An MLP with a handful of weights."""
+    return srp.models.mlp((NUM_FEATURES,), NUM_CLASSES, hidden=hidden, cut=cut, dtype=dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """One number a client: the smallest federation there is. A score is what `predict` makes of the number."""
+
+    values: jax.Array  # (num_clients,) float
+
+    @property
+    def num_clients(self):
+        return self.values.shape[0]
+
+    def train_client(self, client_id):
+        return self.values[client_id]
+
+    def test_client(self, client_id):
+        return self.values[client_id]
+
+    def score(self, predict, test):
+        return predict(test), jnp.ones((), self.values.dtype)
+
+
+def numbers(*values):
+    return Numbers(jnp.asarray(values, dtype=float))
+
+
+def algorithm_of(client, **fields):
+    """An algorithm of a few lines: its server keeps the mean message, its model is one number."""
+    given = {
+        "name": "few_lines",
+        "init": lambda key, data: jnp.zeros(()),
+        "init_client": lambda key, server, value: (),
+        "broadcast": lambda server, context: server,
+        "round": Phase(client, lambda key, server, mean, context: mean),
+        "evaluations": {"value": lambda key, server, state, value: lambda test: test},
+    }
+    return FederatedAlgorithm(**given | fields)
+
+
+class Script(NamedTuple):
+    """Who takes part, round by round: what `scripted` was told, free to be edited between rounds."""
+
+    ids: jax.Array  # (rounds, pool) int32
+    size: jax.Array  # (rounds,) int32
+    work: jax.Array  # (rounds, pool) int32
+    stage: jax.Array  # (rounds,) int32
+    round: jax.Array  # () int32
+
+
+def script(ids, size=None, work=None, stage=None, round=0):
+    """The state of `scripted`; sizes default to the pool, work to 1 and stages to 0."""
+    ids = np.asarray(ids, np.int32)
+    size = np.full(len(ids), ids.shape[1]) if size is None else size
+    work = np.ones_like(ids) if work is None else np.broadcast_to(work, ids.shape)
+    stage = np.zeros(len(ids)) if stage is None else stage
+    return Script(*(jnp.asarray(a, jnp.int32) for a in (ids, size, work, stage, round)))
+
+
+def scripted(*args, needs_global_gradient=False, **kwargs):
+    """A policy that ignores times and does as told. Its state holds the script: one program serves many scripts."""
+
+    def select(key, state, times):
+        row = jnp.minimum(state.round, state.size.shape[0] - 1)
+        return Cohort(state.ids[row], state.size[row], state.work[row], state.stage[row])
+
+    def update(state, info):
+        return state._replace(round=state.round + 1)
+
+    return ParticipationPolicy(
+        "scripted", lambda key, num_clients: script(*args, **kwargs), select, update, needs_global_gradient
+    )
+
+
+CLOCK = srp.clocks.fixed(srp.clocks.exponential(1.0))
+
+
+def to_host(tree):
+    """A NumPy copy of every array; keys stay keys, in buffers of their own."""
+    is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree)
+
+
+class Run:
+    """Compiled rounds whose states can be seen and replaced: what `simulate` does, without the host's side."""
+
+    def __init__(
+        self, algorithm, data, policy, clock=CLOCK, devices=1, chunk_size=None, evaluations=(), key=KEY, state=None
+    ):
+        self.plan = layout(devices, chunk_size, data.num_clients)
+        names = tuple(algorithm.evaluations) if evaluations == "all" else evaluations
+        self.program = program(algorithm, policy, clock, names, self.plan)
+        self.root = jax.device_put(key, self.plan.sharding())
+        self.feed(data)
+        if state is None:
+            start = self.program.start(self.root, self.data)
+            self.state, self.client_time = start.state, np.asarray(start.client_time)
+        else:
+            self.place(state)
+
+    def feed(self, data):
+        """Goes on with other data of the same shapes."""
+        self.data = jax.device_put(data, self.plan.sharding())
+        return self
+
+    def place(self, state):
+        """Goes on from a state on the host, whichever devices it comes from."""
+        missing = self.plan.owned * self.plan.num_devices - self.plan.num_clients
+
+        def by_client(leaf):
+            leaf = np.asarray(leaf)[: self.plan.num_clients]
+            return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+
+        clients = jax.tree.map(by_client, state.clients)
+        replicated = jax.device_put(to_host(state._replace(clients=())), self.plan.sharding())
+        self.state = replicated._replace(clients=jax.device_put(clients, self.plan.sharding(by_client=True)))
+        return self
+
+    def host_state(self):
+        """A copy of the state on the host; client states without the padding of the last device."""
+        state = to_host(self.state)
+        return state._replace(clients=jax.tree.map(lambda leaf: leaf[: self.plan.num_clients], state.clients))
+
+    def rounds(self, length=1):
+        """Runs rounds and the evaluation after them; returns (RoundInfo, scores) on the host."""
+        self.state, segment = self.program.segment(length, self.state, self.root, self.data)
+        return jax.device_get(segment)
+
+
+def steps(run, number):
+    """`number` times one round; returns the host's states after each."""
+    states = []
+    for _ in range(number):
+        run.rounds()
+        states.append(run.host_state())
+    return states
+
+
+def assert_close(actual: Any, desired: Any, rtol: float):
+    """Every leaf, relative to its largest entry; dtypes and structures are equal."""
+    assert jax.tree.structure(actual) == jax.tree.structure(desired)
+    for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
+        a, d = np.asarray(a), np.asarray(d)
+        assert a.dtype == d.dtype, jax.tree_util.keystr(path)
+        scale = np.abs(d).max(initial=0.0) if np.issubdtype(d.dtype, np.floating) else 0
+        np.testing.assert_allclose(a, d, rtol=0, atol=rtol * scale, err_msg=jax.tree_util.keystr(path))
+
+
+def assert_same_bits(actual: Any, desired: Any):
+    """Every leaf, bit for bit: -0.0 is not 0.0, and a nan is equal to itself only with its payload."""
+    assert jax.tree.structure(actual) == jax.tree.structure(desired)
+    for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
+        a, d = np.asarray(a), np.asarray(d)
+        assert a.dtype == d.dtype, jax.tree_util.keystr(path)
+        assert a.shape == d.shape, jax.tree_util.keystr(path)
+        assert a.tobytes() == d.tobytes(), f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"

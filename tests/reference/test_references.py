@@ -1,0 +1,65 @@
+"""The references check themselves: a gradient by finite differences, steps by hand."""
+
+import numpy as np
+import pytest
+from reference import mlp
+from reference.local import Sgd, batches, mean, train
+
+
+def a_model(rng, widths=(3, 4, 5, 2)):
+    layers = zip([f"fc{i}" for i in range(1, len(widths))], widths[:-1], widths[1:], strict=True)
+    return {name: {"kernel": rng.normal(size=(m, n)), "bias": rng.normal(size=n)} for name, m, n in layers}
+
+
+def test_gradient_by_central_differences():
+    rng = np.random.default_rng(0)
+    params, x, y = a_model(rng), rng.normal(size=(7, 3)), rng.integers(0, 2, 7)
+    gradient = mlp.gradient(params, x, y)
+    for name, layer in params.items():
+        for part, w in layer.items():
+            for index in np.ndindex(w.shape):
+                old, differences = w[index], []
+                for sign in (1, -1):
+                    w[index] = old + sign * 1e-6
+                    differences.append(sign * mlp.loss(params, x, y))
+                w[index] = old
+                assert gradient[name][part][index] == pytest.approx(sum(differences) / 2e-6, abs=1e-8)
+
+
+def test_two_steps_of_sgd_by_hand():
+    x, y = np.array([[1.0], [2.0]]), np.array([0, 1])
+    params = {"out": {"kernel": np.array([[1.0, -1.0]]), "bias": np.array([0.5, 0.0])}}
+
+    def step_gradient(w, b, row):
+        logits = x[row, 0] * w + b
+        delta = np.exp(logits) / np.exp(logits).sum() - np.eye(2)[y[row]]
+        return x[row, 0] * delta, delta
+
+    w0, b0 = params["out"]["kernel"][0], params["out"]["bias"]
+    gw, gb = step_gradient(w0, b0, 0)
+    vw, vb = gw + 0.1 * w0, gb  # decay on the weight and not on the bias
+    w1, b1 = w0 - 0.5 * vw, b0 - 0.5 * vb
+    gw, gb = step_gradient(w1, b1, 1)
+    vw, vb = 0.9 * vw + gw + 0.1 * w1, 0.9 * vb + gb
+    trained = train(params, ["out"], x, y, batches([[0, 1]], 1), Sgd(0.5, momentum=0.9, decay=0.1))
+    np.testing.assert_allclose(trained["out"]["kernel"][0], w1 - 0.5 * vw, rtol=1e-14)
+    np.testing.assert_allclose(trained["out"]["bias"], b1 - 0.5 * vb, rtol=1e-14)
+
+
+def test_frozen_layers_stay_and_the_argument_is_not_touched():
+    rng = np.random.default_rng(1)
+    params, x, y = a_model(rng), rng.normal(size=(4, 3)), rng.integers(0, 2, 4)
+    before = params["fc3"]["kernel"].copy()
+    trained = train(params, ["fc3"], x, y, batches([[2, 0, 3, 1]], 3), Sgd(0.1))
+    np.testing.assert_array_equal(trained["fc1"]["kernel"], params["fc1"]["kernel"])
+    np.testing.assert_array_equal(params["fc3"]["kernel"], before)
+    assert not np.allclose(trained["fc3"]["kernel"], before)
+
+
+def test_batches_cut_every_epoch_and_keep_the_rest():
+    assert list(batches([[3, 1, 2], [1, 2, 3]], 2)) == [[3, 1], [2], [1, 2], [3]]
+
+
+def test_mean_is_weighted():
+    models = [{"out": {"bias": np.array([float(v)])}} for v in (1, 5)]
+    assert mean(models, [3.0, 1.0])["out"]["bias"] == [2.0]
