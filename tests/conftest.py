@@ -10,7 +10,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
-import jax  # noqa: E402
+import jax
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

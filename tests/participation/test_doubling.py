@@ -213,7 +213,7 @@ def test_any_schedule_is_the_definition(schedule, redraw):
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):
-    with pytest.raises(ValueError, match="must be|;") as caught:
+    with pytest.raises(ValueError, match=r"must be|;") as caught:
         make()
     message = str(caught.value)
     assert "\n" not in message

@@ -163,7 +163,7 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):
-    with pytest.raises(ValueError, match="must be|;") as caught:
+    with pytest.raises(ValueError, match=r"must be|;") as caught:
         make()
     message = str(caught.value)
     assert "\n" not in message
