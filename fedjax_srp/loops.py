@@ -30,7 +30,8 @@ def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tup
 def sequential(function: Callable) -> Callable:
     """Makes vmap run `function` on one element after the other; float tracers it closes over are passed along.
 
-    Gradients have to be taken inside `function`.
+    Gradients have to be taken inside `function`. A vmap around it has to be under `jax.jit` if it closes over what the
+    vmap maps.
     """
 
     def run(*args):

@@ -192,7 +192,7 @@ def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: Fe
         clients = [phase.client for phase in (algorithm.round, algorithm.finish) if phase is not None]
         down = [broadcast for _ in clients]
         if policy.needs_global_gradient and algorithm.gradient is not None:
-            clients.append(algorithm.gradient)
+            clients.append(algorithm.gradient)  # at the model that the next round starts from: no further download
         up = [client(key, broadcast, state, examples, context).message for client in clients]
         return up, down, (examples, state)
 

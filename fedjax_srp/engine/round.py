@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -102,7 +102,12 @@ def cohort_pass(
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows)
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), outputs.weight)
-        return outputs._replace(weight=weight), ids, active, mine
+        # Flags and counts become floats, so that their mean is one.
+        info = {
+            name: value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(float)
+            for name, value in outputs.info.items()
+        }
+        return outputs._replace(weight=weight, info=info), ids, active, mine
 
     def trip(index: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
@@ -110,12 +115,12 @@ def cohort_pass(
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
-            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), dict(outputs.info)),
+            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), outputs.info),
         )
         if outputs.state is not None:
             states = put(plan, states, ids, active, outputs.state)
         if record:
-            records = put(plan, records, ids, active, dict(outputs.info))
+            records = put(plan, records, ids, active, outputs.info)
         return jax.tree.map(jnp.add, sums, new), states, records
 
     shape = jax.eval_shape(lambda s: serve(jnp.int32(0), s)[0], states)
@@ -124,9 +129,9 @@ def cohort_pass(
     sums = (
         jax.tree.map(zeros, shape.message),
         jax.tree.map(scalar, shape.weight),
-        jax.tree.map(scalar, dict(shape.info)),
+        jax.tree.map(scalar, shape.info),
     )
-    records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), dict(shape.info)) if record else ()
+    records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), shape.info) if record else ()
     trips = (batch_max(cohort.size) + plan.window - 1) // plan.window
     sums, states, records = jax.lax.fori_loop(jnp.int32(0), trips, trip, (sums, states, records))
     messages, weights, info = total(plan, sums)
@@ -196,7 +201,7 @@ def one_round(
     server, clients, info = run_phase(algorithm.round, "round", algorithm, data, state.server, state.clients, *args)
     if algorithm.finish is not None:
         server, clients, more = run_phase(algorithm.finish, "finish", algorithm, data, server, clients, *args)
-        info = {**info, **more}
+        info = _join(info, more)
 
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
@@ -212,10 +217,17 @@ def one_round(
         communicated=_communicates(algorithm, state.server, context),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
-        metrics={**algorithm.metrics(server, data), **info},
+        metrics=_join(algorithm.metrics(server, data), info),
     )
     policy_state = policy.update(state.policy, round_info)
     return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
+
+
+def _join(metrics: Mapping[str, Array], info: Mapping[str, Array]) -> dict[str, Array]:
+    """Two sets of numbers of one round, each name once."""
+    if twice := metrics.keys() & info.keys():
+        raise ValueError(f"{', '.join(sorted(twice))}: recorded twice in a round; rename one of metrics and info")
+    return {**metrics, **info}
 
 
 def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundContext) -> Array:

@@ -275,7 +275,7 @@ def _reached(records: Records, arguments: _Arguments, limits: _Limits) -> bool:
         return True
     if limits.target is None or not arguments.evaluations:
         return False
-    return bool((_mean_scores(records, arguments.evaluations[0]).max(1) >= limits.target).all())
+    return bool((_mean_scores(records, arguments.evaluations[0]) >= limits.target).any(1).all())
 
 
 def _live(records: Records, arguments: _Arguments) -> dict[str, str]:

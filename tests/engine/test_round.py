@@ -460,3 +460,27 @@ def test_the_script_is_what_the_tests_believe():
     run.rounds()
     assert run.program.num_traces == 2
     np.testing.assert_allclose(run.host_state().server, VALUES[[4, 2]].mean())
+
+
+def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
+    def algorithm(metrics=lambda server, data: {}):
+        def client(key, broadcast, state, data, context):
+            return srp.ClientOutput(jnp.zeros(()), info={"is_even": data.y[0] % 2 == 0})
+
+        return srp.FederatedAlgorithm(
+            name="flags",
+            init=lambda key, data: jnp.zeros(()),
+            init_client=lambda key, server, data: (),
+            broadcast=lambda server, context: server,
+            round=srp.Phase(client, lambda key, server, mean, context: mean),
+            evaluations={},
+            metrics=metrics,
+        )
+
+    x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 2, 2])
+    data = srp.data.from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3]])
+    options = {"num_rounds": 1, "key": jax.random.key(0), "progress": False}
+    history = srp.simulate(algorithm(), data, **options)
+    assert history.metrics["is_even"].tolist() == [0.5]
+    with pytest.raises(ValueError, match="is_even: recorded twice"):
+        srp.simulate(algorithm(lambda server, data: {"is_even": server}), data, **options)
