@@ -48,7 +48,8 @@ class Rounds:
     def __init__(self, algorithm, data, participation=None, length=1, evaluations=(), num_seeds=None, chunk_size=None):
         policy = participation or srp.participation.full()
         clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
-        plan = layout(None, chunk_size, data.num_clients, traffic(algorithm, policy, data).held)
+        held = traffic(algorithm, policy, data).held * (num_seeds or 1)
+        plan = layout(None, chunk_size, data.num_clients, held)
         self.program, self.length = program(algorithm, policy, clock, evaluations, plan, num_seeds), length
         self.data = jax.device_put(data, plan.sharding())
         key = jax.random.key(0)

@@ -149,7 +149,7 @@ def _simulate(
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
     limits = _Limits(num_rounds, eval_every, time_limit, target)
-    histories = _run(_check(data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
+    histories = _run(_check(num_seeds, data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
     diverged = [history for history in histories if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
@@ -182,7 +182,7 @@ def _check_key(argument: str, key: Any) -> None:
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
 
 
-def _check(algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> _Arguments:
+def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> _Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
             raise ValueError(
@@ -202,7 +202,7 @@ def _check(algorithm, data, participation, clock, chunk_size, evaluations, devic
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     clock = _CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
-    plan = layout(devices, chunk_size, data.num_clients, sizes.held)
+    plan = layout(devices, chunk_size, data.num_clients, sizes.held * (num_seeds or 1))
     return _Arguments(name, algorithm, policy, clock, tuple(evaluations), plan, sizes)
 
 
