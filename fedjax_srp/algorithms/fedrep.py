@@ -14,7 +14,7 @@ from ._local import check_weighting, client_weight, fit_head, fit_representation
 
 
 class FedRepServerState(NamedTuple):
-    """The representation phi, and the last cohort's mean head, which starts `fine_tune` and serves nothing else."""
+    """The representation phi, and the last round's mean head, which starts `fine_tune` and serves nothing else."""
 
     representation: PyTree
     head: PyTree
@@ -51,7 +51,7 @@ def fedrep(
     computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's experiments
     have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5).
 
-    Evaluations: `fine_tune` (the default), the last cohort's mean head trained on the client for `fine_tune_epochs`
+    Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
     under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
     `own_head`, the client's head as it last left it.
 

@@ -12,7 +12,7 @@ from ._local import check_weighting, client_weight, fit_representation, local_sg
 
 
 class LGFedAvgServerState(NamedTuple):
-    """The global head, and the last cohort's mean representation, which starts `fine_tune` and serves nothing else."""
+    """The global head, and the last round's mean representation, which starts `fine_tune` and serves nothing else."""
 
     representation: PyTree
     head: PyTree
@@ -45,7 +45,7 @@ def lg_fedavg(
     Both parts are trained together; only the global one is averaged. The baseline of FedRep and SRPFL shares the last
     two layers: cut the model there.
 
-    Evaluations: `fine_tune` (the default), the last cohort's mean local layers trained on the client for
+    Evaluations: `fine_tune` (the default), the last round's mean local layers trained on the client for
     `fine_tune_epochs` under frozen global ones, as the authors' code tests and fair to clients that have not taken part
     yet; `own_representation`, the client's own layers as it last left them, under the global ones.
 
