@@ -10,6 +10,7 @@ The rival (`torch_loop.py`, needs torch) is a lean loop over clients. PyTorch ma
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -81,6 +82,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--skip-torch", action="store_true", help="only the comparisons with ourselves")
     args = parser.parse_args()
+    if not args.skip_torch and importlib.util.find_spec("torch") is None:
+        parser.error("the rival needs PyTorch: pip install torch, or --skip-torch for the comparisons with ourselves")
     srp.use_all_cores()
 
     model = srp.models.mlp((28, 28), 10, HIDDEN)
