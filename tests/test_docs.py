@@ -1,7 +1,10 @@
-"""The tables of methods say what the registry has."""
+"""The tables of methods say what the registry has, and the example in the manual runs."""
 
 import re
 from pathlib import Path
+
+import jax
+import numpy as np
 
 import fedjax_srp as srp
 
@@ -24,3 +27,20 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
         assert name == "sgd" or f"`{name}`" in text
     for name in srp.methods.names():
         assert f"`{name}`" in readme
+
+
+def test_the_example_of_an_algorithm_runs_and_is_fedavg_without_its_proximal_term():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/new_algorithm.md").read_text(), re.DOTALL)
+    assert code is not None
+    example: dict = {}
+    exec(code[1], example)
+    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+    model = srp.models.mlp((8, 8), 10, hidden=(8,))
+
+    def accuracy(algorithm):
+        options = {"num_rounds": 3, "eval_every": 1, "key": jax.random.key(0), "progress": False}
+        return srp.simulate(algorithm, data, **options).accuracy
+
+    fedavg = accuracy(srp.algorithms.fedavg(model, srp.algorithms.sgd(0.1)))
+    np.testing.assert_array_equal(accuracy(example["fedprox"](model, 0.0, srp.algorithms.sgd(0.1))), fedavg)
+    assert (accuracy(example["fedprox"](model, 10.0, srp.algorithms.sgd(0.1))) != fedavg).any()

@@ -127,7 +127,8 @@ def local_sgd(
     if not jax.tree.leaves(params):
         return params
     capacity = examples.y.shape[0]
-    batch_size = min(training.batch_size, capacity)
+    # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
+    batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params)
 

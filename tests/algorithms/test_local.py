@@ -17,6 +17,7 @@ from reference.small import (
 
 from fedjax_srp.algorithms import _local, sgd
 from fedjax_srp.algorithms._local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
+from fedjax_srp.base import Examples
 from fedjax_srp.models import cross_entropy
 
 DATA = federation(clients_of((5, 12, 1, 8), (1, 1, 1, 1)))
@@ -173,3 +174,20 @@ def test_cross_entropy_is_minus_the_log_of_a_probability():
     exact = np.asarray(logits, np.float64)
     expected = np.log(np.exp(exact).sum(1)) - exact[np.arange(50), y]
     np.testing.assert_allclose(cross_entropy(logits, y), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_drawn_with_replacement_do_not_depend_on_padding():
+    x, y = np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 1], np.int32)
+
+    def loss(w, _, x, y):
+        return (x @ w - y.astype(x.dtype)) ** 2
+
+    def trained(padding):
+        examples = Examples(
+            jnp.pad(x, ((0, padding), (0, 0)), constant_values=3e38), jnp.pad(y, (0, padding)), jnp.int32(3)
+        )
+        training = _local.local_training(_local.sgd(0.01), batch_size=10, steps=4)
+        return _local.local_sgd(jax.random.key(0), loss, jnp.zeros(2), (), examples, training)
+
+    assert (trained(0) != 0).all()
+    np.testing.assert_array_equal(trained(0), trained(17))
