@@ -1,0 +1,305 @@
+"""What figures 3 to 6 of the SRPFL paper share: data sets, methods, training runs, table and figure.
+
+A run is a folder below --out and is never done twice: what is finished is read back, what was interrupted goes on from
+its last evaluation. Two facts save most of the work, and change no number:
+
+* FedAvg-FT is FedAvg judged after fine-tuning, and FLANP-FT is FLANP: one training run, two curves;
+* who takes part in FedAvg, FedRep, LG-FedAvg and HF-MAML (everybody, or a pool drawn at random) does not depend on the
+  clock, so one training run serves the fixed and the random clock; only its times are drawn anew (`under_clock`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import fedjax_srp as srp
+from fedjax_srp import methods
+from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase
+from fedjax_srp.history import History, jsonable
+from fedjax_srp.report import table
+
+COMMUNICATIONS = (0, 10, 100)
+
+
+class Figure(NamedTuple):
+    """A figure of the paper: which clock, and how many of the clients are drawn for a round."""
+
+    clock: str
+    pool_fraction: float
+    title: str
+
+
+FIGURES = {
+    3: Figure("fixed", 1.0, "full participation, fixed speeds"),
+    4: Figure("random", 1.0, "full participation, random speeds"),
+    5: Figure("fixed", 0.2, "a fifth of the clients drawn per round, fixed speeds"),
+    6: Figure("random", 0.2, "a fifth of the clients drawn per round, random speeds"),
+}
+
+
+class Curve(NamedTuple):
+    """A curve of the paper: a training run, and how its clients are judged."""
+
+    training: str  # name of the method in `srp.methods`
+    evaluation: str
+
+
+CURVES = {
+    "fedrep": Curve("fedrep", "fine_tune"),
+    "srpfl": Curve("srpfl", "fine_tune"),
+    "lg_fedavg": Curve("lg_fedavg", "fine_tune"),
+    "lg_srpfl": Curve("lg_srpfl", "fine_tune"),
+    "fedavg": Curve("fedavg", "global"),
+    "fedavg_ft": Curve("fedavg", "fine_tune"),
+    "flanp_fedavg": Curve("flanp_fedavg", "global"),
+    "flanp_fedavg_ft": Curve("flanp_fedavg", "fine_tune"),
+    "hf_maml": Curve("hf_maml", "one_inner_step"),
+}
+
+
+class Setting(NamedTuple):
+    """A column of a figure: data, model and work, with what the paper has elsewhere left at its default."""
+
+    title: str
+    federation: dict[str, Any]  # of `srp.data.load`
+    method: dict[str, Any]  # of `srp.methods.get`
+    num_rounds: int = 150
+    eval_every: int = 10
+    seeds: int = 4
+
+
+_MNIST_FAMILY = {"model": "mlp", "local_epochs": 5}
+SETTINGS: dict[str, dict[str, Setting]] = {
+    "full": {
+        "cifar10": Setting(
+            "CIFAR-10",
+            {"name": "cifar10", "num_clients": 100, "classes_per_client": 5},
+            {"model": "lenet5", "local_epochs": 1, "augment": "crop_flip"},
+        ),
+        "cifar100": Setting(
+            "CIFAR-100",
+            {"name": "cifar100", "num_clients": 100, "classes_per_client": 20},
+            {"model": "lenet5_cifar100", "local_epochs": 5, "augment": "crop_flip"},
+        ),
+        "emnist": Setting(
+            "EMNIST",
+            {"name": "emnist/balanced", "num_clients": 100, "classes_per_client": 5, "classes": range(10)},
+            _MNIST_FAMILY,
+        ),
+        "femnist": Setting(
+            "FEMNIST",
+            {"name": "emnist/byclass", "num_clients": 100, "classes": range(36, 46), "consecutive": 3},
+            _MNIST_FAMILY,
+        ),
+    },
+    "cpu": {
+        "mnist": Setting(
+            "MNIST",
+            {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 150},
+            _MNIST_FAMILY,
+            seeds=3,
+        ),
+        "cifar10": Setting(
+            "CIFAR-10, 50 images a client",
+            {"name": "cifar10", "num_clients": 100, "classes_per_client": 5, "max_examples": 50},
+            {"model": "lenet5", "local_epochs": 1},
+            num_rounds=60,
+            seeds=1,
+        ),
+    },
+    "smoke": {
+        "digits": Setting(
+            "digits",
+            {"name": "digits", "num_clients": 20, "classes_per_client": 4},
+            {"model": "mlp", "hidden": (16, 8), "initial": 2, "rounds_per_stage": 1, "learning_rate": 0.1},
+            num_rounds=4,
+            eval_every=2,
+            seeds=2,
+        ),
+    },
+}
+
+
+def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
+    """The same run as it would have been under another clock.
+
+    Right for methods whose cohorts do not depend on speeds (`full` and `uniform`): their training is the same, bit for
+    bit but for the order of sums, and only the times differ. Those are drawn by simulating clients that do nothing.
+    """
+    if method.participation.name not in ("full", "uniform"):
+        raise ValueError(f"{method.name}: participation {method.participation.name!r} looks at the clients' speed")
+    idle = FederatedAlgorithm(
+        name="idle",
+        init=lambda key, data: (),
+        init_client=lambda key, server, client: (),
+        broadcast=lambda server, context: (),
+        round=Phase(lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s),
+        evaluations={},
+    )
+    times = srp.simulate(
+        idle,
+        data,
+        participation=method.participation,
+        clock=clock,
+        num_rounds=history.num_rounds,
+        eval_every=history.num_rounds,
+        key=jax.random.key(seed),
+        progress=False,
+    )
+    return dataclasses.replace(history, compute_time=times.compute_time, client_time=times.client_time)
+
+
+class Study:
+    """The runs of one data set of one figure, in their folders."""
+
+    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, say: Callable[[str], None]):
+        self.figure, self.setting, self.say = figure, setting, say
+        federation = setting.federation if data_dir is None else setting.federation | {"data_dir": data_dir}
+        self.data = srp.data.load(**federation)
+        num_clients = self.data.num_clients
+        pool = None if figure.pool_fraction == 1 else max(2, round(figure.pool_fraction * num_clients))
+        self.options = setting.method if pool is None else setting.method | {"pool": pool}
+        self.folder = out / ("everybody" if pool is None else f"pool_{pool}")
+        exponential, uniform = srp.clocks.exponential, srp.clocks.uniform
+        self.clock = {
+            "fixed": srp.clocks.fixed(exponential(1.0)),
+            "random": srp.clocks.dynamic(exponential(uniform(1 / num_clients, 1.0))),
+        }[figure.clock]
+
+    def method(self, name: str) -> srp.Method:
+        """With the paper's initial number of clients, capped where the pool is small."""
+        return methods.get(name, dataset=self.data, **self.options)
+
+    def place(self, name: str, seed: int) -> Path:
+        """Runs whose cohorts do not look at speeds serve every clock."""
+        return (
+            self.folder
+            / (f"{self.figure.clock}_clock" if methods.recipe(name).doubling else "any_clock")
+            / (f"{name}/seed_{seed}")
+        )
+
+    def what(self, name: str, seed: int) -> Any:
+        """Everything that makes a run, to know a finished one by."""
+        clock = self.figure.clock if methods.recipe(name).doubling else "any"
+        setting = self.setting._replace(title="", seeds=0)._asdict()
+        return jsonable({"training": name, "seed": seed, "clock": clock, "options": self.options, **setting})
+
+    def train(self, name: str, seeds: int, together: bool) -> None:
+        """Runs what is not finished yet: seeds as one program, or one after the other with checkpoints."""
+        missing = [seed for seed in range(seeds) if not self._finished(name, seed)]
+        if not missing:
+            return
+        options = {
+            "clock": self.clock,
+            "num_rounds": self.setting.num_rounds,
+            "eval_every": self.setting.eval_every,
+            "evaluations": "all",
+            "progress": sys.stderr.isatty(),
+        }
+        method = self.method(name)  # made once: the seeds then share what is compiled
+        if together:
+            keys = jnp.stack([jax.random.key(seed) for seed in missing])
+            for seed, history in zip(missing, srp.simulate_seeds(method, self.data, keys=keys, **options), strict=True):
+                self._save(history, name, seed)
+            return
+        for seed in missing:
+            checkpoints = self.place(name, seed) / "checkpoint"
+            history = srp.simulate(method, self.data, key=jax.random.key(seed), checkpoint_dir=checkpoints, **options)
+            self._save(history, name, seed)
+            shutil.rmtree(checkpoints, ignore_errors=True)
+
+    def _save(self, history: History, name: str, seed: int) -> None:
+        config = {**history.config, "seed": seed, "arguments": self.what(name, seed)}
+        dataclasses.replace(history, config=config).save(self.place(name, seed))
+        accuracy = f"{100 * history.final_accuracy:.1f} % ({history.evaluation})"
+        self.say(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
+
+    def _finished(self, name: str, seed: int) -> bool:
+        folder = self.place(name, seed)
+        if not (folder / "summary.json").is_file():
+            return False
+        known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments")
+        if known != self.what(name, seed):
+            changed = [k for k, v in self.what(name, seed).items() if (known or {}).get(k) != v]
+            raise SystemExit(f"{folder} holds a run with other {', '.join(changed)}; give another --out, or delete it")
+        return True
+
+    def histories(self, names: list[str], seeds: int) -> dict[str, list[History]]:
+        """The curves of these names, each with its own default evaluation and with this figure's times."""
+        curves: dict[str, list[History]] = {}
+        for name in names:
+            training, evaluation = CURVES[name]
+            for seed in range(seeds):
+                history = History.load(self.place(training, seed))
+                if not methods.recipe(training).doubling:
+                    history = under_clock(history, self.method(training), self.data, self.clock, seed)
+                scores = {evaluation: history.accuracies[evaluation], **history.accuracies}
+                curves.setdefault(name, []).append(dataclasses.replace(history, name=name, accuracies=scores))
+        return curves
+
+
+def report(columns: Mapping[str, dict[str, list[History]]], figure: int, out: Path) -> str:
+    """Writes figure and tables; returns the tables as text."""
+    drawn = srp.plots.figure3(columns, COMMUNICATIONS)
+    out.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(out / f"figure{figure}.png", dpi=110)
+    parts = []
+    for title, curves in columns.items():
+        target = table.common_target(curves)
+        frame = table.comparison(curves, target.accuracy, COMMUNICATIONS)
+        frame.to_csv(out / f"figure{figure}_{title.split(',')[0].lower().replace('-', '')}.csv", index=False)
+        parts.append(f"{title}: {FIGURES[figure].title}\n\n{table.render(frame, target)}")
+    text = "\n\n".join(parts)
+    (out / f"figure{figure}.txt").write_text(text + "\n", "utf-8")
+    return text
+
+
+def main(figure: int, arguments: list[str] | None = None) -> None:
+    """The command line of every figure."""
+    parser = argparse.ArgumentParser(
+        description=f"Figure {figure} of the SRPFL paper: {FIGURES[figure].title}; accuracy over simulated time."
+    )
+    parser.add_argument("--scale", choices=SETTINGS, default="cpu", help="full is the paper's, on an accelerator")
+    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="default: every data set of the scale")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", choices=CURVES, default=list(CURVES))
+    parser.add_argument("--seeds", type=int, help="default: as the scale has for each data set")
+    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
+    parser.add_argument("--out", type=Path, default=Path("runs/srpfl"), help="folder of the runs (default runs/srpfl)")
+    parser.add_argument("--results", type=Path, help="folder of figure and tables (default: that of the runs)")
+    parser.add_argument(
+        "--together", action=argparse.BooleanOptionalAction, help="all seeds in one program (default: on accelerators)"
+    )
+    args = parser.parse_args(arguments)
+    if jax.config.jax_platforms in (None, "cpu"):
+        srp.use_all_cores()
+    together = jax.default_backend() != "cpu" if args.together is None else args.together
+    settings = SETTINGS[args.scale]
+    for name in args.datasets or ():
+        if name not in settings:
+            parser.error(f"--datasets {name}: --scale {args.scale} has {', '.join(settings)}")
+    begin, columns = time.perf_counter(), {}
+    for name in args.datasets or settings:
+        setting = settings[name]
+        seeds = args.seeds or setting.seeds
+        try:
+            study = Study(
+                FIGURES[figure], setting, args.out / name, args.data_dir, lambda line: print(line, flush=True)
+            )
+            for training in dict.fromkeys(CURVES[curve].training for curve in args.methods):
+                study.train(training, seeds, together)
+        except ValueError as error:
+            raise SystemExit(f"{name}: {error}") from None
+        columns[setting.title] = study.histories(args.methods, seeds)
+    print(report(columns, figure, args.results or args.out))
+    print(f"\nfigure{figure}.png in {args.results or args.out} ({time.perf_counter() - begin:.0f} s)")
