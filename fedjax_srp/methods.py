@@ -17,6 +17,7 @@ class Options(NamedTuple):
     """What a recipe may use of the arguments of `get`."""
 
     optimizer: optax.GradientTransformation
+    inner_step_size: float
     batch_size: int
     local_epochs: int
     head_epochs: int
@@ -33,6 +34,7 @@ class Recipe(NamedTuple):
     head_layers: int  # above the model's cut
     twin: str | None  # the same algorithm without doubling
     source: str
+    learning_rate: float = 0.01  # SRPFL, section 5
 
 
 def _fedrep(model: SplitModel, o: Options) -> FederatedAlgorithm:
@@ -70,6 +72,10 @@ def _fedavg_ft(model: SplitModel, o: Options) -> FederatedAlgorithm:
     return algorithms.fedavg(model, **_common(o), evaluation="fine_tune")
 
 
+def _hf_maml(model: SplitModel, o: Options) -> FederatedAlgorithm:
+    return algorithms.hf_maml(model, inner_step_size=o.inner_step_size, **_common(o))
+
+
 RECIPES: dict[str, Recipe] = {
     "srpfl": Recipe(_fedrep, True, 1, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
     "fedrep": Recipe(_fedrep, False, 1, None, "FedRep, Algorithm 1"),
@@ -79,6 +85,7 @@ RECIPES: dict[str, Recipe] = {
     "fedavg": Recipe(_fedavg, False, 1, None, "McMahan et al. 2017"),
     "flanp_fedavg_ft": Recipe(_fedavg_ft, True, 1, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),
     "fedavg_ft": Recipe(_fedavg_ft, False, 1, None, "fedavg judged after fine-tuning the last layer"),
+    "hf_maml": Recipe(_hf_maml, False, 1, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free", 0.1),
 }
 
 
@@ -104,7 +111,8 @@ def get(
     dataset: Any,
     model: str | SplitModel = "mlp",
     optimizer: optax.GradientTransformation | None = None,
-    learning_rate: float = 0.01,
+    learning_rate: float | None = None,
+    inner_step_size: float = 0.01,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     batch_size: int = 10,
@@ -126,7 +134,8 @@ def get(
         dataset: what it will run on; gives the model its shapes.
         model: one of `srp.models.names()`, cut where the method wants it, or a `SplitModel` cut as you want it.
         optimizer: of local training; None for SGD with the next three.
-        learning_rate: 0.01 in the paper.
+        learning_rate: step size of local training; None for the paper's, 0.01 (HF-MAML: beta = 0.1).
+        inner_step_size: alpha of HF-MAML; 0.01 in the paper.
         momentum: 0 in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
         weight_decay: on weights only; 0 in the text, 1e-4 in the code.
         batch_size: 10 in the paper.
@@ -163,9 +172,17 @@ def get(
             f"{', '.join(model_options)}: options of a model given by name, but model is a SplitModel already"
         )
     if optimizer is None:
-        optimizer = algorithms.sgd(learning_rate, momentum, weight_decay)
+        rate = row.learning_rate if learning_rate is None else learning_rate
+        optimizer = algorithms.sgd(rate, momentum, weight_decay)
     options = Options(
-        optimizer, batch_size, local_epochs, head_epochs, representation_epochs, fine_tune_epochs, client_weighting
+        optimizer,
+        inner_step_size,
+        batch_size,
+        local_epochs,
+        head_epochs,
+        representation_epochs,
+        fine_tune_epochs,
+        client_weighting,
     )
     if row.doubling:
         policy = participation.doubling(initial, rounds_per_stage, pool, redraw)

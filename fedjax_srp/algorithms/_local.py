@@ -24,7 +24,9 @@ from ..models.split import SplitModel, cross_entropy
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
-Loss = Callable[[PyTree, PyTree, Array, Array], Array]  # (params, frozen, x, y) -> (batch,)
+Loss = Callable[[PyTree, PyTree, Array, Array, Key], Array]  # (params, frozen, x, y, key) -> (batch,)
+Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
+Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
 
 
 class LocalTraining(NamedTuple):
@@ -99,6 +101,11 @@ def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     return jnp.pad(order.astype(jnp.int32), (0, -capacity % batch_size))
 
 
+def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTree:
+    """The gradient of a batch's loss: what SGD descends."""
+    return jax.grad(objective)(params, weights)
+
+
 def local_sgd(
     key: Key,
     loss: Loss,
@@ -108,18 +115,21 @@ def local_sgd(
     training: LocalTraining,
     work: Array | int = 1,
     first_epoch: Array | int = 0,
+    gradient: Gradient = plain_gradient,
 ) -> PyTree:
     """Trains `params` on one client's examples.
 
     Args:
         key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
-        loss: `(params, frozen, x, y) -> (batch,)`, the loss of each example.
+        loss: `(params, frozen, x, y, key) -> (batch,)`, the loss of each example; its key is new in every step, for
+            models that are random in training.
         params: what is trained; returned as it is if it has no leaves.
         frozen: passed to `loss` untouched.
         examples: x (max_examples, ...), y (max_examples,), count ().
         training: optimizer (its state starts afresh), batch size, epochs or steps.
         work: () int32, how many times the configured epochs or steps are done; 0 changes nothing.
         first_epoch: number of epochs that came before, so that a split run draws the batches of an unbroken one.
+        gradient: what a step descends, from the objective `(params, weights) -> ()` of its batch.
 
     Returns:
         The trained parameters.
@@ -133,16 +143,21 @@ def local_sgd(
     one_client_at_a_time = _one_after_the_other(params)
 
     def train(params, frozen, examples, key, work, first_epoch):
-        def objective(params, x, y, weights):
-            return jnp.sum(weights * loss(params, frozen, x, y))
+        key_noise = named_key(key, "noise")
 
-        def step(carry, rows, valid, active):
+        def step(carry, rows, valid, active, epoch, s):
             # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
             rows = jnp.where(valid, rows, rows[0])
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
+            x, y = examples.x[rows], examples.y[rows]
+            key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
+
+            def objective(params, weights):
+                return jnp.sum(weights * loss(params, frozen, x, y, key_step))
+
             old_params, old_state = carry
-            gradient = jax.grad(objective)(old_params, examples.x[rows], examples.y[rows], weights)
-            updates, state = training.optimizer.update(gradient, old_state, old_params)
+            direction = gradient(objective, old_params, weights)
+            updates, state = training.optimizer.update(direction, old_state, old_params)
             new = optax.apply_updates(old_params, updates), state
             return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
@@ -155,7 +170,7 @@ def local_sgd(
             def sampled_step(t, carry):
                 key_step = jax.random.fold_in(key, first_epoch + t)
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
-                return step(carry, rows, position >= 0, t < num_steps)
+                return step(carry, rows, position >= 0, t < num_steps, first_epoch, t)
 
             return jax.lax.fori_loop(zero, batch_max(num_steps), sampled_step, carry)[0]
 
@@ -168,7 +183,7 @@ def local_sgd(
             def shuffled_step(s, carry):
                 rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
                 valid = s * batch_size + position < examples.count
-                return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch))
+                return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch), first_epoch + e, s)
 
             return jax.lax.fori_loop(zero, batch_max(steps_per_epoch), shuffled_step, carry)
 
@@ -188,15 +203,26 @@ def fit_head(
     work: Array | int = 1,
     first_epoch: Array | int = 0,
 ) -> PyTree:
-    """Trains a head on a frozen representation; the features are computed once, not once an epoch."""
+    """Trains a head on a frozen representation.
+
+    The features are computed once, not once an epoch, unless the representation is random in training (augmentation,
+    dropout below the head).
+    """
     if not jax.tree.leaves(head):
         return head
+    key = named_key(key, "head")
+    if model.random_below:
+
+        def whole_loss(head, representation, x, y, key):
+            return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
+
+        return local_sgd(key, whole_loss, head, representation, examples, training, work, first_epoch)
     features = examples._replace(x=model.represent(representation, examples.x))
 
-    def loss(head, _, features, y):
-        return cross_entropy(model.classify(head, features), y)
+    def loss(head, _, features, y, key):
+        return cross_entropy(model.classify(head, features, key), y)
 
-    return local_sgd(named_key(key, "head"), loss, head, (), features, training, work, first_epoch)
+    return local_sgd(key, loss, head, (), features, training, work, first_epoch)
 
 
 def fit_representation(
@@ -211,8 +237,8 @@ def fit_representation(
 ) -> PyTree:
     """Trains a representation under a frozen head."""
 
-    def loss(representation, head, x, y):
-        return cross_entropy(model.classify(head, model.represent(representation, x)), y)
+    def loss(representation, head, x, y, key):
+        return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
 
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, work, first_epoch)
 

@@ -63,8 +63,8 @@ def fedavg(
     if evaluation not in EVALUATIONS:
         raise ValueError(f"evaluation={evaluation!r} is none of {', '.join(EVALUATIONS)}")
 
-    def loss(params, _, x, y):
-        return cross_entropy(model.logits(params, x), y)
+    def loss(params, _, x, y, key):
+        return cross_entropy(model.logits(params, x, key), y)
 
     def init(key: Key, data: Any) -> FedAvgServerState:
         model.check_fits(data)

@@ -74,8 +74,8 @@ def lg_fedavg(
     tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
 
-    def loss(params, _, x, y):
-        return cross_entropy(model.logits(params, x), y)
+    def loss(params, _, x, y, key):
+        return cross_entropy(model.logits(params, x, key), y)
 
     def init(key: Key, data: Any) -> LGFedAvgServerState:
         model.check_fits(data)

@@ -25,22 +25,25 @@ class SplitModel(NamedTuple):
     Attributes:
         name: as in `srp.models.names()`.
         init: `key -> SplitParams`.
-        represent: `(representation, (batch, *input_shape)) -> features (batch, ...)`.
-        classify: `(head, features) -> logits (batch, num_classes)`.
+        represent: `(representation, (batch, *input_shape), key=None) -> features (batch, ...)`. With a key it is in
+            training: inputs are augmented and dropout drops; without, it is judged.
+        classify: `(head, features, key=None) -> logits (batch, num_classes)`.
         num_classes: width of the output.
         input_shape: shape of one example.
         recut: `layer name or None -> SplitModel`: the same model, cut elsewhere.
         layers: names of the layers, first to last.
+        random_below: whether `represent` is random in training, so that features change from epoch to epoch.
     """
 
     name: str
     init: Callable[[Key], SplitParams]
-    represent: Callable[[PyTree, Array], Array]
-    classify: Callable[[PyTree, Array], Array]
+    represent: Callable[..., Array]
+    classify: Callable[..., Array]
     num_classes: int
     input_shape: tuple[int, ...]
     recut: Callable[[str | None], SplitModel]
     layers: tuple[str, ...]
+    random_below: bool = False
 
     def cut_above(self, head_layers: int) -> SplitModel:
         """The same model with its last `head_layers` layers as head.
@@ -55,9 +58,9 @@ class SplitModel(NamedTuple):
             )
         return self.recut(self.layers[-head_layers] if head_layers else None)
 
-    def logits(self, params: SplitParams, x: Array) -> Array:
-        """The whole model: `(batch, *input_shape) -> (batch, num_classes)`."""
-        return self.classify(params.head, self.represent(params.representation, x))
+    def logits(self, params: SplitParams, x: Array, key: Key | None = None) -> Array:
+        """The whole model: `(batch, *input_shape) -> (batch, num_classes)`; with a key, in training."""
+        return self.classify(params.head, self.represent(params.representation, x, key), key)
 
     def check_fits(self, data: Any) -> None:
         """Raises `ValueError` where the examples or labels of `data` do not fit the model."""
@@ -74,11 +77,12 @@ class SplitModel(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A named step of a model: a flax module, then an activation."""
+    """A named step of a model: a flax module, an activation, and in training noise (dropout)."""
 
     name: str
     module: nn.Module
     activation: Callable[[Array], Array] = lambda x: x
+    noise: Callable[[Key, Array], Array] | None = None
 
 
 def split(
@@ -88,6 +92,7 @@ def split(
     input_shape: tuple[int, ...],
     num_classes: int,
     dtype: Any = jnp.float32,
+    augment: Callable[[Key, Array], Array] | None = None,
 ) -> SplitModel:
     """Cuts a stack of layers in front of the layer named `cut`.
 
@@ -98,6 +103,7 @@ def split(
         input_shape: shape of one example.
         num_classes: width of the last layer.
         dtype: of the inputs.
+        augment: `(key, (batch, *input_shape)) -> (batch, *input_shape)`, what becomes of inputs in training.
 
     Raises:
         ValueError: no layer is called `cut`.
@@ -108,9 +114,11 @@ def split(
     position = len(layers) if cut is None else names.index(cut)
     below, above = layers[:position], layers[position:]
 
-    def apply(part: Sequence[Layer], params: PyTree, x: Array) -> Array:
+    def apply(part: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None) -> Array:
         for layer in part:
             x = layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
+            if layer.noise is not None and key is not None:
+                x = layer.noise(named_key(key, layer.name), x)
         return x
 
     def init(key: Key) -> SplitParams:
@@ -120,16 +128,20 @@ def split(
             x = apply([layer], params, x)
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 
-    def represent(representation: PyTree, x: Array) -> Array:
-        return apply(below, representation, x)
+    def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        if augment is not None and key is not None:
+            x = augment(named_key(key, "augment"), x)
+        return apply(below, representation, x, key)
 
-    def classify(head: PyTree, features: Array) -> Array:
-        return apply(above, head, features)
+    def classify(head: PyTree, features: Array, key: Key | None = None) -> Array:
+        return apply(above, head, features, key)
 
     def recut(cut: str | None) -> SplitModel:
-        return split(name, layers, cut, input_shape, num_classes, dtype)
+        return split(name, layers, cut, input_shape, num_classes, dtype, augment)
 
-    return SplitModel(name, init, represent, classify, num_classes, tuple(input_shape), recut, tuple(names))
+    random_below = augment is not None or any(layer.noise is not None for layer in below)
+    shape = tuple(input_shape)
+    return SplitModel(name, init, represent, classify, num_classes, shape, recut, tuple(names), random_below)
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:

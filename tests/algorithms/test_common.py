@@ -114,6 +114,11 @@ TABLE = {
             {"local_epochs": 1.5},
         ),
     ),
+    "hf_maml": Row(
+        small(algorithms.hf_maml, support_fraction=0.7),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"inner_steps": 0}, {"support_fraction": 1.0}),
+    ),
     "lg_fedavg": Row(
         small(algorithms.lg_fedavg, cut="fc2", local_epochs=None, local_steps=3), classification, REFUSED_BY_LOCAL_SGD
     ),

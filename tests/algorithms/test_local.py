@@ -32,7 +32,7 @@ def strategy(request, monkeypatch):
     return request.param
 
 
-def loss(params, _, x, y):
+def loss(params, _, x, y, key):
     return cross_entropy(MODEL.logits(params, x), y)
 
 
@@ -179,7 +179,7 @@ def test_cross_entropy_is_minus_the_log_of_a_probability():
 def test_batches_drawn_with_replacement_do_not_depend_on_padding():
     x, y = np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 1], np.int32)
 
-    def loss(w, _, x, y):
+    def loss(w, _, x, y, key):
         return (x @ w - y.astype(x.dtype)) ** 2
 
     def trained(padding):

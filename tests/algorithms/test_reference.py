@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recorded_orders import RecordedOrders
-from reference import fedavg, fedrep, lg_fedavg
+from reference import fedavg, fedrep, hf_maml, lg_fedavg
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, model
 
@@ -179,3 +179,71 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
             accuracies["fine_tune"].append(lg_fedavg.fine_tuned_accuracy(state, client, rows, sgd))
             accuracies["own_representation"].append(lg_fedavg.own_accuracy(state, i, client))
         check_accuracies(setting, t, accuracies)
+
+
+@pytest.mark.parametrize(
+    ("sgd", "weighting", "meta", "inner_steps", "run_options"),
+    [
+        (HEAVY, "num_examples", {"alpha": 0.3, "delta": 1e-3}, 1, {"chunk_size": 3}),
+        (PLAIN, "uniform", {"alpha": 0.1, "delta": 1e-2, "support_fraction": 0.7}, 2, {"devices": 2, "chunk_size": 2}),
+    ],
+    ids=["whole_batches", "support_and_target"],
+)
+def test_hf_maml(sgd, weighting, meta, inner_steps, run_options):
+    split_model = float64_model()
+    algorithm = srp.algorithms.hf_maml(
+        split_model,
+        optimizer(sgd),
+        meta["alpha"],
+        meta["delta"],
+        BATCH,
+        local_epochs=2,
+        support_fraction=meta.get("support_fraction"),
+        inner_steps=inner_steps,
+        fine_tune_epochs=3,
+        client_weighting=weighting,
+    )
+    setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
+
+    def steps(t, i):
+        return batches(setting.orders.epochs(t, i, "local", 2), BATCH)
+
+    cohorts = setting.fastest(2, 4, 7)
+    rounds = hf_maml.run(setting.params, setting.clients, cohorts, steps, sgd=sgd, client_weighting=weighting, **meta)
+    for t, params in enumerate(rounds):
+        assert_close(by_layer(split_model, *setting.states[t].server.params), params, 1e-6)
+        accuracies = {"one_inner_step": [], "global": [], "fine_tune": []}
+        for i, client in enumerate(setting.clients):
+            accuracies["one_inner_step"].append(hf_maml.adapted_accuracy(params, client, meta["alpha"], inner_steps))
+            accuracies["global"].append(fedavg.global_accuracy(params, client))
+            rows = setting.tuning(t + 1, i, "head", 3)
+            accuracies["fine_tune"].append(fedavg.fine_tuned_accuracy(params, ["out"], client, rows, sgd))
+        check_accuracies(setting, t, accuracies)
+
+
+def test_the_hessian_free_step_is_the_gradient_of_the_model_after_its_inner_step():
+    # F(w) = f(w - alpha grad f(w)) by automatic differentiation; on a mean loss of a smooth model, one step, one client
+    split_model = float64_model()
+    (client,) = clients_of((4,), (2,), dtype=np.float64)
+    alpha, beta = 0.2, 0.5
+    algorithm = srp.algorithms.hf_maml(split_model, srp.algorithms.sgd(beta), alpha, 1e-4, batch_size=4)
+    setting = Setting(algorithm, split_model, srp.participation.full(), [client], 1)
+
+    def f(params):
+        logits = split_model.logits(params, jnp.asarray(client.x))
+        return jnp.mean(srp.models.cross_entropy(logits, jnp.asarray(client.y, jnp.int32)))
+
+    def after_inner_step(params):
+        return f(jax.tree.map(lambda p, g: p - alpha * g, params, jax.grad(f)(params)))
+
+    start = setting.start.params
+    expected = jax.tree.map(lambda p, g: p - beta * g, start, jax.grad(after_inner_step)(start))
+    without_hessian = jax.tree.map(
+        lambda p, g: p - beta * g,
+        start,
+        jax.grad(f)(jax.tree.map(lambda p, g: p - alpha * g, start, jax.grad(f)(start))),
+    )
+    moved = setting.states[0].server.params
+    assert_close(moved, expected, 1e-7)
+    with pytest.raises(AssertionError):
+        assert_close(moved, without_hessian, 1e-4)

@@ -21,12 +21,12 @@ def batches(orders, batch_size):
             yield order[begin : begin + batch_size]
 
 
-def train(params, trained, x, y, rows_of_steps, sgd):
+def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
     """One step per entry of `rows_of_steps` on the layers named `trained`; the others are frozen."""
     params = {name: {part: w.copy() for part, w in layer.items()} for name, layer in params.items()}
     buffers = {name: {part: np.zeros_like(w) for part, w in params[name].items()} for name in trained}
     for rows in rows_of_steps:
-        gradient = mlp.gradient(params, x[rows], y[rows])
+        gradient = gradient_of(params, x[rows], y[rows])
         for name in trained:
             for part, w in params[name].items():
                 direction = gradient[name][part] + (sgd.decay * w if part == "kernel" else 0.0)

@@ -1,0 +1,142 @@
+"""Per-FedAvg with Hessian-free meta-gradients: a global model that is good after one step on the client's data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from .._checks import check_integer
+from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, named_key
+from ..models.split import SplitModel, SplitParams, cross_entropy
+from ._local import LocalTraining, Objective, check_weighting, client_weight, fit_head, local_sgd, local_training, sgd
+
+
+class HFMAMLServerState(NamedTuple):
+    """The global initialisation w."""
+
+    params: SplitParams
+
+
+def hf_maml(
+    model: SplitModel,
+    optimizer: optax.GradientTransformation | None = None,
+    inner_step_size: float | Array = 0.01,
+    difference: float | Array = 1e-3,
+    batch_size: int = 10,
+    local_epochs: int | None = 1,
+    local_steps: int | None = None,
+    support_fraction: float | None = None,
+    inner_steps: int = 1,
+    fine_tune_epochs: int = 10,
+    client_weighting: str = "uniform",
+) -> FederatedAlgorithm:
+    """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
+
+    Everything is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient
+    (I - alpha H(w)) grad f_i(w - alpha grad f_i(w)) needs a Hessian-vector product only; it is taken by central
+    differences, so that a step costs four gradients. The papers' own code differs: SRPFL's aliases its buffers and does
+    plain SGD but for one meta-step on the last batch; this is what it means to do.
+
+    Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch steps of size alpha on the
+    client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`.
+
+    Args:
+        model: where it is cut matters to `fine_tune` alone.
+        optimizer: of the meta-steps, afresh in every round; default SGD with step size beta = 0.1 (SRPFL's code).
+        inner_step_size: alpha.
+        difference: delta, of the central differences, in units of the direction v: (grad f(w + delta v) - grad
+            f(w - delta v)) / (2 delta).
+        batch_size: examples a meta-step; the last batch of an epoch may be smaller.
+        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
+        local_steps: instead of epochs, meta-steps on batches drawn with replacement (set local_epochs=None).
+        support_fraction: of a batch for the inner step and the Hessian, the rest for the outer gradient (FedRep's code:
+            0.8); None takes the whole batch for both.
+        inner_steps: of `one_inner_step`.
+        fine_tune_epochs: of the head, in `fine_tune`, by the same optimizer.
+        client_weighting: "uniform" (papers) or "num_examples" (authors' code).
+
+    Returns:
+        A `FederatedAlgorithm` on `Examples`.
+
+    Raises:
+        ValueError: an argument out of range, or labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.hf_maml(model).evaluations)
+        ['one_inner_step', 'global', 'fine_tune']
+    """
+    optimizer = sgd(0.1) if optimizer is None else optimizer
+    training = local_training(optimizer, batch_size, local_epochs, local_steps)
+    tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    check_weighting(client_weighting)
+    check_integer("inner_steps", inner_steps, 1)
+    adapting = LocalTraining(sgd(inner_step_size), batch_size=2**30, epochs=inner_steps)  # full batches
+    if support_fraction is not None and not 0 < support_fraction < 1:
+        raise ValueError(f"support_fraction={support_fraction} must lie between 0 and 1; None takes the batch for both")
+
+    def loss(params, _, x, y, key):
+        return cross_entropy(model.logits(params, x, key), y)
+
+    def halves(weights: Array) -> tuple[Array, Array]:
+        """Weights of support and target: the first examples of the batch and the others; one example is both."""
+        if support_fraction is None:
+            return weights, weights
+        real = (weights > 0).astype(weights.dtype)
+        count, place = jnp.sum(real), jnp.cumsum(real)
+        support = jnp.where(place <= jnp.maximum(jnp.round(support_fraction * count), 1), real, jnp.zeros_like(real))
+        target = jnp.where(count > jnp.sum(support), real - support, support)
+        return support / jnp.maximum(jnp.sum(support), 1), target / jnp.maximum(jnp.sum(target), 1)
+
+    def meta_gradient(objective: Objective, w: PyTree, weights: Array) -> PyTree:
+        support, target = halves(weights)
+        gradient = jax.grad(objective)
+        move = lambda size, v: jax.tree.map(lambda p, q: p + size * q, w, v)  # noqa: E731
+        # v = grad f(w - alpha grad f(w))
+        v = gradient(move(-inner_step_size, gradient(w, support)), target)
+        # H(w) v = (grad f(w + delta v) - grad f(w - delta v)) / (2 delta)
+        forward, backward = gradient(move(difference, v), support), gradient(move(-difference, v), support)
+        # (I - alpha H(w)) v
+        factor = inner_step_size / (2 * difference)
+        return jax.tree.map(lambda v, f, b: v - factor * (f - b), v, forward, backward)
+
+    def init(key: Key, data: Any) -> HFMAMLServerState:
+        model.check_fits(data)
+        return HFMAMLServerState(model.init(key))
+
+    def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
+        # w_i <- steps of size beta on F_i from w
+        local = local_sgd(
+            named_key(key, "local"), loss, params, (), examples, training, context.work, gradient=meta_gradient
+        )
+        return ClientOutput(local, weight=client_weight(client_weighting, examples))
+
+    def server(key: Key, state: HFMAMLServerState, mean: SplitParams, context: RoundContext) -> HFMAMLServerState:
+        # w <- (1/n) sum_i w_i
+        return HFMAMLServerState(mean)
+
+    def one_inner_step(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+        params = local_sgd(named_key(key, "local"), loss, server.params, (), examples, adapting)
+        return lambda x: model.logits(params, x)
+
+    def fine_tune(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+        representation, head = server.params
+        head = fit_head(key, model, representation, head, examples, tuning)
+        return lambda x: model.classify(head, model.represent(representation, x))
+
+    return FederatedAlgorithm(
+        name="hf_maml",
+        init=init,
+        init_client=lambda key, server, examples: (),
+        broadcast=lambda server, context: server.params,
+        round=Phase(client, server),
+        evaluations={
+            "one_inner_step": one_inner_step,
+            "global": lambda key, server, state, examples: lambda x: model.logits(server.params, x),
+            "fine_tune": fine_tune,
+        },
+    )
