@@ -17,6 +17,7 @@ from .base import (
     named_key,
 )
 from .cores import use_all_cores
+from .engine.judge import evaluate
 from .engine.simulate import simulate, simulate_seeds
 from .history import History
 
@@ -39,6 +40,7 @@ __all__ = [
     "algorithms",
     "clocks",
     "data",
+    "evaluate",
     "linear",
     "methods",
     "models",

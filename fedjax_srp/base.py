@@ -105,6 +105,8 @@ class FederatedAlgorithm(NamedTuple):
         gradient: a client function whose message is the local gradient at the broadcast model, for policies that need
             the norm of the mean gradient.
         metrics: `(server state, data) -> dict of scalars`, recorded every round, so cheap.
+        sends: shapes (`jax.ShapeDtypeStruct`) of what a client really sends in a round, for algorithms whose message is
+            an exact short cut to the mean; None: the message.
         communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
             means always, except where neither message nor broadcast has a charged byte (Local-only).
     """
@@ -119,6 +121,7 @@ class FederatedAlgorithm(NamedTuple):
     prepare: Phase | None = None
     gradient: ClientFunction | None = None
     metrics: Callable[[ServerState, Any], dict[str, Array]] = no_metrics
+    sends: PyTree = None
     communicates: Callable[[ServerState, RoundContext], Array] | None = None
 
 
@@ -185,7 +188,8 @@ class FederatedSource(Protocol):
     """What the engine asks of data: `FederatedData`, a `LinearTask`, or a class of your own that is a pytree.
 
     `train_client` and `test_client` are called with a traced () int32 id and return what client functions and `score`
-    take as one client's data. `score` returns the sum of a client's scores and how many scores it sums.
+    take as one client's data. `score` returns the sum of a client's scores and how many scores it sums. Scores are
+    accuracies; a source of errors says so with attributes `score_name = "squared error"`, `smaller_is_better = True`.
     """
 
     @property

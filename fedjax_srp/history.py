@@ -55,6 +55,9 @@ class History:
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
+        score_name: what the scores in `accuracies` are: "accuracy", or "squared error" for linear tasks.
+        smaller_is_better: whether they are errors; then the worst clients are those with the largest.
+        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`; None after `load`, it is not saved.
         config: what made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
         environment: versions, git hash and device as `load` found them; None: `save` looks them up.
     """
@@ -76,6 +79,9 @@ class History:
     seconds_per_round: float = math.nan
     compile_seconds: float = math.nan
     host_seconds: float = math.nan
+    score_name: str = "accuracy"
+    smaller_is_better: bool = False
+    server_state: Any = None
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] | None = None
 
@@ -110,7 +116,7 @@ class History:
 
     def __repr__(self) -> str:
         size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
-        final = f", final {self.evaluation} accuracy {self.final_accuracy:.4f}" if len(self.eval_round) else ""
+        final = f", final {self.evaluation} {self.score_name} {self.final_accuracy:.4g}" if len(self.eval_round) else ""
         return f"History({self.name!r}: {size}{final})"
 
     @property
@@ -177,20 +183,39 @@ class History:
 
     def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
-        ranked = np.sort(self.scores(evaluation)[:, self.test_count > 0], axis=1)  # nan sorts last
-        if not ranked.shape[1]:
-            return np.full(len(ranked), np.nan)
+        scores = self.scores(evaluation)[:, self.test_count > 0]
+        if not scores.shape[1]:
+            return np.full(len(scores), np.nan)
+        sign = -1.0 if self.smaller_is_better else 1.0
+        ranked = sign * np.sort(sign * scores, axis=1)  # worst first, nan last
         worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
         return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
 
-    def time_to(self, target: float, communication: float = 0.0, evaluation: str | None = None) -> float:
-        """Simulated time of the first evaluation with a mean accuracy of at least `target`.
+    def time_to(
+        self, target: float, communication: float = 0.0, evaluation: str | None = None, metric: str | None = None
+    ) -> float:
+        """Simulated time until a target is reached, for the first time.
+
+        Args:
+            target: mean score of the evaluation; reached from below, or from above where `smaller_is_better`.
+            communication: cost per communicating round, in time units.
+            evaluation: name of the evaluation, the default one when None.
+            metric: instead of an evaluation, a per-round metric that is to fall to the target (linear tasks:
+                "distance").
 
         Returns:
-            Time units; inf when no evaluation reached the target. Nothing is interpolated, nan never reaches.
+            Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, nan never
+            reaches.
         """
-        reached = self.mean_scores(evaluation) >= target
-        return float(self.eval_elapsed(communication)[np.argmax(reached)]) if reached.any() else math.inf
+        if metric is not None:
+            if metric not in self.metrics:
+                available = ", ".join(self.metrics) or "none"
+                raise ValueError(f"metric={metric!r} is not in this run of {self.name!r}; available: {available}")
+            reached, times = self.metrics[metric] <= target, self.elapsed(communication)
+        else:
+            scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
+            reached = scores <= target if self.smaller_is_better else scores >= target
+        return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
@@ -251,6 +276,7 @@ class History:
         return {
             "name": self.name,
             "evaluation": self.evaluation,
+            "score": self.score_name,
             "final_accuracy": self.final_accuracy if evaluated else None,
             "worst_decile": _last(self.worst_decile) if evaluated else None,
             "final_accuracies": {k: _last(self.mean_scores(k)) if evaluated else None for k in self.accuracies},

@@ -89,7 +89,8 @@ def accuracy_over_time(
     groups = _groups(histories)
     names = _evaluation_names(groups, evaluation)
     curve = _accuracy_curve(communication, evaluation)
-    ylabel = f"mean test accuracy\n({names[0]})" if len(names) == 1 else "mean test accuracy"
+    score = "/".join(dict.fromkeys(run.score_name for repeats in groups.values() for run in repeats))
+    ylabel = f"mean test {score}\n({names[0]})" if len(names) == 1 else f"mean test {score}"
     return _single(groups, curve, _labels(groups, evaluation, names), communication, ylabel, ax)
 
 

@@ -151,6 +151,25 @@ def test_time_to_is_an_evaluation_or_inf():
     assert history.time_to(0.5, evaluation="global") == math.inf
 
 
+def test_errors_are_reached_from_above_and_the_worst_are_the_largest():
+    errors = {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}
+    history = small(accuracies=errors, test_count=[1, 1, 0], score_name="squared error", smaller_is_better=True)
+    assert history.time_to(6.0) == 3.0  # after two rounds of 1 and 2 time units
+    assert history.time_to(2.0) == 15.0
+    assert history.time_to(1.9) == math.inf
+    np.testing.assert_array_equal(history.worst_decile, [8.0, 3.0])
+    assert "squared error 2)" in repr(history)
+
+
+def test_time_to_a_metric_is_the_first_round_at_or_below_it():
+    history = small()
+    assert history.time_to(0.5, metric="distance") == 3.0
+    assert history.time_to(0.3, 10.0, metric="distance") == 27.0  # the second round is silent
+    assert history.time_to(0.1, metric="distance") == math.inf
+    with pytest.raises(ValueError, match="metric='error' is not in this run of 'fedrep'; available: distance"):
+        history.time_to(1.0, metric="error")
+
+
 def test_speed_quartiles_follow_the_speed_not_the_id():
     times = [8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]
     scores = np.array(times) / 8

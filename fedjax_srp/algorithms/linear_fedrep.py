@@ -146,5 +146,6 @@ def linear_fedrep(
         round=Phase(client, server),
         evaluations={"fit_head": fit_head} | ({} if exact else {"own_head": own_head}),
         prepare=prepare,
+        sends=jax.ShapeDtypeStruct((dim, rank), task.representation.dtype),  # B_i, whatever the sampler sums
         metrics=lambda server, data: {"distance": principal_angle_distance(server.representation, data.representation)},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,9 @@ class LinearTask:
     noise_std: Array
     key: Key
     name: str = "linear"
+
+    score_name: ClassVar[str] = "squared error"
+    smaller_is_better: ClassVar[bool] = True
 
     @property
     def num_clients(self) -> int:

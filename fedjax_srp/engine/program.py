@@ -79,15 +79,7 @@ class Program:
 
         def function(root: Key, data: FederatedSource) -> Start:
             server = self.algorithm.init(named_key(named_key(root, "server"), "init"), data)
-            ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
-            key_clients = named_key(named_key(root, "training"), "init")
-
-            def init_client(client_id: Array) -> PyTree:
-                client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
-                key = jax.random.fold_in(key_clients, client_id)
-                return self.algorithm.init_client(key, server, data.train_client(client_id))
-
-            clients = jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+            clients = self._init_clients(server, root, data)
             policy = self.spec.policy.init(named_key(named_key(root, "participation"), "init"), plan.num_clients)
             clock = self.spec.clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
             times, _ = self.spec.clock.sample(stream(root, "clock", jnp.int32(0)), clock)
@@ -95,6 +87,28 @@ class Program:
             return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
 
         return self._run("start", function, (_NO, _NO), START_BY_CLIENT, (root, data))
+
+    def _init_clients(self, server: PyTree, root: Key, data: FederatedSource) -> PyTree:
+        """The states of this device's clients before any training, leaves (owned, ...)."""
+        plan = self.spec.plan
+        ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
+        key_clients = named_key(named_key(root, "training"), "init")
+
+        def init_client(client_id: Array) -> PyTree:
+            client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
+            key = jax.random.fold_in(key_clients, client_id)
+            return self.algorithm.init_client(key, server, data.train_client(client_id))
+
+        return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+
+    def scores(self, server: PyTree, root: Key, data: FederatedSource) -> dict[str, tuple[Array, Array]]:
+        """What clients that have not trained score under a server state: sums and numbers of scores, by client."""
+
+        def function(server: PyTree, root: Key, data: FederatedSource):
+            state = SimulationState(server, self._init_clients(server, root, data), (), (), jnp.int32(0))
+            return evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
+
+        return self._run("scores", function, (_NO, _NO, _NO), _YES, (server, root, data))
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
@@ -198,4 +212,5 @@ def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: Fe
 
     up, down, own = jax.eval_shape(exchange, jax.random.key(0), data)
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((own, up)))
-    return Traffic(_charged_bytes(up), _charged_bytes(down), held)
+    sent = up if algorithm.sends is None else (algorithm.sends, up[1:])
+    return Traffic(_charged_bytes(sent), _charged_bytes(down), held)

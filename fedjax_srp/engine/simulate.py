@@ -5,25 +5,24 @@ from __future__ import annotations
 import inspect
 import os
 import time
-import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from tqdm.auto import tqdm
 
 from .._checks import check_integer, unknown
-from ..base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
+from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from ..clocks import exponential, fixed
 from ..history import History
 from ..participation import full
 from .checkpoint import Checkpoints, Records
-from .program import Segment, Start, Traffic, program, traffic
-from .sharding import Layout, layout
+from .program import program, traffic
+from .records import Arguments, Limits, append, fingerprint, histories, mean_scores, score_name, smaller_is_better
+from .sharding import layout
 
-_EVERYBODY, _CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
+EVERYBODY, CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
 
 
 def simulate(
@@ -63,7 +62,8 @@ def simulate(
         eval_every: rounds between evaluations; the last round is always evaluated.
         chunk_size: clients that train at once on each device; None for a measured default. Memory follows it.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
-        target: stop after the first evaluation whose mean accuracy reaches this.
+        target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
+            above.
         progress: show a progress bar.
         checkpoint_dir: save the run after every segment and continue from there when called again.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
@@ -117,7 +117,7 @@ def simulate_seeds(
         >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
         3
     """
-    _check_key("keys", keys)
+    check_key("keys", keys)
     if keys.ndim != 1 or not keys.size:
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
@@ -141,48 +141,44 @@ def _simulate(
     throw: bool,
     **what: Any,
 ) -> list[History]:
-    _check_key("key", key)
+    check_key("key", key)
     if num_seeds is None and key.shape != ():
         raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
     for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
         check_integer(argument, value, 1)
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
-    limits = _Limits(num_rounds, eval_every, time_limit, target)
-    histories = _run(_check(num_seeds, data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
-    diverged = [history for history in histories if history.diverged is not None]
+    limits = Limits(num_rounds, eval_every, time_limit, target)
+    runs = _run(_check(num_seeds, data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
+    diverged = [history for history in runs if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
             f"{diverged[0].name} diverged in round {diverged[0].diverged}: the server state is no longer finite; "
             "try a smaller learning rate"
         )
-    return histories
+    return runs
 
 
-class _Arguments(NamedTuple):
-    name: str
-    algorithm: FederatedAlgorithm
-    policy: ParticipationPolicy
-    clock: Clock
-    evaluations: tuple[str, ...]
-    plan: Layout
-    sizes: Traffic
-
-
-class _Limits(NamedTuple):
-    num_rounds: int
-    eval_every: int
-    time_limit: float | None
-    target: float | None
-
-
-def _check_key(argument: str, key: Any) -> None:
+def check_key(argument: str, key: Any) -> None:
+    """Refuses what is no typed key."""
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         kind = f"of type {key.dtype}" if isinstance(key, jax.Array) else repr(key)
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
 
 
-def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> _Arguments:
+def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
+    if evaluations is None:
+        return tuple(algorithm.evaluations)[:1]
+    if isinstance(evaluations, str):
+        evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
+    for evaluation in evaluations:
+        if evaluation not in algorithm.evaluations:
+            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
+    return tuple(evaluations)
+
+
+def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
             raise ValueError(
@@ -190,24 +186,18 @@ def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluat
             )
         name = algorithm.name if name is None else name
         algorithm, participation = algorithm.algorithm, algorithm.participation
-    if evaluations is None:
-        evaluations = tuple(algorithm.evaluations)[:1]
-    elif isinstance(evaluations, str):
-        evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
-    for evaluation in evaluations:
-        if evaluation not in algorithm.evaluations:
-            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
-    policy = _EVERYBODY if participation is None else participation
+    evaluations = check_evaluations(algorithm, evaluations)
+    policy = EVERYBODY if participation is None else participation
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
-    clock = _CLOCK if clock is None else clock
+    clock = CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
     plan = layout(devices, chunk_size, data.num_clients, sizes.held * (num_seeds or 1))
-    return _Arguments(name, algorithm, policy, clock, tuple(evaluations), plan, sizes)
+    return Arguments(name, algorithm, policy, clock, evaluations, plan, sizes)
 
 
 def _run(
-    arguments: _Arguments, data, root: Key, num_seeds: int | None, limits: _Limits, progress, checkpoint_dir
+    arguments: Arguments, data, root: Key, num_seeds: int | None, limits: Limits, progress, checkpoint_dir
 ) -> list[History]:
     begin = time.perf_counter()
     plan = arguments.plan
@@ -220,7 +210,7 @@ def _run(
 
     checkpoints = None
     if checkpoint_dir is not None:
-        facts = _fingerprint(arguments, data, root, limits)
+        facts = fingerprint(arguments, data, root, limits)
         facts["program"] = compiled.fingerprint(limits.eval_every, state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts)
         if (snapshot := checkpoints.restore(state)) is not None:
@@ -229,16 +219,17 @@ def _run(
     rounds_run, run_seconds = 0, 0.0
     total = max(limits.num_rounds, completed)
     with tqdm(total=total, initial=completed, desc=arguments.name, unit="round", disable=not progress) as bar:
-        while completed < limits.num_rounds and not _reached(records, arguments, limits):
-            length = min(limits.eval_every, limits.num_rounds - completed)
+        while completed < limits.num_rounds and not _reached(records, arguments, limits, smaller_is_better(data)):
+            # Evaluations stay on their grid, even where the run that is continued ended between two of them.
+            length = min(limits.eval_every - completed % limits.eval_every, limits.num_rounds - completed)
             compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
             state, segment = compiled.segment(length, state, root, data)
-            records = _append(records, jax.device_get(segment), plan.num_clients, batched=num_seeds is not None)
+            records = append(records, jax.device_get(segment), plan.num_clients, batched=num_seeds is not None)
             run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
             completed, rounds_run = completed + length, rounds_run + length
             if checkpoints is not None:
                 checkpoints.save(completed, state, records)
-            bar.set_postfix(_live(records, arguments), refresh=False)
+            bar.set_postfix(_live(records, arguments, score_name(data)), refresh=False)
             bar.update(length)
     if checkpoints is not None:
         checkpoints.close()
@@ -248,106 +239,23 @@ def _run(
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return _histories(arguments, limits, data, root, start, records, timings, num_seeds)
+    return histories(arguments, limits, data, root, start, state.server, records, timings, num_seeds)
 
 
-def _append(records: Records, segment: Segment, num_clients: int, batched: bool) -> Records:
-    """Adds a segment to the flat record: leaves (num_seeds, R) and (num_seeds, E, num_clients)."""
-    lead = (lambda a: a) if batched else (lambda a: a[None])
-    new = {name: lead(np.asarray(value)) for name, value in segment.rounds._asdict().items() if name != "metrics"}
-    new |= {f"metrics/{name}": lead(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
-    new["eval_round"] = new["round"][:, -1:] + 1
-    for evaluation, parts in segment.scores.items():
-        for part, value in zip(("sum", "count"), parts, strict=True):
-            new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
-    return {name: np.concatenate([records[name], value], 1) if records else value for name, value in new.items()}
-
-
-def _mean_scores(records: Records, evaluation: str) -> np.ndarray:
-    """(num_seeds, E): over clients, weighted by test points."""
-    return records[f"scores/{evaluation}/sum"].sum(-1) / records[f"scores/{evaluation}/count"].sum(-1)
-
-
-def _reached(records: Records, arguments: _Arguments, limits: _Limits) -> bool:
+def _reached(records: Records, arguments: Arguments, limits: Limits, smaller_is_better: bool) -> bool:
     if not records:
         return False
     if limits.time_limit is not None and (records["compute_time"].sum(1) >= limits.time_limit).all():
         return True
     if limits.target is None or not arguments.evaluations:
         return False
-    return bool((_mean_scores(records, arguments.evaluations[0]) >= limits.target).any(1).all())
+    scores = mean_scores(records, arguments.evaluations[0])
+    return bool((scores <= limits.target if smaller_is_better else scores >= limits.target).any(1).all())
 
 
-def _live(records: Records, arguments: _Arguments) -> dict[str, str]:
+def _live(records: Records, arguments: Arguments, score: str) -> dict[str, str]:
     """What the progress bar shows."""
     shown = {"n": f"{records['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
     if arguments.evaluations:
-        shown["accuracy"] = f"{_mean_scores(records, arguments.evaluations[0])[:, -1].mean():.3f}"
+        shown[score] = f"{mean_scores(records, arguments.evaluations[0])[:, -1].mean():.3g}"
     return shown
-
-
-def _facts(arguments: _Arguments, data, limits: _Limits) -> dict[str, Any]:
-    return {
-        "name": arguments.name,
-        "algorithm": arguments.algorithm.name,
-        "participation": arguments.policy.name,
-        "clock": arguments.clock.name,
-        "dataset": getattr(data, "name", type(data).__name__),
-        "num_clients": arguments.plan.num_clients,
-        "eval_every": limits.eval_every,
-        "evaluations": list(arguments.evaluations),
-        "chunk_size": arguments.plan.chunk_size,
-        "num_devices": arguments.plan.num_devices,
-        "device": arguments.plan.devices[0].device_kind,
-    }
-
-
-def _fingerprint(arguments: _Arguments, data, root: Key, limits: _Limits) -> dict[str, Any]:
-    """What a continued run must share: everything but the number of rounds and the limits."""
-
-    def bits(leaf: Array) -> np.ndarray:
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
-
-    checksum = 0
-    for leaf in jax.tree.leaves(data):
-        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8).data, checksum)
-    facts = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
-    return _facts(arguments, data, limits) | facts
-
-
-def _histories(arguments, limits, data, root, start: Start, records, timings, num_seeds) -> list[History]:
-    keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
-    client_time = np.asarray(start.client_time).reshape(num_seeds or 1, -1)
-    config = _facts(arguments, data, limits) | {
-        "num_rounds": limits.num_rounds,
-        "time_limit": limits.time_limit,
-        "target": limits.target,
-        "num_seeds": num_seeds,
-    }
-    up, down = arguments.sizes.up, arguments.sizes.down
-
-    def history(s: int) -> History:
-        counts = {e: records[f"scores/{e}/count"][s, -1] for e in arguments.evaluations}
-        return History(
-            name=arguments.name,
-            round=records["round"][s] + 1,
-            stage=records["stage"][s],
-            cohort_size=records["cohort_size"][s],
-            compute_time=records["compute_time"][s],
-            communicated=records["communicated"][s] & (up + down > 0),
-            finite=records["finite"][s],
-            metrics={n.removeprefix("metrics/"): v[s] for n, v in records.items() if n.startswith("metrics/")},
-            eval_round=records["eval_round"][s] if arguments.evaluations else np.zeros(0, np.int32),
-            accuracies={
-                e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in arguments.evaluations
-            },
-            test_count=counts[arguments.evaluations[0]] if counts else np.zeros(arguments.plan.num_clients, np.int32),
-            client_time=client_time[s],
-            bytes_up=up,
-            bytes_down=down,
-            config=config | {"key": keys[s].tolist()},
-            **timings,
-        )
-
-    return [history(s) for s in range(num_seeds or 1)]

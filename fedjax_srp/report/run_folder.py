@@ -37,6 +37,7 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         "config": history.config,
         "environment": _environment() if history.environment is None else history.environment,
         "evaluations": list(history.accuracies),
+        "score": {"name": history.score_name, "smaller_is_better": history.smaller_is_better},
         "metrics": list(history.metrics),
     }
     summary = history.summary(target, communication)
@@ -86,6 +87,8 @@ def load(folder: Path) -> History:
             test_count=np.array(clients["test_count"][:num_clients], np.int64),
             bytes_up=summary["bytes_up"],
             bytes_down=summary["bytes_down"],
+            score_name=config["score"]["name"],
+            smaller_is_better=config["score"]["smaller_is_better"],
             config=config["config"],
             environment=config["environment"],
         )

@@ -51,6 +51,13 @@ def test_a_finished_run_can_be_made_longer(tmp_path):
     assert job.run(tmp_path / "checkpoints", num_rounds=2).num_rounds == 6  # what is there is not undone
 
 
+def test_a_longer_run_keeps_the_grid_of_its_evaluations(tmp_path):
+    assert list(job.run(tmp_path / "checkpoints", num_rounds=3).eval_round) == [2, 3]
+    longer, whole = job.run(tmp_path / "checkpoints"), job.run()
+    assert list(longer.eval_round) == [2, 3, 4, 6]
+    assert_same_bits(longer.accuracy[[0, 2, 3]], whole.accuracy)
+
+
 def test_seeds_are_continued_too(tmp_path, monkeypatch):
     options = {"participation": job.POLICY, "clock": job.CLOCK, "num_rounds": 3, "eval_every": 1, "progress": False}
     algorithm = srp.algorithms.fedavg(model(hidden=()), batch_size=4)

@@ -96,6 +96,66 @@ def test_limits_of_seeds_wait_for_the_last():
     assert [history.num_rounds for history in together] == [max(alone)] * 3
 
 
+def test_a_target_that_is_an_error_is_reached_from_above():
+    task = srp.data.linear_task(KEY, num_clients=8, dim=6, rank=2, noise_std=0.1)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 20, init="random")
+    options = {"key": KEY, "eval_every": 1, "progress": False, "devices": 1}
+    history = srp.simulate(algorithm, task, num_rounds=30, target=0.5, **options)
+    assert history.score_name == "squared error"
+    assert history.smaller_is_better
+    assert 1 < history.num_rounds < 30
+    assert history.mean_accuracy[-1] <= 0.5 < history.mean_accuracy[:-1].min()
+
+
+def test_a_history_ends_with_the_servers_state():
+    history = simulate()
+    assert history.server_state == pytest.approx(history.metrics["w"][-1])
+    first, second = srp.simulate_seeds(
+        ALGORITHM, DATA, keys=jax.random.split(KEY, 2), participation=srp.participation.uniform(3), num_rounds=4,
+        progress=False, devices=1,
+    )  # fmt: skip
+    assert first.server_state == pytest.approx(first.metrics["w"][-1])
+    assert second.server_state == pytest.approx(second.metrics["w"][-1])
+    assert first.server_state != second.server_state
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_a_server_state_is_judged_on_other_clients(devices):
+    new = numbers(10.0, 20.0, 30.0, 40.0)
+    scores = srp.evaluate(ALGORITHM, new, np.float32(2.5), key=KEY, evaluations="all", devices=devices)
+    np.testing.assert_array_equal(scores["model"], np.full(4, 2.5))
+    np.testing.assert_array_equal(scores["value"], [10.0, 20.0, 30.0, 40.0])
+    np.testing.assert_array_equal(scores["rounds"], np.zeros(4))  # nobody has trained
+    assert list(srp.evaluate(ALGORITHM, new, np.float32(2.5), key=KEY)) == ["rounds"]
+
+
+def test_a_run_without_rounds_to_come_is_judged_as_its_history_says():
+    data = federation(clients_of((3, 5, 4), (2, 3, 2)))
+    algorithm = srp.algorithms.fedavg(model(), batch_size=2)
+    history = srp.simulate(algorithm, data, num_rounds=2, key=KEY, progress=False)
+    scores = srp.evaluate(srp.Method("x", algorithm, FULL), data, history.server_state, key=KEY)
+    np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
+
+
+def test_evaluate_refuses_what_cannot_be_judged():
+    with pytest.raises(ValueError, match="server_state=None: a history that was loaded has none"):
+        srp.evaluate(ALGORITHM, DATA, None, key=KEY)
+    with pytest.raises(ValueError, match=r"evaluation of .*'modle'.*model"):
+        srp.evaluate(ALGORITHM, DATA, np.float32(1), key=KEY, evaluations="modle")
+    with pytest.raises(ValueError, match="not a typed key"):
+        srp.evaluate(ALGORITHM, DATA, np.float32(1), key=3)
+
+
+def test_what_clients_send_is_charged_and_not_the_short_cut_to_its_mean():
+    task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
+    options = {"num_rounds": 1, "key": KEY, "progress": False, "evaluations": (), "devices": 1}
+    sent = [
+        srp.simulate(srp.algorithms.linear_fedrep(task, 0.1, 5, sampling=sampling), task, **options).bytes_up
+        for sampling in ("subspace", "full")
+    ]
+    assert sent == [12 * 3 * 4, 12 * 3 * 4]
+
+
 def test_evaluations_are_chosen_by_name():
     assert list(simulate().accuracies) == ["rounds"]
     assert list(simulate(evaluations="model", num_rounds=2).accuracies) == ["model"]

@@ -1,0 +1,71 @@
+"""`evaluate`: judging what a run has learnt on clients that took no part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..base import FederatedAlgorithm, FederatedSource, Key, Method, ServerState
+from .program import program, traffic
+from .sharding import layout
+from .simulate import CLOCK, EVERYBODY, check_evaluations, check_key
+
+
+def evaluate(
+    algorithm: FederatedAlgorithm | Method,
+    data: FederatedSource,
+    server_state: ServerState,
+    *,
+    key: Key,
+    evaluations: str | Sequence[str] | None = None,
+    chunk_size: int | None = None,
+    devices: Sequence[Any] | int | None = None,
+) -> dict[str, np.ndarray]:
+    """Scores of clients that have not trained, under a server state: new clients, or the old ones after fine-tuning.
+
+    Every client starts as `algorithm.init_client` makes it from the server state, is personalised on its training data
+    as the evaluation says, and is scored on its test data.
+
+    Args:
+        algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
+            long as the server state has the same shapes.
+        data: whose clients are judged.
+        server_state: `history.server_state`.
+        key: of fine-tuning; the same key draws the same batches for every method.
+        evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
+        chunk_size: clients at once on each device; None for a measured default.
+        devices: devices to spread the clients over, or how many; None for all.
+
+    Returns:
+        name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
+
+    Raises:
+        ValueError: an unknown evaluation, a missing server state, a key that is none.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> options = {"dim": 20, "rank": 2, "noise_std": 0.1}
+        >>> task = srp.data.linear_task(jax.random.key(0), num_clients=64, **options)
+        >>> algorithm = srp.algorithms.linear_fedrep(task, step_size=0.1, samples_per_round=10)
+        >>> history = srp.simulate(algorithm, task, num_rounds=20, key=jax.random.key(1), progress=False)
+        >>> more = srp.data.linear_task(jax.random.key(0), num_clients=100, **options)  # 36 new clients, the same truth
+        >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
+        (100,)
+    """
+    check_key("key", key)
+    if isinstance(algorithm, Method):
+        algorithm = algorithm.algorithm
+    if server_state is None:
+        raise ValueError("server_state=None: a history that was loaded has none; simulate again and keep the history")
+    names = check_evaluations(algorithm, evaluations)
+    plan = layout(devices, chunk_size, data.num_clients, traffic(algorithm, EVERYBODY, data).held)
+    compiled = program(algorithm, EVERYBODY, CLOCK, names, plan)
+    arguments = jax.device_put((server_state, key, data), plan.sharding())
+    scores = jax.device_get(compiled.scores(*arguments))
+    return {
+        name: np.asarray(total, np.float64)[: plan.num_clients] / np.asarray(count, np.float64)[: plan.num_clients]
+        for name, (total, count) in scores.items()
+    }

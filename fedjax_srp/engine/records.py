@@ -1,0 +1,142 @@
+"""What a simulation writes down: records of its rounds, facts that name it, and the histories they become."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base import Array, Clock, FederatedAlgorithm, Key, ParticipationPolicy, PyTree
+from ..history import History
+from .checkpoint import Records
+from .program import Segment, Start, Traffic
+from .sharding import Layout
+
+
+class Arguments(NamedTuple):
+    """What `simulate` was asked for, checked and completed."""
+
+    name: str
+    algorithm: FederatedAlgorithm
+    policy: ParticipationPolicy
+    clock: Clock
+    evaluations: tuple[str, ...]
+    plan: Layout
+    sizes: Traffic
+
+
+class Limits(NamedTuple):
+    """When a simulation ends."""
+
+    num_rounds: int
+    eval_every: int
+    time_limit: float | None
+    target: float | None
+
+
+def append(records: Records, segment: Segment, num_clients: int, batched: bool) -> Records:
+    """Adds a segment to the flat record: leaves (num_seeds, R) and (num_seeds, E, num_clients)."""
+    lead = (lambda a: a) if batched else (lambda a: a[None])
+    new = {name: lead(np.asarray(value)) for name, value in segment.rounds._asdict().items() if name != "metrics"}
+    new |= {f"metrics/{name}": lead(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
+    new["eval_round"] = new["round"][:, -1:] + 1
+    for evaluation, parts in segment.scores.items():
+        for part, value in zip(("sum", "count"), parts, strict=True):
+            new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
+    return {name: np.concatenate([records[name], value], 1) if records else value for name, value in new.items()}
+
+
+def mean_scores(records: Records, evaluation: str) -> np.ndarray:
+    """(num_seeds, E): over clients, weighted by test points."""
+    return records[f"scores/{evaluation}/sum"].sum(-1) / records[f"scores/{evaluation}/count"].sum(-1)
+
+
+def smaller_is_better(data: Any) -> bool:
+    """Whether the scores of this data are errors; accuracies unless it says so."""
+    return bool(getattr(data, "smaller_is_better", False))
+
+
+def score_name(data: Any) -> str:
+    """What the scores of this data are."""
+    return str(getattr(data, "score_name", "accuracy"))
+
+
+def facts(arguments: Arguments, data, limits: Limits) -> dict[str, Any]:
+    """What a history says of its origin."""
+    return {
+        "name": arguments.name,
+        "algorithm": arguments.algorithm.name,
+        "participation": arguments.policy.name,
+        "clock": arguments.clock.name,
+        "dataset": getattr(data, "name", type(data).__name__),
+        "num_clients": arguments.plan.num_clients,
+        "eval_every": limits.eval_every,
+        "evaluations": list(arguments.evaluations),
+        "chunk_size": arguments.plan.chunk_size,
+        "num_devices": arguments.plan.num_devices,
+        "device": arguments.plan.devices[0].device_kind,
+    }
+
+
+def fingerprint(arguments: Arguments, data, root: Key, limits: Limits) -> dict[str, Any]:
+    """What a continued run must share: everything but the number of rounds and the limits."""
+
+    def bits(leaf: Array) -> np.ndarray:
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
+
+    checksum = 0
+    for leaf in jax.tree.leaves(data):
+        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8).data, checksum)
+    more = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
+    return facts(arguments, data, limits) | more
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """NumPy copies of a tree's arrays; typed keys stay with JAX."""
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.array(leaf), tree)
+
+
+def histories(arguments, limits, data, root, start: Start, server, records, timings, num_seeds) -> list[History]:
+    """One history per seed."""
+    keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
+    client_time = np.asarray(start.client_time).reshape(num_seeds or 1, -1)
+    config = facts(arguments, data, limits) | {
+        "num_rounds": limits.num_rounds,
+        "time_limit": limits.time_limit,
+        "target": limits.target,
+        "num_seeds": num_seeds,
+    }
+    up, down = arguments.sizes.up, arguments.sizes.down
+    server = on_host(server)
+
+    def history(s: int) -> History:
+        counts = {e: records[f"scores/{e}/count"][s, -1] for e in arguments.evaluations}
+        return History(
+            name=arguments.name,
+            round=records["round"][s] + 1,
+            stage=records["stage"][s],
+            cohort_size=records["cohort_size"][s],
+            compute_time=records["compute_time"][s],
+            communicated=records["communicated"][s] & (up + down > 0),
+            finite=records["finite"][s],
+            metrics={n.removeprefix("metrics/"): v[s] for n, v in records.items() if n.startswith("metrics/")},
+            eval_round=records["eval_round"][s] if arguments.evaluations else np.zeros(0, np.int32),
+            accuracies={
+                e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in arguments.evaluations
+            },
+            test_count=counts[arguments.evaluations[0]] if counts else np.zeros(arguments.plan.num_clients, np.int32),
+            client_time=client_time[s],
+            bytes_up=up,
+            bytes_down=down,
+            score_name=score_name(data),
+            smaller_is_better=smaller_is_better(data),
+            server_state=server if num_seeds is None else jax.tree.map(lambda leaf: leaf[s], server),
+            config=config | {"key": keys[s].tolist()},
+            **timings,
+        )
+
+    return [history(s) for s in range(num_seeds or 1)]
