@@ -19,6 +19,7 @@ import tyro
 from . import __version__, demo
 from ._checks import unknown
 from .commands import catalogue, report
+from .commands import prepare as prepare_command
 from .commands import run as run_command
 from .commands.options import REQUIRED, Option
 from .cores import use_all_cores
@@ -56,6 +57,10 @@ def _list(arguments: dict[str, Any]) -> None:
     print(catalogue.catalogue(**arguments))
 
 
+def _prepare(arguments: dict[str, Any]) -> None:
+    prepare_command.prepare(**arguments)
+
+
 COMMANDS = {
     "demo": Command(
         "Every method of the SRPFL paper on scikit-learn's digits, in about a minute.",
@@ -91,6 +96,12 @@ COMMANDS = {
         "Methods, data sets, models, clocks and policies.",
         {"": [Option("data_dir", str | None, None, "folder with prepared data sets")]},
         _list,
+    ),
+    "data prepare": Command(
+        "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
+        {"": prepare_command.OPTIONS},
+        _prepare,
+        positional="names",
     ),
 }
 
@@ -138,6 +149,8 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     """
     if not words:
         words = ["--help"]
+    if " ".join(words[:2]) in COMMANDS:  # a command of two words
+        words = [" ".join(words[:2]), *words[2:]]
     if words[0] not in (*COMMANDS, "-h", "--help"):
         raise unknown("command", words[0], COMMANDS)
     if words[0] in COMMANDS:

@@ -2,11 +2,12 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
-from fedjax_srp.clocks._checks import check_work
+from fedjax_srp.clocks._checks import check_ordered, check_work
 from fedjax_srp.clocks.distributions import Distribution, check_distribution
 
 
@@ -17,7 +18,7 @@ class DynamicState(NamedTuple):
     work: Array  # () float
 
 
-def dynamic(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
+def dynamic(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False) -> Clock:
     """Every client has its own distribution, drawn once, and draws T_i from it in every round.
 
     SRPFL, section 5, "random speeds": `dynamic(exponential(uniform(1 / N, 1)))` for N clients: T_i ~ Exp(lambda_i) in
@@ -26,12 +27,15 @@ def dynamic(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
     Args:
         distribution: of T_i, in time units.
         work: units of local work in a round; multiplies the times.
+        ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Which data a client has
+            goes by its number, so this ties data to speed, as for classes that only slow clients have
+            (`reserved_classes`).
 
     Returns:
         The clock; expected times are the means of the clients' distributions.
 
     Raises:
-        ValueError: for what is no distribution, or work that is negative or not finite.
+        ValueError: for what is no distribution, work that is negative or not finite, or `ordered` that is no bool.
 
     Example:
         >>> import jax
@@ -44,9 +48,14 @@ def dynamic(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
     """
     check_distribution("dynamic", distribution)
     check_work("dynamic", work)
+    check_ordered("dynamic", ordered)
 
     def init(key: Key, num_clients: int) -> DynamicState:
-        return DynamicState(distribution.parameters(key, num_clients), jnp.asarray(work, dtype=float))
+        parameters = distribution.parameters(key, num_clients)
+        if ordered:
+            by_speed = jnp.argsort(distribution.mean(parameters))  # stable: equal clients stay in place
+            parameters = jax.tree.map(lambda values: values[by_speed], parameters)
+        return DynamicState(parameters, jnp.asarray(work, dtype=float))
 
     def sample(key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
         expected = state.work * distribution.mean(state.parameters)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_work
+from fedjax_srp.clocks._checks import check_ordered, check_work
 from fedjax_srp.clocks.distributions import Distribution, check_distribution, draw
 
 
@@ -16,7 +16,7 @@ class FixedState(NamedTuple):
     times: Array  # (num_clients,) float, work * T_i
 
 
-def fixed(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
+def fixed(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False) -> Clock:
     """Every client keeps one time: T_i is drawn once, and is known beforehand.
 
     SRPFL, section 5, "fixed speeds": `fixed(exponential(1.0))`. FLANP charges tau * T_i for tau local steps:
@@ -25,12 +25,14 @@ def fixed(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
     Args:
         distribution: of T_i, in time units.
         work: units of local work in a round; multiplies the times.
+        ordered: number clients by speed: 0 is the fastest, the last the slowest. Which data a client has goes by its
+            number, so this ties data to speed, as for classes that only slow clients have (`reserved_classes`).
 
     Returns:
         The clock; expected and realised times are equal.
 
     Raises:
-        ValueError: for what is no distribution, or work that is negative or not finite.
+        ValueError: for what is no distribution, work that is negative or not finite, or `ordered` that is no bool.
 
     Example:
         >>> import jax
@@ -42,9 +44,11 @@ def fixed(distribution: Distribution, work: ArrayLike = 1.0) -> Clock:
     """
     check_distribution("fixed", distribution)
     check_work("fixed", work)
+    check_ordered("fixed", ordered)
 
     def init(key: Key, num_clients: int) -> FixedState:
-        return FixedState(jnp.asarray(work, dtype=float) * draw(key, distribution, num_clients))
+        times = draw(key, distribution, num_clients)
+        return FixedState(jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times))
 
     def sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
         del key

@@ -1,14 +1,17 @@
 """Federated data sets: labelled examples on the device and which client owns which of them.
 
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
-`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed.
+`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed. `prepare` turns the original
+archives of named sources into what `load` reads.
 """
 
 from fedjax_srp.data import partition
+from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.linear import LinearTask, linear_task
-from fedjax_srp.data.sources import NORMALISATION, SOURCES, RawArrays, load, names
+from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.sources import NORMALISATION, SOURCES, load, names
 
 __all__ = [
     "NORMALISATION",
@@ -21,4 +24,5 @@ __all__ = [
     "load",
     "names",
     "partition",
+    "prepare",
 ]

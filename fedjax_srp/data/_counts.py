@@ -48,6 +48,32 @@ def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_clien
     return is_owner
 
 
+def reserve_classes(
+    rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int, num_last: int, num_free: int
+) -> np.ndarray:
+    """(clients, classes) bool like `assign_classes`, where only the last clients own classes from num_free on."""
+    num_reserved = num_classes - num_free
+    num_own = min(classes_per_client, num_reserved)  # reserved classes of each of the last clients
+    is_owner = np.zeros((num_clients, num_classes), dtype=bool)
+    is_owner[:-num_last, :num_free] = assign_classes(rng, num_clients - num_last, classes_per_client, num_free)
+    is_owner[-num_last:, :num_free] = assign_classes(rng, num_last, classes_per_client - num_own, num_free)
+    is_owner[-num_last:, num_free:] = assign_classes(rng, num_last, num_own, num_reserved)
+    return is_owner
+
+
+def check_blocks(
+    kind: str, labels: np.ndarray, classes: np.ndarray, is_owner: np.ndarray, wanted: int, examples_per_class: int
+) -> None:
+    """Raises a ValueError of one line unless every class has `wanted` examples for each of its owners."""
+    for label, owners in zip(classes, is_owner.sum(axis=0), strict=True):
+        size = np.count_nonzero(labels == label)
+        if size < wanted * owners:
+            raise ValueError(
+                f"examples_per_class={examples_per_class}: class {label} has {size} {kind} examples and its {owners} "
+                f"clients need {wanted} each; use fewer clients or smaller blocks"
+            )
+
+
 def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, is_owner: np.ndarray) -> int:
     """The largest size of which every class can fill all of its shards."""
     num_shards = is_owner.sum(axis=0)

@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp.data._counts import apportion, assign_classes, cut_classes, deal, shard_size, split
+from fedjax_srp.data._counts import (
+    apportion,
+    assign_classes,
+    check_blocks,
+    cut_classes,
+    deal,
+    reserve_classes,
+    shard_size,
+    split,
+)
 
 
 class Partition(NamedTuple):
@@ -28,7 +37,14 @@ class Partition(NamedTuple):
 
 
 def by_classes(
-    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, classes_per_client: int, seed: int = 0
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    num_clients: int,
+    classes_per_client: int,
+    seed: int = 0,
+    *,
+    reserved_classes: int = 0,
+    reserved_fraction: float = 0.2,
 ) -> Partition:
     """Every client gets `classes_per_client` distinct classes and as many examples as every other client.
 
@@ -36,31 +52,99 @@ def by_classes(
     equally often, up to one where num_clients * classes_per_client is no multiple of the number of classes. What is
     left of larger classes is not used. Classes that lack train or test examples are left out.
 
+    With `reserved_classes`, the last classes are held by the last clients only, who hold as many of them as they can
+    and fill up with others; each of the two kinds of classes is dealt equally often among those who hold it. Under a
+    clock with `ordered=True` the last clients are the slowest (the rebuttal of SRPFL: classes reserved for the
+    slowest 20 % of the clients).
+
     Args:
         y_train: (n_train,) labels.
         y_test: (n_test,) labels.
         num_clients: M.
         classes_per_client: C, at most the number of classes.
         seed: of the assignment of classes and of the shards.
+        reserved_classes: how many classes, the largest labels, only the last clients hold.
+        reserved_fraction: of the clients, rounded up, who are these last.
 
     Raises:
-        ValueError: if there are fewer than C classes, or a class has fewer examples than shards.
+        ValueError: if there are fewer than C classes, a class has fewer examples than shards, or the reserved classes
+            or clients leave too few for the others.
     """
     num_clients = _positive("num_clients", num_clients)
     classes_per_client = _positive("classes_per_client", classes_per_client)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = np.intersect1d(y_train, y_test)
-    if classes_per_client > len(classes):
-        raise ValueError(
-            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
-            f"use at most {len(classes)}"
-        )
+    classes = _shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
-    is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
+    if reserved_classes:
+        num_last = _reserved_clients(num_clients, reserved_fraction)
+        free = len(classes) - _positive("reserved_classes", reserved_classes)
+        if free < classes_per_client:
+            raise ValueError(
+                f"reserved_classes={reserved_classes}: leaves {max(free, 0)} of {len(classes)} classes for the other "
+                f"clients, who hold {classes_per_client} each; use at most {len(classes) - classes_per_client}"
+            )
+        is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, free)
+    else:
+        is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
     counts = is_owner.astype(np.int64)
     return Partition(
         deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
         deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
+    )
+
+
+def consecutive(
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    num_clients: int,
+    classes_per_client: int = 3,
+    examples_per_class: int = 50,
+    seed: int = 0,
+    *,
+    test_fraction: float = 0.1,
+) -> Partition:
+    """Client u gets the classes u, u + 1, ..., u + C - 1 (mod K), and a block of the same size of each.
+
+    The allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50 images of each, 10 % of them for
+    testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same
+    images, some of which one client trains on and another is tested on.) Training examples come from `y_train` and
+    test examples from `y_test`. Classes that lack either are left out before the others are counted 0..K-1.
+
+    Args:
+        y_train: (n_train,) labels.
+        y_test: (n_test,) labels.
+        num_clients: M.
+        classes_per_client: C, at most K.
+        examples_per_class: size of a block, training and test examples together.
+        seed: of who gets which examples.
+        test_fraction: of a block, rounded, at least one example.
+
+    Raises:
+        ValueError: if there are fewer than C classes, blocks of less than two examples, or a class with too few.
+    """
+    num_clients = _positive("num_clients", num_clients)
+    classes_per_client = _positive("classes_per_client", classes_per_client)
+    examples_per_class = _positive("examples_per_class", examples_per_class)
+    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
+    classes = _shared_classes(y_train, y_test, classes_per_client)
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction={test_fraction}: must lie between 0 and 1, e.g. 0.1")
+    num_test = max(1, round(examples_per_class * test_fraction))
+    num_train = examples_per_class - num_test
+    if num_train < 1:
+        raise ValueError(
+            f"examples_per_class={examples_per_class}: leaves no training examples beside {num_test} for testing; use "
+            "more"
+        )
+    is_owner = np.zeros((num_clients, len(classes)), dtype=bool)
+    for step in range(classes_per_client):
+        is_owner[np.arange(num_clients), (np.arange(num_clients) + step) % len(classes)] = True
+    rng_train, rng_test = _generators(seed, "train", "test")
+    for kind, labels, wanted in (("train", y_train, num_train), ("test", y_test, num_test)):
+        check_blocks(kind, labels, classes, is_owner, wanted, examples_per_class)
+    return Partition(
+        deal(rng_train, y_train, classes, num_train * is_owner.astype(np.int64)),
+        deal(rng_test, y_test, classes, num_test * is_owner.astype(np.int64)),
     )
 
 
@@ -198,6 +282,29 @@ def cap_examples(
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position within its class
         capped.append(np.sort(shuffled[by_class[rank < np.repeat(quota, sizes)]]))
     return capped
+
+
+def _shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
+    """The classes that have train and test examples, ascending."""
+    classes = np.intersect1d(y_train, y_test)
+    if classes_per_client > len(classes):
+        raise ValueError(
+            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
+            f"use at most {len(classes)}"
+        )
+    return classes
+
+
+def _reserved_clients(num_clients: int, fraction: float) -> int:
+    if not 0 < fraction < 1:
+        raise ValueError(f"reserved_fraction={fraction}: must lie between 0 and 1, e.g. 0.2")
+    number = math.ceil(num_clients * fraction - 1e-9)  # 0.1 * 30 is a little more than 3
+    if number >= num_clients:
+        raise ValueError(
+            f"reserved_fraction={fraction}: is all of num_clients={num_clients} clients; use a smaller fraction or "
+            "more clients"
+        )
+    return number
 
 
 def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_srp._checks import nearest
+from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Partition
-
-__all__ = ["NORMALISATION", "PARTITIONS", "SOURCES", "RawArrays", "from_arrays", "load", "names"]
-
-
-class RawArrays(NamedTuple):
-    """A data set before it is partitioned."""
-
-    x_train: np.ndarray  # (n_train, ...) uint8 pixels, or what the model takes
-    y_train: np.ndarray  # (n_train,) integers
-    x_test: np.ndarray
-    y_test: np.ndarray
-    users_train: np.ndarray | None = None  # (n_train,) whose example it is, for natural partitions
-    users_test: np.ndarray | None = None
-    num_classes: int | None = None  # None: the largest label + 1
-    scale: np.ndarray | float | None = None  # None: from NORMALISATION, else 1/255 for uint8
-    offset: np.ndarray | float | None = None
+from fedjax_srp.data.raw import RawArrays, keep_classes
 
 
 def _digits(data_dir: Path | None) -> RawArrays:
@@ -48,7 +32,7 @@ def _digits(data_dir: Path | None) -> RawArrays:
 
 
 # A source: data_dir (None: where it keeps its files by default) -> arrays. Its errors are one line with the remedy.
-SOURCES: dict[str, Callable[[Path | None], RawArrays]] = {"digits": _digits}
+SOURCES: dict[str, Callable[[Path | None], RawArrays]] = {"digits": _digits, **records.sources()}
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. A data set that is not here is divided by 255
 # only (FEMNIST is meant to be).
@@ -66,35 +50,50 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-def _natural(raw: RawArrays, num_clients: int | None, _: None, seed: int) -> Partition:
+class _Division(NamedTuple):
+    """A way of dividing: the arguments of `load` that belong to it, and what to call with those that are given."""
+
+    needs: tuple[str, ...]
+    may_have: tuple[str, ...]
+    divide: Callable[..., Partition]  # (arrays, num_clients, seed, **given)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return self.needs + self.may_have
+
+
+def _by_labels(function: Callable[..., Partition]) -> Callable[..., Partition]:
+    def divide(raw: RawArrays, num_clients: int, seed: int, **given: Any) -> Partition:
+        return function(raw.y_train, raw.y_test, num_clients, seed=seed, **given)
+
+    return divide
+
+
+def _natural(raw: RawArrays, num_clients: int | None, seed: int) -> Partition:
     if raw.users_train is None or raw.users_test is None:
         raise ValueError("partition='natural': the data set does not say whose examples are whose; use another one")
     return partitions.natural(raw.users_train, raw.users_test, num_clients, seed)
 
 
-class _Division(NamedTuple):
-    """A way of dividing: the argument of `load` that belongs to it alone, and what to call."""
-
-    argument: str | None
-    divide: Callable[[RawArrays, Any, Any, int], Partition]  # (arrays, num_clients, value of the argument, seed)
-
-
 PARTITIONS: dict[str, _Division] = {
     "classes": _Division(
-        "classes_per_client", lambda raw, *args: partitions.by_classes(raw.y_train, raw.y_test, *args)
+        ("classes_per_client",), ("reserved_classes", "reserved_fraction"), _by_labels(partitions.by_classes)
     ),
-    "dirichlet": _Division("alpha", lambda raw, *args: partitions.dirichlet(raw.y_train, raw.y_test, *args)),
-    "lognormal": _Division("sigma", lambda raw, *args: partitions.lognormal_sizes(raw.y_train, raw.y_test, *args)),
-    "natural": _Division(None, _natural),
-    "iid": _Division(None, lambda raw, num, _, seed: partitions.iid(raw.y_train, raw.y_test, num, seed)),
+    "consecutive": _Division(("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive)),
+    "dirichlet": _Division(("alpha",), (), _by_labels(partitions.dirichlet)),
+    "lognormal": _Division(("sigma",), (), _by_labels(partitions.lognormal_sizes)),
+    "natural": _Division((), (), _natural),
+    "iid": _Division((), (), _by_labels(partitions.iid)),
 }
 
 
 def names(data_dir: str | Path | None = None) -> list[str]:
-    """Names that `load` knows: the registry, and the .npz files below `data_dir` without their suffix."""
-    folder = None if data_dir is None else Path(data_dir)
-    files = [] if folder is None else [file.relative_to(folder).with_suffix("").as_posix() for file in _npz(folder)]
-    return sorted({*SOURCES, *files})
+    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`."""
+    if data_dir is None:
+        return sorted(SOURCES)
+    folder = Path(data_dir)
+    files = [file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)]
+    return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
 
 
 def load(
@@ -105,6 +104,10 @@ def load(
     partition: str | None = None,
     alpha: float | None = None,
     sigma: float | None = None,
+    examples_per_class: int | None = None,
+    reserved_classes: int | None = None,
+    reserved_fraction: float | None = None,
+    classes: Sequence[int] | None = None,
     max_examples: int | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
@@ -112,16 +115,22 @@ def load(
     """A data set divided among clients.
 
     Args:
-        name: one of `names(data_dir)`, or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
-            writer_train and writer_test (or user_train and user_test) where examples belong to people. A file
-            `<data_dir>/<name>.npz` comes before a built-in source of that name.
+        name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
+            writer_train and writer_test (or user_train and user_test) where examples belong to people; or the path of
+            a folder in LEAF's layout, with train/*.json and test/*.json. What lies in `data_dir` as `<name>.npz` or as
+            such a folder comes before a built-in source of that name.
         num_clients: M; may be left out for the natural partition, which then keeps all users.
-        classes_per_client: distinct classes of every client, for partition "classes".
-        partition: "classes", "dirichlet", "lognormal", "natural" or "iid", see `fedjax_srp.data.partition`. Default:
-            the one whose argument is given (classes_per_client, alpha, sigma), else "natural" if the data set names
-            users, else "iid".
+        classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
+        partition: "classes", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
+            `fedjax_srp.data.partition`. Default: the one whose arguments are given (classes_per_client, with
+            examples_per_class, alpha, sigma), else "natural" if the data set names users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
+        examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
+        reserved_classes: how many classes, the last, only the last clients hold, for partition "classes".
+        reserved_fraction: which fraction of the clients these last are (default 0.2). A clock that is ordered makes
+            them the slowest.
+        classes: keep the examples of these labels only, renumbered 0, 1, ... in this order.
         max_examples: at most so many training examples per client, classes in proportion; None for all.
         seed: of the partition. What is for training and what for testing never depends on it.
         data_dir: folder with prepared data sets.
@@ -138,11 +147,18 @@ def load(
         20
     """
     name, raw = _read(str(name), None if data_dir is None else Path(data_dir))
-    given = {"classes_per_client": classes_per_client, "alpha": alpha, "sigma": sigma}
+    if classes is not None:
+        raw = keep_classes(raw, classes)
+    given = {
+        "classes_per_client": classes_per_client,
+        "alpha": alpha,
+        "sigma": sigma,
+        "examples_per_class": examples_per_class,
+        "reserved_classes": reserved_classes,
+        "reserved_fraction": reserved_fraction,
+    }
     given = {argument: value for argument, value in given.items() if value is not None}
-    kind = _choose_partition(
-        partition, set(given), has_users=raw.users_train is not None and raw.users_test is not None
-    )
+    kind = _choose_partition(partition, given, has_users=raw.users_train is not None and raw.users_test is not None)
     if num_clients is None and kind != "natural":
         raise ValueError(f"num_clients=None: partition {kind!r} needs a number of clients, e.g. num_clients=10")
     if max_examples is not None and max_examples < given.get("classes_per_client", 1):
@@ -150,8 +166,7 @@ def load(
             f"max_examples={max_examples}: must be at least 1, and at least one per class; "
             f"use {given.get('classes_per_client', 1)} or more"
         )
-    argument, divide = PARTITIONS[kind]
-    train, test = divide(raw, num_clients, given.get(argument or ""), seed)
+    train, test = PARTITIONS[kind].divide(raw, num_clients, seed, **given)
     if max_examples is not None:
         train = partitions.cap_examples(train, raw.y_train, max_examples, seed)
     scale, offset = raw.scale, raw.offset
@@ -171,91 +186,48 @@ def _per_channel(values: np.ndarray) -> np.ndarray:
 
 def _read(name: str, data_dir: Path | None) -> tuple[str, RawArrays]:
     """The data set called `name`, and its name in results."""
+    path = Path(name)
     if name.endswith(".npz"):
-        return Path(name).stem, _read_npz(Path(name))
+        return path.stem, npz.read(path)
     if data_dir is not None and (data_dir / f"{name}.npz").is_file():
-        return name, _read_npz(data_dir / f"{name}.npz")
+        return name, npz.read(data_dir / f"{name}.npz")
+    if data_dir is not None and leaf.is_leaf(data_dir / name):
+        return name, leaf.read(data_dir / name)
+    if name not in SOURCES and path.is_dir():
+        return path.resolve().name, leaf.read(path)
+    if name == "sentiment140":
+        raise ValueError(
+            "name='sentiment140': is text, which cannot be loaded yet; read its prepared records with "
+            "tensorflow_datasets.data_source, or use a data set of images"
+        )
     known = names(data_dir)
     if name not in SOURCES:
         raise ValueError(
             f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, "
-            "a path to an .npz file, or data_dir=the folder that has it"
+            "a path to an .npz file or a LEAF folder, or data_dir=the folder that has it"
         )
     return name, SOURCES[name](data_dir)
 
 
-def _read_npz(path: Path) -> RawArrays:
-    """Arrays of an .npz file; nothing in it is executed."""
-    if not path.is_file():
-        hint = nearest(path.name, [file.name for file in _npz(path.parent)])
-        raise ValueError(f"name={str(path)!r}: no such file{hint}; give the path of an .npz file")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            columns = {
-                key: file[key] for key in file.files if key.removesuffix("_test").removesuffix("_train") in _COLUMNS
-            }
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        AttributeError,
-        TypeError,
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-    ) as error:
-        raise ValueError(
-            f"name={str(path)!r}: not an .npz file of plain arrays ({error}); write it with np.savez"
-        ) from error
-    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in columns]
-    if missing:
-        raise ValueError(
-            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(columns) or 'none of them'}"
-        )
-    users: dict[str, np.ndarray] = {}
-    for kind in ("train", "test"):
-        for column in (f"writer_{kind}", f"user_{kind}"):
-            if column in columns:
-                users[kind] = columns[column]
-                if users[kind].shape != columns[f"y_{kind}"].shape:
-                    raise ValueError(
-                        f"name={str(path)!r}: {column} has shape {users[kind].shape} and y_{kind} "
-                        f"{columns[f'y_{kind}'].shape}; give one user per example"
-                    )
-    return RawArrays(
-        columns["x_train"],
-        columns["y_train"],
-        columns["x_test"],
-        columns["y_test"],
-        users.get("train"),
-        users.get("test"),
-    )
-
-
-_COLUMNS = ("x", "y", "writer", "user")
-
-
-def _choose_partition(partition: str | None, given: set[str], has_users: bool) -> str:
-    """The partition asked for, or the one that the given arguments belong to."""
+def _choose_partition(partition: str | None, given: Collection[str], has_users: bool) -> str:
+    """The partition asked for, or the one that most of the given arguments belong to."""
     if partition is not None and partition not in PARTITIONS:
         raise ValueError(
             f"partition={partition!r}: no such partition{nearest(partition, PARTITIONS)}; "
             f"use one of {', '.join(PARTITIONS)}"
         )
-    owners = [kind for kind, division in PARTITIONS.items() if division.argument in given]
     if partition is None:
-        partition = owners[0] if owners else "natural" if has_users else "iid"
-    for kind in owners:
-        if kind != partition:
+        matches = {kind: len({*given} & {*division.arguments}) for kind, division in PARTITIONS.items()}
+        best = max(matches, key=lambda kind: matches[kind])  # the first of equals
+        partition = best if matches[best] else "natural" if has_users else "iid"
+    division = PARTITIONS[partition]
+    for argument in given:
+        if argument not in division.arguments:
+            owners = " or ".join(repr(kind) for kind, other in PARTITIONS.items() if argument in other.arguments)
             raise ValueError(
-                f"{PARTITIONS[kind].argument}: belongs to partition {kind!r} and the partition is {partition!r}; "
-                "leave one of them out"
+                f"{argument}: belongs to partition {owners} and the partition is {partition!r}; leave one of them out"
             )
-    needed = PARTITIONS[partition].argument
-    if needed is not None and needed not in given:
-        raise ValueError(f"{needed}=None: partition {partition!r} needs it; give {needed}")
+    for argument in division.needs:
+        if argument not in given:
+            raise ValueError(f"{argument}=None: partition {partition!r} needs it; give {argument}")
     return partition
-
-
-def _npz(folder: Path) -> list[Path]:
-    """Archives in a folder and one folder below (emnist/digits.npz)."""
-    return sorted([*folder.glob("*.npz"), *folder.glob("*/*.npz")])

@@ -3,12 +3,24 @@
 from typing import Any
 
 from .._checks import unknown
+from .lenet import lenet5, lenet5_cifar100
 from .mlp import mlp
 from .split import Layer, SplitModel, SplitParams, cross_entropy, split
 
-__all__ = ["Layer", "SplitModel", "SplitParams", "cross_entropy", "get", "mlp", "names", "split"]
+__all__ = [
+    "Layer",
+    "SplitModel",
+    "SplitParams",
+    "cross_entropy",
+    "get",
+    "lenet5",
+    "lenet5_cifar100",
+    "mlp",
+    "names",
+    "split",
+]
 
-_FACTORIES = {"mlp": mlp}
+_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100}
 
 
 def names() -> list[str]:

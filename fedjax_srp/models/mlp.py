@@ -14,7 +14,7 @@ from ..base import Array
 from .split import Layer, SplitModel, split
 
 
-class _Dense(nn.Dense):
+class Dense(nn.Dense):
     """A dense layer that takes examples of any shape."""
 
     def __call__(self, inputs: Array) -> Array:
@@ -46,6 +46,6 @@ def mlp(
     """
     for i, width in enumerate(hidden):
         check_integer(f"hidden[{i}]", width, 1)
-    layers = [Layer(f"fc{i}", _Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
-    layers.append(Layer("out", _Dense(num_classes, param_dtype=dtype)))
+    layers = [Layer(f"fc{i}", Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
+    layers.append(Layer("out", Dense(num_classes, param_dtype=dtype)))
     return split("mlp", layers, cut, tuple(input_shape), num_classes, dtype)

@@ -72,6 +72,7 @@ def load(folder: Path) -> History:
         per_evaluation = num_clients * num_evaluations
         scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
         scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
+        score = config.get("score", {"name": "accuracy", "smaller_is_better": False})  # folders without are older
         columns: dict[str, Any] = {}
         for name, dtype in ROUND_COLUMNS.items():
             columns[name] = np.array([_WORDS[dtype](word) for word in rounds[name]], dtype)
@@ -87,8 +88,8 @@ def load(folder: Path) -> History:
             test_count=np.array(clients["test_count"][:num_clients], np.int64),
             bytes_up=summary["bytes_up"],
             bytes_down=summary["bytes_down"],
-            score_name=config["score"]["name"],
-            smaller_is_better=config["score"]["smaller_is_better"],
+            score_name=score["name"],
+            smaller_is_better=score["smaller_is_better"],
             config=config["config"],
             environment=config["environment"],
         )

@@ -122,7 +122,7 @@ def test_names(folder):
 
 
 ERRORS = {
-    "name='digit': no such data set (did you mean digits?); use one of digits": {"name": "digit"},
+    "name='digit': no such data set (did you mean digits?); use one of cifar10": {"name": "digit"},
     "name='peple': no such data set (did you mean people?)": {"name": "peple", "data_dir": ""},
     "name='nowhere.npz': no such file": {"name": "nowhere.npz"},
     "name='{}/pepole.npz': no such file (did you mean people.npz?)": {"name": "/pepole.npz"},
