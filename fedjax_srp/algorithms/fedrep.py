@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from .._checks import check_integer
-from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
+from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
 from ..models.split import SplitModel
 from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training
 
@@ -21,9 +22,10 @@ class FedRepServerState(NamedTuple):
 
 
 class FedRepClientState(NamedTuple):
-    """The personal head h_i."""
+    """The personal head h_i, and whether the client has ever trained it."""
 
     head: PyTree
+    has_trained: Array  # () bool
 
 
 class FedRepMessage(NamedTuple):
@@ -53,7 +55,8 @@ def fedrep(
 
     Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
     under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
-    `own_head`, the client's head as it last left it.
+    `own_head`, the client's head as it last left it; `own_or_mean_head`, the same with the mean head for clients that
+    have never taken part.
 
     Args:
         model: cut at the first personal layer.
@@ -76,7 +79,7 @@ def fedrep(
         >>> import fedjax_srp as srp
         >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
         >>> list(srp.algorithms.fedrep(model).evaluations)
-        ['fine_tune', 'own_head']
+        ['fine_tune', 'own_head', 'own_or_mean_head']
     """
     head_optimizer = optimizer if head_optimizer is None else head_optimizer
     head_training = local_training(head_optimizer, batch_size, head_epochs, what="head")
@@ -111,7 +114,9 @@ def fedrep(
             parts = jax.lax.fori_loop(1, local_epochs, alternate, parts)
         representation, head = parts
         message = FedRepMessage(representation, Uncharged(head))
-        return ClientOutput(message, FedRepClientState(head), client_weight(client_weighting, examples))
+        return ClientOutput(
+            message, FedRepClientState(head, jnp.bool_(True)), client_weight(client_weighting, examples)
+        )
 
     def server(key: Key, state: FedRepServerState, mean: FedRepMessage, context: RoundContext) -> FedRepServerState:
         # phi <- (1/n) sum_i phi_i
@@ -124,11 +129,15 @@ def fedrep(
     def own_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
         return lambda x: model.classify(state.head, model.represent(server.representation, x))
 
+    def own_or_mean_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
+        return lambda x: model.classify(head, model.represent(server.representation, x))
+
     return FederatedAlgorithm(
         name="fedrep",
         init=init,
-        init_client=lambda key, server, examples: FedRepClientState(server.head),
+        init_client=lambda key, server, examples: FedRepClientState(server.head, jnp.bool_(False)),
         broadcast=lambda server, context: server.representation,
         round=Phase(client, server),
-        evaluations={"fine_tune": fine_tune, "own_head": own_head},
+        evaluations={"fine_tune": fine_tune, "own_head": own_head, "own_or_mean_head": own_or_mean_head},
     )

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged, named_key
+from ..base import (
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    Key,
+    Phase,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
 from ..models.split import SplitModel, SplitParams, cross_entropy
 from ._local import check_weighting, client_weight, fit_representation, local_sgd, local_training
 
@@ -19,9 +32,10 @@ class LGFedAvgServerState(NamedTuple):
 
 
 class LGFedAvgClientState(NamedTuple):
-    """The personal representation of client i."""
+    """The personal representation of client i, and whether the client has ever trained it."""
 
     representation: PyTree
+    has_trained: Array  # () bool
 
 
 class LGFedAvgMessage(NamedTuple):
@@ -47,7 +61,8 @@ def lg_fedavg(
 
     Evaluations: `fine_tune` (the default), the last round's mean local layers trained on the client for
     `fine_tune_epochs` under frozen global ones, as the authors' code tests and fair to clients that have not taken part
-    yet; `own_representation`, the client's own layers as it last left them, under the global ones.
+    yet; `own_representation`, the client's own layers as it last left them, under the global ones;
+    `own_or_mean_representation`, the same with the mean local layers for clients that have never taken part.
 
     Args:
         model: cut at the first global layer ("fc3" for the last two layers of the MLP).
@@ -88,7 +103,8 @@ def lg_fedavg(
         start = SplitParams(state.representation, head)
         representation, head = local_sgd(named_key(key, "local"), loss, start, (), examples, training, context.work)
         message = LGFedAvgMessage(Uncharged(representation), head)
-        return ClientOutput(message, LGFedAvgClientState(representation), client_weight(client_weighting, examples))
+        new_state = LGFedAvgClientState(representation, jnp.bool_(True))
+        return ClientOutput(message, new_state, client_weight(client_weighting, examples))
 
     def server(key: Key, state: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
         # global <- (1/n) sum_i global_i
@@ -97,6 +113,12 @@ def lg_fedavg(
     def own_representation(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
         return lambda x: model.classify(server.head, model.represent(state.representation, x))
 
+    def own_or_mean(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        representation = jax.tree.map(
+            lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
+        )
+        return lambda x: model.classify(server.head, model.represent(representation, x))
+
     def fine_tune(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
         representation = fit_representation(key, model, server.representation, server.head, examples, tuning)
         return lambda x: model.classify(server.head, model.represent(representation, x))
@@ -104,8 +126,12 @@ def lg_fedavg(
     return FederatedAlgorithm(
         name="lg_fedavg",
         init=init,
-        init_client=lambda key, server, examples: LGFedAvgClientState(server.representation),
+        init_client=lambda key, server, examples: LGFedAvgClientState(server.representation, jnp.bool_(False)),
         broadcast=lambda server, context: server.head,
         round=Phase(client, server),
-        evaluations={"fine_tune": fine_tune, "own_representation": own_representation},
+        evaluations={
+            "fine_tune": fine_tune,
+            "own_representation": own_representation,
+            "own_or_mean_representation": own_or_mean,
+        },
     )

@@ -15,6 +15,8 @@ from fedjax_srp.methods import RECIPES
 if TYPE_CHECKING:
     import pandas as pd
 
+QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
+
 Repeats = Mapping[str, Sequence[History]]  # method -> its runs, one a seed
 
 
@@ -45,8 +47,9 @@ def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "
 def comparison(histories: Repeats, target: float, communications: Sequence[float] = (0, 10, 100)) -> pd.DataFrame:
     """One row a method.
 
-    Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy` and `worst_decile`, means
-    over the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
+    Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy`, `worst_decile` and, by
+    expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
+    the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
     reached it; for every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std`
     and `speed_up_C`, the twin's mean time over the method's (nan where either is missing or infinite); `host_seconds`
     of the simulator for all runs together.
@@ -66,6 +69,9 @@ def comparison(histories: Repeats, target: float, communications: Sequence[float
         row["worst_decile"], row["worst_decile_std"] = _spread(
             [run.worst_decile[-1] if len(run.worst_decile) else math.nan for run in runs]
         )
+        quarters = np.array([run.speed_quartiles() for run in runs])
+        for quarter, values in zip(QUARTERS, quarters.T, strict=True):
+            row[quarter], row[f"{quarter}_std"] = _spread(values.tolist())
         row["target"] = target
         row["reached"] = sum(math.isfinite(run.time_to(target)) for run in runs)
         for cost in communications:
@@ -86,16 +92,25 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     """The table of `comparison` as text, with what its numbers mean."""
     costs = [name.removeprefix("speed_up_") for name in frame.columns if name.startswith("speed_up_")]
     runs = sorted(set(frame["runs"]))
-    header = ["method", "accuracy %", "worst tenth %", *(f"time at C = {cost}" for cost in costs), "host s"]
+    header = [
+        "method",
+        "accuracy %",
+        "worst tenth %",
+        "fastest quarter %",
+        "slowest quarter %",
+        *(f"time at C = {cost}" for cost in costs),
+        "host s",
+    ]
     lines = [header]
     for row in frame.to_dict("records"):
-        accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
+        columns = ("final_accuracy", "worst_decile", QUARTERS[0], QUARTERS[-1])
+        accuracy = [_percent(row[name], row[f"{name}_std"]) for name in columns]
         times = [_time(row, cost) for cost in costs]
         lines.append([label(row["method"]), *accuracy, *times, f"{row['host_seconds']:.1f}"])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     notes = [
         f"accuracy: of every client on its own test data, after the last round; {spread}",
-        "worst tenth: of the tenth of the clients that fare worst",
+        "worst tenth: of the tenth of the clients that fare worst; quarters: by the clients' expected speed",
         f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
     ]

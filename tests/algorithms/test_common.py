@@ -357,7 +357,7 @@ def poisoned_rows(leaf, clients):
     if leaf.dtype == np.float32:
         flat.view(np.uint32)[:] = np.resize(np.array([0x80000000, 0x7FC12345], np.uint32), flat.shape)
     else:
-        flat[:] = np.iinfo(leaf.dtype).max
+        flat[:] = True if leaf.dtype == np.bool_ else np.iinfo(leaf.dtype).max
     leaf[clients] = flat.reshape(leaf[clients].shape)
     return leaf
 

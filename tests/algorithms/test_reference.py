@@ -133,12 +133,13 @@ def test_fedrep(sgd, weighting, counts, alternations, run_options):
         server, states = setting.states[t].server, setting.states[t].clients
         assert_close(by_layer(split_model, server.representation), state.representation, 1e-6)
         assert_close(by_layer(split_model, server.head), state.mean_head, 1e-6)
-        accuracies = {"fine_tune": [], "own_head": []}
+        accuracies = {"fine_tune": [], "own_head": [], "own_or_mean_head": []}
         for i, client in enumerate(setting.clients):
             assert_close(by_layer(split_model, of_client(states.head, i)), state.heads[i], 1e-6)
             rows = setting.tuning(t + 1, i, "head", 4)
             accuracies["fine_tune"].append(fedrep.fine_tuned_accuracy(state, client, rows, sgd))
             accuracies["own_head"].append(fedrep.own_head_accuracy(state, i, client))
+            accuracies["own_or_mean_head"].append(fedrep.own_or_mean_accuracy(state, i, client))
         check_accuracies(setting, t, accuracies)
 
 
@@ -172,12 +173,13 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
         server, states = setting.states[t].server, setting.states[t].clients
         assert_close(by_layer(split_model, server.head), state.shared, 1e-6)
         assert_close(by_layer(split_model, server.representation), state.mean_local, 1e-6)
-        accuracies = {"fine_tune": [], "own_representation": []}
+        accuracies = {"fine_tune": [], "own_representation": [], "own_or_mean_representation": []}
         for i, client in enumerate(setting.clients):
             assert_close(by_layer(split_model, of_client(states.representation, i)), state.local[i], 1e-6)
             rows = setting.tuning(t + 1, i, "local", 3)
             accuracies["fine_tune"].append(lg_fedavg.fine_tuned_accuracy(state, client, rows, sgd))
             accuracies["own_representation"].append(lg_fedavg.own_accuracy(state, i, client))
+            accuracies["own_or_mean_representation"].append(lg_fedavg.own_or_mean_accuracy(state, i, client))
         check_accuracies(setting, t, accuracies)
 
 

@@ -12,6 +12,7 @@ class State(NamedTuple):
     representation: dict
     mean_head: dict
     heads: list
+    trained: frozenset  # ids of the clients that have taken part
 
 
 def run(params, head_layers, clients, cohorts, head_steps, steps, *, sgd, alternations=1, client_weighting="uniform"):
@@ -23,7 +24,9 @@ def run(params, head_layers, clients, cohorts, head_steps, steps, *, sgd, altern
     representation_layers = [name for name in params if name not in head_layers]
     representation = {name: params[name] for name in representation_layers}
     heads = [{name: params[name] for name in head_layers} for _ in clients]
+    trained = frozenset()
     for t, cohort in enumerate(cohorts):
+        trained |= set(cohort)
         messages, new_heads, weights = [], [], []
         for i in cohort:
             local = representation | heads[i]
@@ -38,12 +41,18 @@ def run(params, head_layers, clients, cohorts, head_steps, steps, *, sgd, altern
             weights.append(weight(client_weighting, clients[i]))
         # line 16: phi <- mean of the phi_i
         representation = mean(messages, weights)
-        yield State(representation, mean(new_heads, weights), list(heads))
+        yield State(representation, mean(new_heads, weights), list(heads), trained)
 
 
 def own_head_accuracy(state, i, client):
     """The current representation under the client's own head."""
     return mlp.accuracy(state.representation | state.heads[i], client.x_test, client.y_test)
+
+
+def own_or_mean_accuracy(state, i, client):
+    """The same, with the mean head for a client that has never taken part."""
+    head = state.heads[i] if i in state.trained else state.mean_head
+    return mlp.accuracy(state.representation | head, client.x_test, client.y_test)
 
 
 def fine_tuned_accuracy(state, client, steps, sgd):
