@@ -281,13 +281,12 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
         "--together", action=argparse.BooleanOptionalAction, help="all seeds in one program (default: on accelerators)"
     )
     args = parser.parse_args(arguments)
-    if jax.config.jax_platforms in (None, "cpu"):
-        srp.use_all_cores()
-    together = jax.default_backend() != "cpu" if args.together is None else args.together
     settings = SETTINGS[args.scale]
     for name in args.datasets or ():
         if name not in settings:
             parser.error(f"--datasets {name}: --scale {args.scale} has {', '.join(settings)}")
+    srp.use_all_cores()
+    together = jax.default_backend() != "cpu" if args.together is None else args.together
     begin, columns = time.perf_counter(), {}
     for name in args.datasets or settings:
         setting = settings[name]
