@@ -97,9 +97,16 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             {"name": "emnist/balanced", "num_clients": 100, "classes_per_client": 5, "classes": range(10)},
             _MNIST_FAMILY,
         ),
-        "femnist": Setting(
+        "femnist": Setting(  # lower-case a to j; divided like EMNIST, where the paper divides by 255 only
             "FEMNIST",
-            {"name": "emnist/byclass", "num_clients": 100, "classes": range(36, 46), "consecutive": 3},
+            {
+                "name": "emnist/byclass",
+                "classes": range(36, 46),
+                "num_clients": 100,
+                "partition": "consecutive",
+                "classes_per_client": 3,
+                "examples_per_class": 50,
+            },
             _MNIST_FAMILY,
         ),
     },
