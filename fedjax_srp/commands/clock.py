@@ -39,9 +39,7 @@ def parse(text: str, num_clients: int) -> Clock:
     kind, _, rest = NAMED.get(words, words).partition(":")
     if kind == "trace":
         if ordered:
-            raise ValueError(
-                f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:"
-            )
+            raise ValueError(f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:")
         return clocks.trace(_read_trace(rest))
     if kind not in CLOCKS:
         raise unknown("clock", kind, [*NAMED, "trace"])

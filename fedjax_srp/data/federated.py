@@ -109,10 +109,14 @@ class FederatedData:
 
     def _gather(self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array) -> Examples:
         rows = _take(indices, client_id)  # (max_examples,)
-        return Examples(self._model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
+        return Examples(self.model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
 
-    def _model_input(self, x: Array) -> Array:
-        """Rows of examples (rows, ...) as the model takes them."""
+    def stored(self) -> FederatedData:
+        """The same data whose clients give inputs as they are stored: uint8 images stay uint8."""
+        return dataclasses.replace(self, scale=None, offset=None)
+
+    def model_input(self, x: Array) -> Array:
+        """Stored inputs (rows, ...) as the model takes them."""
         if self.scale is None or self.offset is None:
             return x
         x = x.astype(self.scale.dtype)

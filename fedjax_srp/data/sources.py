@@ -117,8 +117,8 @@ def load(
     Args:
         name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
             writer_train and writer_test (or user_train and user_test) where examples belong to people; or the path of
-            a folder in LEAF's layout, with train/*.json and test/*.json. What lies in `data_dir` as `<name>.npz` or as
-            such a folder comes before a built-in source of that name.
+            a folder in LEAF's layout, with `train/*.json` and `test/*.json`. What lies in `data_dir` as `<name>.npz` or
+            as such a folder comes before a built-in source of that name.
         num_clients: M; may be left out for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
         partition: "classes", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see

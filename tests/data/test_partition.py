@@ -104,6 +104,82 @@ def test_dirichlet(num_clients, alpha, seed):
         assert set(y_test[test]) <= set(y_train[train])
 
 
+@settings
+@hypothesis.given(
+    num_clients=st.integers(1, 30),
+    classes_per_client=st.integers(1, 5),
+    examples=st.integers(2, 12),
+    seed=st.integers(0, 10**6),
+)
+def test_consecutive(num_clients, classes_per_client, examples, seed):
+    y_train, y_test = labels(5, 340, seed), labels(5, 60, seed + 1)
+    split = partition.consecutive(y_train, y_test, num_clients, classes_per_client, examples, seed)
+    check_partition(split, len(y_train), len(y_test), num_clients)
+    check_equal(split, partition.consecutive(y_train, y_test, num_clients, classes_per_client, examples, seed))
+    num_test = max(1, round(examples / 10))
+    for client, (train, test) in enumerate(zip(split.train, split.test, strict=True)):
+        wanted = sorted((client + step) % 5 for step in range(classes_per_client))
+        for rows, y, number in ((train, y_train, examples - num_test), (test, y_test, num_test)):
+            classes, sizes = np.unique(y[rows], return_counts=True)
+            assert classes.tolist() == wanted
+            assert set(sizes) == {number}
+
+
+def test_consecutive_is_the_allocation_of_the_paper():
+    """100 clients, classes u, u + 1, u + 2 of ten, 50 images of each, 45 of them for training; 1500 of a class."""
+    y_train, y_test = np.repeat(np.arange(10) + 36, 1350), np.repeat(np.arange(10) + 36, 150)
+    split = partition.consecutive(y_train, y_test, 100)
+    check_partition(split, 13_500, 1500, 100)
+    assert {len(rows) for rows in split.train} == {135}
+    assert {len(rows) for rows in split.test} == {15}
+    assert set(y_train[split.train[8]]) == {44, 45, 36}
+    assert sum(map(len, split.train)) == 13_500, "disjoint blocks use all of it"
+
+
+@settings
+@hypothesis.given(
+    num_clients=st.integers(2, 40),
+    wanted=st.integers(1, 7),
+    reserved=st.integers(1, 4),
+    fraction=st.sampled_from([0.1, 0.2, 0.5]),
+    seed=st.integers(0, 10**6),
+)
+def test_reserved_classes(num_clients, wanted, reserved, fraction, seed):
+    num_classes = 8
+    classes_per_client = min(wanted, num_classes - reserved)
+    y_train, y_test = labels(num_classes, 80, seed), labels(num_classes, 80, seed + 1)
+    more = {"reserved_classes": reserved, "reserved_fraction": fraction}
+    split = partition.by_classes(y_train, y_test, num_clients, classes_per_client, seed, **more)
+    check_partition(split, len(y_train), len(y_test), num_clients)
+    first = num_clients - int(np.ceil(fraction * num_clients - 1e-9))
+    used = np.zeros(num_classes, int)
+    for client, (train, test) in enumerate(zip(split.train, split.test, strict=True)):
+        classes, sizes = np.unique(y_train[train], return_counts=True)
+        assert len(classes) == classes_per_client
+        assert len(set(sizes)) == 1
+        np.testing.assert_array_equal(classes, np.unique(y_test[test]))
+        held = np.count_nonzero(classes >= num_classes - reserved)
+        assert held == (min(reserved, classes_per_client) if client >= first else 0)
+        used[classes] += 1
+    assert len({len(rows) for rows in split.train}) == 1
+    reserved_used, free_used = used[-reserved:], used[:-reserved]
+    assert np.ptp(reserved_used) <= 1
+    assert np.ptp(free_used) <= 2
+
+
+def test_nothing_reserved_is_the_partition_without():
+    y = np.repeat(np.arange(4), 40)
+    check_equal(partition.by_classes(y, y, 10, 2, 3), partition.by_classes(y, y, 10, 2, 3, reserved_classes=0))
+
+
+def test_a_fifth_of_the_clients_is_rounded_up():
+    y = np.repeat(np.arange(4), 100)
+    for num_clients, fraction, number in ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1)):
+        split = partition.by_classes(y, y, num_clients, 1, reserved_classes=1, reserved_fraction=fraction)
+        holders = [client for client, rows in enumerate(split.train) if 3 in y[rows]]
+        assert holders == list(range(num_clients - number, num_clients))
+
+
 def class_counts(y, rows):
     return np.stack([np.bincount(y[client], minlength=y.max() + 1) for client in rows])
 
@@ -222,6 +298,25 @@ ERRORS = {
     "users: nobody has both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
     "num_clients=3: only 2 users .* use at most 2": lambda: partition.natural(np.array([1, 2]), np.array([1, 2]), 3),
     "max_examples=0: must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
+    "examples_per_class=20: class 0 has 10 train examples and its 3 clients need 18 each; use fewer": lambda: (
+        partition.consecutive(y, y, 10, 3, 20)
+    ),
+    "examples_per_class=4: class 0 has 2 test examples and its 3 clients need 1 each": lambda: partition.consecutive(
+        np.repeat(y, 9), y[::5], 10, 3, 4
+    ),
+    "examples_per_class=1: leaves no training examples beside 1": lambda: partition.consecutive(y, y, 10, 3, 1),
+    "test_fraction=1.0: must lie between": lambda: partition.consecutive(y, y, 10, 3, 20, test_fraction=1.0),
+    "classes_per_client=11: only 10 classes have": lambda: partition.consecutive(y, y, 10, 11),
+    "reserved_classes=6: leaves 4 of 10 classes .* hold 5 each; use at most 5": lambda: partition.by_classes(
+        y, y, 5, 5, reserved_classes=6
+    ),
+    "reserved_classes=-1: must be an integer": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
+    "reserved_fraction=1: must lie between": lambda: partition.by_classes(
+        y, y, 5, 5, reserved_classes=1, reserved_fraction=1
+    ),
+    "reserved_fraction=0.9: is all of num_clients=5 clients; use a smaller": lambda: partition.by_classes(
+        y, y, 5, 5, reserved_classes=1, reserved_fraction=0.9
+    ),
     "num_clients=3: too few examples for client . to train and be tested on one class": lambda: partition.dirichlet(
         np.array([0, 1, 2]), np.array([0, 0, 0]), 3, 1.0
     ),

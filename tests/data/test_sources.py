@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_srp import cli
 from fedjax_srp.data import NORMALISATION, SOURCES, load, names
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
@@ -79,6 +80,45 @@ def test_partition_follows_from_the_arguments(folder):
     assert load("people", 4, partition="iid", data_dir=folder).train_indices.shape == (4, 75)
 
 
+def test_classes_are_kept_and_renumbered(folder):
+    everything, data = load("people", data_dir=folder), load("people", data_dir=folder, classes=[4, 1])
+    assert (data.num_classes, data.num_clients) == (2, 10)
+    for client in range(10):
+        for of in ("train_client", "test_client"):
+            before, after = (getattr(d, of)(jnp.int32(client)) for d in (everything, data))
+            before_y, after_y = np.asarray(before.y)[: before.count], np.asarray(after.y)[: after.count]
+            kept = np.isin(before_y, [4, 1])
+            assert after_y.tolist() == [{4: 0, 1: 1}[label] for label in before_y[kept]]
+            np.testing.assert_array_equal(after.x[: after.count], np.asarray(before.x)[: before.count][kept])
+    all_in_order = load("digits", 5, classes=range(10))
+    np.testing.assert_array_equal(all_in_order.y_train, load("digits", 5).y_train)
+
+
+def test_classes_on_the_command_line():
+    words = "run --method srpfl --dataset digits --num-clients 4 --classes 0 1 2 --reserved-classes 1"
+    _, arguments = cli._parse(words.split())
+    assert arguments["classes"] == (0, 1, 2)
+    assert arguments["reserved_classes"] == 1
+
+
+def test_femnist_as_in_the_paper():
+    data = load("digits", 12, classes_per_client=3, examples_per_class=20)
+    assert set(np.asarray(data.train_counts)) == {54}
+    assert set(data.test_count) == {6}
+    for client in range(12):
+        wanted = {client % 10, (client + 1) % 10, (client + 2) % 10}
+        assert set(np.asarray(data.train_client(jnp.int32(client)).y)) == wanted
+        assert set(np.asarray(data.test_client(jnp.int32(client)).y)) == wanted
+
+
+def test_reserved_classes():
+    data = load("digits", 10, classes_per_client=3, reserved_classes=2)
+    holders = [i for i in range(10) if {8, 9} & set(np.asarray(data.train_client(jnp.int32(i)).y).tolist())]
+    assert holders == [8, 9]
+    half = load("digits", 10, classes_per_client=3, reserved_classes=2, reserved_fraction=0.5)
+    assert {8, 9} <= set(np.asarray(half.train_client(jnp.int32(5)).y).tolist())
+
+
 def test_natural_keeps_people_apart(folder):
     data = load(str(folder / "people.npz"))
     users = np.arange(300) // 30
@@ -138,6 +178,22 @@ ERRORS = {
     "alpha=None: partition 'dirichlet' needs it; give alpha": {"partition": "dirichlet"},
     "alpha: belongs to partition 'dirichlet' and the partition is 'iid'; leave one": {"partition": "iid", "alpha": 1.0},
     "alpha: belongs to partition 'dirichlet' and the partition is 'classes'": {"classes_per_client": 2, "alpha": 1.0},
+    "examples_per_class: belongs to partition 'consecutive' and the partition is 'iid'; leave": {
+        "partition": "iid",
+        "examples_per_class": 5,
+    },
+    "classes_per_client: belongs to partition 'classes' or 'consecutive' and the partition is 'iid'": {
+        "partition": "iid",
+        "classes_per_client": 5,
+    },
+    "classes_per_client=None: partition 'consecutive' needs it; give classes_per_client": {"examples_per_class": 5},
+    "classes_per_client=None: partition 'classes' needs it": {"reserved_fraction": 0.5},
+    "classes=[]: give the labels to keep, at least one integer": {"classes": []},
+    "classes=[0.5]: give the labels": {"classes": [0.5]},
+    "classes: 3 is listed twice; name every class once": {"classes": [3, 1, 3]},
+    "classes: 11 has no training examples; the data set has the classes 0..9": {"classes": [3, 11]},
+    "classes_per_client=3: only 2 classes": {"classes": [3, 4], "classes_per_client": 3},
+    "name='sentiment140': is text": {"name": "sentiment140"},
     "max_examples=4: must be at least 1, and at least one per class; use 5": {
         "classes_per_client": 5,
         "max_examples": 4,

@@ -1,0 +1,140 @@
+"""The builders of tensorflow-datasets for the data sets that `prepare` knows, reading archives without TensorFlow.
+
+Each is the builder of the catalogue, with its name, version and features, where only the reading of the original
+archives is replaced: plain gzip, zip and tar instead of TensorFlow's file system, Pillow instead of its encoder of
+images. Examples have the keys of the original, so they are written in the same order. Archives are not extracted.
+
+Importing this module imports tensorflow-datasets.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import numpy as np
+from PIL import Image
+from tensorflow_datasets.core import registered
+from tensorflow_datasets.datasets.sentiment140 import sentiment140_dataset_builder as sentiment140
+from tensorflow_datasets.image_classification import cifar, mnist
+
+Example = tuple[Any, dict[str, Any]]  # key, features
+
+
+def _png(image: np.ndarray) -> io.BytesIO:
+    """What the feature of an image accepts ready-made; an array it would hand to TensorFlow."""
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    stream.seek(0)
+    return stream
+
+
+def _idx(data: bytes) -> np.ndarray:
+    """An array in the IDX format of MNIST: its number of axes in the fourth byte, their lengths, then uint8."""
+    (num_axes,) = struct.unpack(">xxxB", data[:4])
+    shape = struct.unpack(f">{num_axes}I", data[4 : 4 + 4 * num_axes])
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
+
+
+def _digits(images: bytes, labels: bytes) -> Iterator[Example]:
+    for key, (image, label) in enumerate(zip(_idx(images), _idx(labels), strict=True)):
+        yield key, {"image": _png(image), "label": int(label)}
+
+
+with registered.skip_registration():
+
+    class MNIST(mnist.MNIST):
+        """Four gzip files."""
+
+        __module__ = mnist.__name__  # checksums are found and metadata written by it
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            files = {
+                (split, kind): f"{prefix}-{kind}-ubyte.gz"
+                for split, prefix in (("train", "train"), ("test", "t10k"))
+                for kind in ("images-idx3", "labels-idx1")
+            }
+            paths = dl_manager.download({part: urljoin(self.URL, name) for part, name in files.items()})
+            data = {part: gzip.decompress(Path(path).read_bytes()) for part, path in paths.items()}
+            return {s: _digits(data[s, "images-idx3"], data[s, "labels-idx1"]) for s in ("train", "test")}
+
+    class EMNIST(mnist.EMNIST):
+        """One zip of gzip files for all configurations."""
+
+        __module__ = mnist.__name__
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            path = dl_manager.download(self.URL)
+            return {split: self._examples(Path(path), split) for split in ("train", "test")}
+
+        def _examples(self, path: Path, split: str) -> Iterator[Example]:
+            config: Any = self.builder_config
+            stem = f"gzip/emnist-{config.name}-{split}"
+            with zipfile.ZipFile(path) as archive:
+                images, labels = (
+                    gzip.decompress(archive.read(f"{stem}-{kind}-ubyte.gz")) for kind in ("images-idx3", "labels-idx1")
+                )
+            yield from _digits(images, labels)
+
+    class Cifar10(cifar.Cifar10):
+        """A tar of binary files: one byte a label, then 3072 of an image, channels first."""
+
+        __module__ = cifar.__name__
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            layout = self._cifar_info
+            data: dict[str, bytes] = {}
+            with tarfile.open(dl_manager.download(layout.url)) as archive:
+                for member in archive:
+                    if file := archive.extractfile(member):  # None for a folder
+                        data[member.name.removeprefix(layout.prefix)] = file.read()
+            features: Any = self.info.features
+            for key, name in zip(layout.label_keys, layout.label_files, strict=True):
+                features[key].names = [line for line in data[name].decode().splitlines() if line]
+            splits = {"train": layout.train_files, "test": layout.test_files}
+            return {
+                split: self._examples(f"{split}_", b"".join(data[name] for name in names), layout.label_keys)
+                for split, names in splits.items()
+            }
+
+        def _examples(self, prefix: str, data: bytes, label_keys: list[str]) -> Iterator[Example]:
+            rows = np.frombuffer(data, np.uint8).reshape(-1, len(label_keys) + 3072)
+            for key, row in enumerate(rows):
+                *labels, pixels = *row[: len(label_keys)], row[len(label_keys) :]
+                image = pixels.reshape(3, 32, 32).transpose(1, 2, 0)
+                names = dict(zip(label_keys, map(int, labels), strict=True))
+                yield key, {"id": f"{prefix}{key:05d}", "image": _png(np.ascontiguousarray(image)), **names}
+
+    class Cifar100(Cifar10, cifar.Cifar100):  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same with a coarse label before the label."""
+
+        __module__ = cifar.__name__
+
+    class Sentiment140(sentiment140.Builder):
+        """A zip of two tables without headings."""
+
+        __module__ = sentiment140.__name__
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            path = Path(dl_manager.download(sentiment140._DOWNLOAD_URL))
+            tables = {"train": "training.1600000.processed.noemoticon.csv", "test": "testdata.manual.2009.06.14.csv"}
+            return {split: self._examples(path, table) for split, table in tables.items()}
+
+        def _examples(self, path: Path, table: str) -> Iterator[Example]:
+            with zipfile.ZipFile(path) as archive, archive.open(table) as file:
+                for place, row in enumerate(csv.reader(codecs.iterdecode(file, "ISO-8859-1"))):
+                    polarity, tweet, date, query, user, text = row
+                    features = {"polarity": int(polarity), "date": date, "query": query, "user": user, "text": text}
+                    yield f"{place}_{tweet}", features
+
+
+BUILDERS = {"cifar10": Cifar10, "cifar100": Cifar100, "emnist": EMNIST, "mnist": MNIST, "sentiment140": Sentiment140}

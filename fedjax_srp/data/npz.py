@@ -1,0 +1,70 @@
+"""Data sets in .npz files: x_train, y_train, x_test, y_test, and whose example each is where people wrote them."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_srp._checks import nearest
+from fedjax_srp.data.raw import RawArrays
+
+_COLUMNS = ("x", "y", "writer", "user")
+
+
+def files(folder: Path) -> list[Path]:
+    """Archives in a folder and one folder below (emnist/digits.npz)."""
+    return sorted([*folder.glob("*.npz"), *folder.glob("*/*.npz")])
+
+
+def read(path: Path) -> RawArrays:
+    """Arrays of an .npz file; nothing in it is executed.
+
+    Raises:
+        ValueError: in one line: no such file, or what is missing or odd in it.
+    """
+    if not path.is_file():
+        hint = nearest(path.name, [file.name for file in files(path.parent)])
+        raise ValueError(f"name={str(path)!r}: no such file{hint}; give the path of an .npz file")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            columns = {
+                key: file[key] for key in file.files if key.removesuffix("_test").removesuffix("_train") in _COLUMNS
+            }
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+    ) as error:
+        raise ValueError(
+            f"name={str(path)!r}: not an .npz file of plain arrays ({error}); write it with np.savez"
+        ) from error
+    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in columns]
+    if missing:
+        raise ValueError(
+            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(columns) or 'none of them'}"
+        )
+    users: dict[str, np.ndarray] = {}
+    for kind in ("train", "test"):
+        for column in (f"writer_{kind}", f"user_{kind}"):
+            if column in columns:
+                users[kind] = columns[column]
+                if users[kind].shape != columns[f"y_{kind}"].shape:
+                    raise ValueError(
+                        f"name={str(path)!r}: {column} has shape {users[kind].shape} and y_{kind} "
+                        f"{columns[f'y_{kind}'].shape}; give one user per example"
+                    )
+    return RawArrays(
+        columns["x_train"],
+        columns["y_train"],
+        columns["x_test"],
+        columns["y_test"],
+        users.get("train"),
+        users.get("test"),
+    )

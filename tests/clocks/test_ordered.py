@@ -1,0 +1,70 @@
+"""Clients numbered by speed, and classes that only the slowest have."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp import clocks
+from fedjax_srp.commands import clock as words
+from fedjax_srp.data import load
+
+NUM_CLIENTS = 30
+DISTRIBUTIONS = {
+    "exponential": clocks.exponential(clocks.uniform(1 / NUM_CLIENTS, 1)),
+    "uniform": clocks.uniform(clocks.exponential(), clocks.constant(50.0)),
+    "constant": clocks.constant(clocks.exponential()),
+}
+
+
+def times_of(clock, seed=0):
+    key_init, key_round = jax.random.split(jax.random.key(seed))
+    return clock.sample(key_round, clock.init(key_init, NUM_CLIENTS))[0]
+
+
+@pytest.mark.parametrize("make", [clocks.fixed, clocks.dynamic])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_the_same_times_in_order_of_speed(make, distribution):
+    plain = times_of(make(distribution)).expected
+    ordered = times_of(make(distribution, ordered=True)).expected
+    assert (np.diff(plain) < 0).any()
+    np.testing.assert_array_equal(ordered, np.sort(plain))
+
+
+def test_in_a_compiled_program_over_seeds():
+    clock = clocks.dynamic(DISTRIBUTIONS["uniform"], 2.0, ordered=True)
+    expected = jax.jit(jax.vmap(lambda seed: times_of(clock, seed).expected))(jnp.arange(3))
+    assert (np.diff(expected, axis=1) >= 0).all()
+
+
+def test_realised_times_belong_to_their_client():
+    clock = clocks.dynamic(clocks.exponential(clocks.uniform(0.1, 1)), ordered=True)
+    state = clock.init(jax.random.key(0), 5)
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    times = jax.vmap(lambda key: clock.sample(key, state)[0])(keys)
+    realised, expected = np.asarray(times.realised), np.asarray(times.expected)[0]
+    errors = realised.std(0, ddof=1) / np.sqrt(len(realised))
+    assert np.max(np.abs(realised.mean(0) - expected) / errors) < 5
+
+
+def test_reserved_classes_are_those_of_the_slowest():
+    data = load("digits", NUM_CLIENTS, classes_per_client=3, reserved_classes=2)
+    expected = np.asarray(times_of(clocks.fixed(clocks.exponential(), ordered=True)).expected)
+    holders = [i for i in range(NUM_CLIENTS) if set(np.asarray(data.train_client(jnp.int32(i)).y).tolist()) & {8, 9}]
+    assert sorted(holders) == sorted(np.argsort(expected)[-NUM_CLIENTS // 5 :].tolist())
+
+
+@pytest.mark.parametrize("text", ["fixed", "random", "fixed:uniform(1, 2)", "dynamic:exponential(uniform(1/N, 1))"])
+def test_in_words(text):
+    plain, ordered = (times_of(words.parse(prefix + text, NUM_CLIENTS)).expected for prefix in ("", "ordered:"))
+    np.testing.assert_array_equal(ordered, np.sort(plain))
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match=r"clock='ordered:trace:times.csv': a trace says who is slow; sort"):
+        words.parse("ordered:trace:times.csv", 4)
+    with pytest.raises(ValueError, match="unknown clock 'fixd'"):
+        words.parse("ordered:fixd", 4)
+    for make in (clocks.fixed, clocks.dynamic):
+        with pytest.raises(ValueError, match=f"{make.__name__}: ordered must be True or False, got 1"):
+            make(clocks.exponential(), ordered=1)

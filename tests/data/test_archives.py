@@ -1,0 +1,244 @@
+"""`data prepare`: the records of the catalogue from archives of its layout, and an answer where they are missing."""
+
+import functools
+import http.server
+import re
+import shutil
+import threading
+
+import pytest
+import small_archives
+import tensorflow_datasets as tfds
+
+from fedjax_srp import cli
+from fedjax_srp.data import _builders, load, prepare, records
+
+
+@pytest.fixture(autouse=True)
+def _originals():
+    yield
+    small_archives.restore()
+
+
+def main(*words):
+    return cli.main([str(word) for word in ("data", "prepare", *words)], set_up_cores=False)
+
+
+@pytest.mark.parametrize("name", ["mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100", "sentiment140"])
+def test_the_catalogue_would_write_the_same(name, small):
+    folder = small[0]
+    shipped = tfds.builder(name, data_dir=folder / "elsewhere", file_format="array_record")
+    written = tfds.builder_from_directory(folder / name / str(shipped.version))
+    assert written.info.full_name == shipped.info.full_name
+    assert written.info.module_name == shipped.info.module_name
+    assert str(written.info.features) == str(shipped.info.features)
+    assert written.info.supervised_keys == shipped.info.supervised_keys
+    assert str(written.info.citation) == str(shipped.info.citation)
+    assert written.info.description == shipped.info.description
+
+
+def test_examples_have_their_ids_and_names(small):
+    folder, made, _ = small
+    for name, keys in (("cifar10", ["label"]), ("cifar100", ["label", "coarse_label"])):
+        for split, number in (("train", 60), ("test", 20)):
+            source = tfds.data_source(name, split=split, data_dir=folder, download=False)
+            rows = {example["id"].decode(): example for example in source}
+            assert set(rows) == {f"{split}_{i:05d}" for i in range(number)}
+            for i in range(number):
+                example = rows[f"{split}_{i:05d}"]
+                assert (example["image"] == made[name][f"x_{split}"][i]).all()
+                assert example["label"] == made[name][f"y_{split}"][i]
+                assert "coarse_label" not in keys or example["coarse_label"] == example["label"] // 5
+            assert source.dataset_info.features["label"].names[3] == "kind_3"
+
+
+def test_the_order_is_that_of_the_shipped_builder(small, tmp_path):
+    """Order follows from keys: those of the shipped MNIST builder are positions, and so the same records come first."""
+    folder, made, _ = small
+
+    def split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def generate_examples(self):
+        for i, image in enumerate(made["mnist"]["x_train"]):
+            yield i, {"image": _builders._png(image), "label": 0}
+
+    base = _builders.mnist.MNIST
+    with _builders.registered.skip_registration():
+        members = {"_split_generators": split_generators, "_generate_examples": generate_examples}
+        plain = type("MNIST", (base,), {"__module__": base.__module__, **members})
+    builder = plain(data_dir=tmp_path, file_format="array_record")
+    builder.download_and_prepare()
+    source = tfds.data_source("mnist", split="train", data_dir=folder, download=False)
+    for one, other in zip(source, builder.as_data_source("train"), strict=True):
+        assert (one["image"] == other["image"]).all()
+
+
+def test_tweets_keep_quotes_line_ends_and_latin_1(small):
+    source = tfds.data_source("sentiment140", split="train", data_dir=small[0], download=False)
+    rows = {example["user"]: example for example in source}
+    assert rows[b"anna"]["text"].decode() == 'caf\xe9, closed "again"'
+    assert (rows[b"anna"]["polarity"], rows[b"ben"]["polarity"], rows[b"ben"]["query"]) == (0, 4, b"q")
+
+
+def test_it_says_what_it_did(small):
+    _, _, said = small
+    assert re.fullmatch(r"mnist: preparing .*/mnist/3\.0\.1", said[0])
+    assert re.fullmatch(r"mnist: 60 training and 20 test examples, \d+\.\d s", said[1])
+    assert re.fullmatch(r"sentiment140: 2 train and 1 test, \d+\.\d s", said[-1])
+
+
+def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
+    assert main("mnist", "emnist/digits", "--data-dir", data_dir) == 0
+    assert capsys.readouterr().out.count("is prepared already in") == 2
+    records_file = data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
+    records_file.write_bytes(records_file.read_bytes()[:5000])
+    assert main("mnist", "--data-dir", data_dir) == 2
+    error = capsys.readouterr().err
+    assert "is damaged (" in error
+    assert f"delete {data_dir / 'mnist' / '3.0.1'} and run fedjax-srp data prepare mnist" in error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"fileFormat": "array_record"', '"fileFormat": "tfrecord"', "was prepared as tfrecord files, which only"),
+        ("{", "", "dataset_info.json is damaged (Extra data"),
+    ],
+)
+def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, no_network, capsys):
+    path = data_dir / "mnist" / "3.0.1" / "dataset_info.json"
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1))
+    assert main("mnist", "--data-dir", data_dir) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert path.read_text() != text
+
+
+def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network, capsys):
+    small_archives.mnist(tmp_path)
+    manual = tmp_path / "downloads" / "manual"
+    (manual / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert main("mnist", "emnist", "cifar10", "sentiment140", "--data-dir", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-srp: error: cannot download (ConnectionError at ")
+    assert error.count("\n") == 1
+    assert f"put these files into {manual} by hand: t10k-labels-idx1-ubyte.gz (39 bytes, from https://" in error
+    assert "train-images" not in error
+    for file in ("gzip.zip (561,753,746 bytes", "cifar-10-binary.tar.gz (170,052,171", "trainingandtestdata.zip (81,3"):
+        assert error.count(file) == 1
+    assert no_network
+    with pytest.raises(ValueError, match="has not been prepared"):
+        load("mnist", 2, data_dir=tmp_path)
+
+
+def test_archives_by_hand_need_no_network(tmp_path, no_network):
+    small_archives.emnist(tmp_path)
+    assert prepare(["emnist/digits"], tmp_path, say=lambda _: None) == [tmp_path / "emnist" / "digits" / "3.1.0"]
+    assert not no_network
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (lambda good: good[:-1], r"has [\d,]+ bytes, the original [\d,]+ bytes"),
+        (lambda good: b"x" + good[1:], r"has the sha256 \w{16}\.\.\., the original \w{16}\.\.\."),
+    ],
+)
+def test_another_archive_is_refused(content, found, tmp_path, no_network, capsys):
+    small_archives.emnist(tmp_path)
+    path = tmp_path / "downloads" / "manual" / "gzip.zip"
+    path.write_bytes(content(path.read_bytes()))
+    assert main("emnist/digits", "--data-dir", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"{re.escape(str(path))}: {found}; delete it and put the original there\n$", error)
+    assert not no_network
+
+
+def test_a_killed_preparation_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
+    small_archives.mnist(tmp_path)
+
+    def killed(images, labels):
+        yield 0, {"image": _builders._png(_builders._idx(images)[0]), "label": 1}
+        shutil.copytree(*unfinished())  # as by SIGKILL: nothing is tidied up
+        raise KeyboardInterrupt
+
+    def unfinished():
+        (place,) = (tmp_path / "mnist").glob("incomplete.*")
+        return place, place.with_name("incomplete.KILLED_3.0.1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_builders, "_digits", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(["mnist"], tmp_path, say=lambda _: None)
+    with pytest.raises(ValueError, match=r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"):
+        load("mnist", 2, data_dir=tmp_path)
+    (tmp_path / "mnist" / "3.0.1").mkdir()  # as a copy that was interrupted
+    prepare(["mnist"], tmp_path, say=lambda _: None)
+    assert len(records.read("mnist", tmp_path).y_train) == 60
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """The archives of MNIST on a server of this machine, and an empty data_dir."""
+    small_archives.mnist(tmp_path / "server")
+    files = tmp_path / "server" / "downloads" / "manual"
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(files)))
+    address = f"http://127.0.0.1:{server.server_port}/"
+    monkeypatch.setattr(_builders.MNIST, "URL", address)
+    infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
+    monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield files, tmp_path / "data"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_archives_are_downloaded(served):
+    _, data_dir = served
+    prepare(["mnist"], data_dir, say=lambda _: None)
+    assert len(records.read("mnist", data_dir).y_train) == 60
+
+
+def test_a_download_of_something_else_is_refused(served, capsys):
+    files, data_dir = served
+    (files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"a page that asks for a login")
+    assert main("mnist", "--data-dir", data_dir) == 2
+    error = capsys.readouterr().err
+    assert "mnist: what was downloaded is another file (Artifact http://127.0.0.1" in error
+    assert error.count("\n") == 1
+
+
+def test_a_server_without_the_file_is_like_no_network(served, capsys):
+    files, data_dir = served
+    (files / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert main("mnist", "--data-dir", data_dir) == 2
+    error = capsys.readouterr().err
+    assert "cannot download (Failed to get url http://127.0.0.1" in error
+    assert "HTTP code: 404.); put these files into" in error
+    assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "names: lists no data set; give one or more of cifar10"),
+        (("minst",), "unknown data set 'minst' (did you mean mnist or emnist?); choose from cifar10"),
+        (("mnist", "--data-dir", "{}/file"), "data_dir='{}/file': cannot prepare mnist there ([Errno 17] File exists"),
+    ],
+)
+def test_errors_of_use(words, message, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(*(word.replace("{}", str(tmp_path)) for word in words)) == 2
+    error = capsys.readouterr().err
+    assert f"fedjax-srp: error: {message.replace('{}', str(tmp_path))}" in error
+    assert error.count("\n") == 1

@@ -1,0 +1,148 @@
+"""Folders in LEAF's layout: users, images of 255ths, and files that are something else."""
+
+import json
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp import cli
+from fedjax_srp.data import leaf, load, names
+
+
+def write(path, users, x, y):
+    """One file; x and y give a user's examples."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {user: {"x": x[user], "y": y[user]} for user in users}
+    path.write_text(json.dumps({"users": users, "num_samples": [len(y[user]) for user in users], "user_data": data}))
+
+
+@pytest.fixture
+def femnist(tmp_path):
+    """Three writers in two training files, one of whom is in both and one without test images."""
+    rng, folder = np.random.default_rng(0), tmp_path / "femnist"
+    pixels = {user: rng.integers(0, 256, (6, 784)) for user in ("f01", "f02", "f10")}
+    x = {user: (values / 255).tolist() for user, values in pixels.items()}
+    y = {user: [10, 36, 61, 0, 36, 10] for user in x}
+    half = {user: values[:3] for user, values in x.items()}
+    rest = {user: values[3:] for user, values in x.items()}
+    labels, other = ({user: values[cut] for user, values in y.items()} for cut in (slice(3), slice(3, 6)))
+    write(folder / "train" / "all_data_0_keep_0_train_9.json", ["f02", "f01"], half, labels)
+    write(folder / "train" / "all_data_1_keep_0_train_9.json", ["f10", "f02"], rest, other)
+    write(folder / "test" / "all_data_0_keep_0_test_9.json", ["f01", "f02"], rest, other)
+    return folder, pixels
+
+
+def test_writers_are_clients(femnist):
+    folder, pixels = femnist
+    data = load(folder)
+    assert (data.name, data.num_clients, data.num_classes) == ("femnist", 2, 62)
+    assert data.example_shape == (28, 28)
+    assert data.x_train.dtype == jnp.uint8
+    assert np.asarray(data.train_counts).tolist() == [3, 6]
+    one, two = (data.train_client(jnp.int32(i)) for i in range(2))
+    np.testing.assert_allclose(one.x[:3], pixels["f01"][:3].reshape(-1, 28, 28) / 255, atol=1e-7)
+    np.testing.assert_allclose(two.x, pixels["f02"].reshape(-1, 28, 28) / 255, atol=1e-7)
+    assert two.y.tolist() == [10, 36, 61, 0, 36, 10]
+
+
+def test_by_name_and_where_leaf_writes(femnist, tmp_path):
+    folder, _ = femnist
+    assert "femnist" in names(tmp_path)
+    by_name = load("femnist", data_dir=tmp_path)
+    moved = tmp_path / "leaf" / "femnist"
+    moved.mkdir(parents=True)
+    folder.rename(moved / "data")
+    np.testing.assert_array_equal(load(moved).x_train, by_name.x_train)
+    letters = load(moved, classes=[36, 61], partition="iid", num_clients=1)
+    assert sorted(np.asarray(letters.y_train).tolist()) == [0, 0, 0, 0, 1, 1]
+
+
+def test_numbers_are_read_once(femnist, monkeypatch):
+    folder, _ = femnist
+    first = leaf.read(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(leaf, "_decode", None)
+        np.testing.assert_array_equal(leaf.read(folder).x_train, first.x_train)
+    (folder / "train" / "all_data_1_keep_0_train_9.json").unlink()
+    assert len(leaf.read(folder).x_train) == 6
+
+
+def test_other_numbers_keep_their_values(tmp_path):
+    x = {"a": [[0.5, -1.0], [2.0, 3.0]], "b": [[1e-3, 7.0]]}
+    y = {"a": [0, 1], "b": [1]}
+    for kind in ("train", "test"):
+        write(tmp_path / "synthetic" / kind / "data.json", ["a", "b"], x, y)
+    data = load(tmp_path / "synthetic")
+    assert data.scale is None
+    np.testing.assert_array_equal(data.x_train, np.array([*x["a"], *x["b"]], np.float32))
+
+
+def test_images_that_are_no_255ths_in_some_files(femnist):
+    folder, pixels = femnist
+    odd = np.linspace(0, 1, 784)
+    write(folder / "test" / "more.json", ["f01"], {"f01": [odd.tolist()]}, {"f01": [3]})
+    data = load(folder)
+    assert data.x_train.dtype == jnp.float32
+    np.testing.assert_allclose(data.test_client(jnp.int32(0)).x[3], odd.reshape(28, 28), rtol=1e-6)
+    np.testing.assert_allclose(data.train_client(jnp.int32(0)).x[0], pixels["f01"][0].reshape(28, 28) / 255, rtol=1e-6)
+
+
+def test_text_is_not_supported_yet(tmp_path):
+    x = {"anna": [["1467", "Mon Apr 06", "NO_QUERY", "anna", "closed again", "training"]]}
+    for kind in ("train", "test"):
+        write(tmp_path / "sent140" / kind / "data.json", ["anna"], x, {"anna": [0]})
+    with pytest.raises(ValueError, match=r"train/data.json holds text \('1467'...\); text is not supported yet, only"):
+        load(tmp_path / "sent140")
+
+
+def broken(**changes):
+    good = {"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [[0.5]], "y": [1]}}}
+    return json.dumps(good | changes)
+
+
+BROKEN = {
+    "is damaged (Unterminated string": broken()[:-9],
+    "is damaged ('utf-8' codec": b"{\xff}",
+    "has another layout (KeyError('b')); give users, num_samples and user_data": broken(users=["a", "b"]),
+    "has another layout (KeyError('users'))": json.dumps({"x": [1]}),
+    "has another layout (TypeError": json.dumps([1, 2]),
+    "has 1 inputs, 2 labels and num_samples 1 of user 'a'": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
+    "has 1 inputs, 1 labels and num_samples 3 of user 'a'": broken(num_samples=[3]),
+    "has no examples; remove it": broken(users=[], num_samples=[]),
+    "has inputs that are no table of numbers": broken(
+        num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_a_broken_file_is_named(message, femnist, capsys):
+    folder, _ = femnist
+    content = BROKEN[message]
+    (folder / "train" / "zzz.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        load(folder)
+    assert str(caught.value).startswith(f"name={str(folder)!r}: train/zzz.json ")
+    assert "\n" not in str(caught.value)
+    assert cli.main(["run", "--method", "srpfl", "--dataset", str(folder)], set_up_cores=False) == 2
+    assert capsys.readouterr().err.startswith(f"fedjax-srp: error: dataset={str(folder)!r}: train/zzz.json ")
+
+
+def test_folders_that_are_something_else(femnist, tmp_path):
+    folder, _ = femnist
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"no .json files in .*empty/train; give a folder with LEAF's train/\*.json"):
+        load(tmp_path / "empty")
+    for path in (folder / "test").iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match=r"no .json files in .*femnist/test; give"):
+        load(folder)
+
+
+def test_shapes_must_agree(tmp_path):
+    for kind, x in (("train", [[0.5]]), ("test", [[0.5, 1.0]])):
+        write(tmp_path / kind / "data.json", ["a"], {"a": x}, {"a": [0]})
+    with pytest.raises(ValueError, match=re.escape("examples of shapes (1,) and (2,); give one shape")):
+        load(tmp_path)

@@ -1,0 +1,251 @@
+"""Prepared data sets: what is read, what is kept, and that nothing damaged is trusted."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_srp import cli
+from fedjax_srp.data import cache, load, names, records
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data"
+IMAGES = ("mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100")
+
+
+def fingerprints(x, y):
+    """Images with their labels, in no order: records are shuffled when they are written."""
+    pairs = zip(x, y, strict=True)
+    return sorted(
+        hashlib.sha1(np.ascontiguousarray(image).tobytes() + bytes([int(label)])).digest() for image, label in pairs
+    )
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_pixel_and_label(name, small, no_network):
+    folder, made, _ = small
+    raw = records.read(name, folder)
+    columns, first = made[name], records.IMAGES[name].first_label
+    for split in ("train", "test"):
+        x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
+        assert x.dtype == np.uint8
+        assert x.shape == columns[f"x_{split}"].shape
+        assert fingerprints(x, y) == fingerprints(columns[f"x_{split}"], columns[f"y_{split}"] - first)
+    assert (
+        raw.num_classes
+        == {"mnist": 10, "emnist/letters": 26, "emnist/digits": 10, "cifar10": 10, "cifar100": 100}[name]
+    )
+    assert not no_network
+
+
+def test_load_by_name(small, no_network, monkeypatch):
+    folder, _, _ = small
+    data = load("emnist/letters", 4, classes_per_client=3, data_dir=folder)
+    assert (data.name, data.num_classes, data.example_shape) == ("emnist/letters", 26, (28, 28))
+    assert load("cifar100", 5, data_dir=folder).num_classes == 100
+    monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
+    assert load("mnist", 4).scale is not None
+    assert set(IMAGES) <= set(names())
+    assert not no_network
+
+
+def test_the_second_time_not_even_the_reader_is_imported(data_dir, monkeypatch):
+    first = records.read("mnist", data_dir)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    second = records.read("mnist", data_dir)
+    for one, other in zip(first[:4], second[:4], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert isinstance(second.x_train, np.memmap)
+    assert "tensorflow" not in sys.modules
+
+
+def folder_of(data_dir):
+    return data_dir / cache.FOLDER / "mnist" / "3.0.1"
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path, place=10_000):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "x_train.npy has 47068 bytes of sha256": lambda place: truncate(place / "x_train.npy"),
+    "x_test.npy has 15808 bytes of sha256": lambda place: flip(place / "x_test.npy"),
+    "No such file or directory": lambda place: (place / "y_train.npy").unlink(),
+    "Expecting": lambda place: (place / "manifest.json").write_text("{"),
+    "'sha256'": lambda place: (place / "manifest.json").write_text(
+        json.dumps({"origin": json.loads((place / "manifest.json").read_text())["origin"]})
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGES)
+def test_a_damaged_cache_is_decoded_again(reason, data_dir):
+    good = np.array(records.read("mnist", data_dir).x_train)
+    DAMAGES[reason](folder_of(data_dir))
+    with pytest.warns(UserWarning, match="the cache is damaged .*; decoding the data again") as caught:
+        again = records.read("mnist", data_dir)
+    assert reason in str(caught[0].message)
+    np.testing.assert_array_equal(again.x_train, good)
+    records.read("mnist", data_dir)  # without a warning
+
+
+def test_a_cache_of_other_records_is_not_used(data_dir, small):
+    records.read("mnist", data_dir)
+    columns = small[1]["emnist/digits"]
+    for split in ("train", "test"):
+        source = data_dir / "emnist" / "digits" / "3.1.0" / f"emnist-{split}.array_record-00000-of-00001"
+        shutil.copy(source, data_dir / "mnist" / "3.0.1" / f"mnist-{split}.array_record-00000-of-00001")
+    raw = records.read("mnist", data_dir)
+    assert fingerprints(raw.x_train, raw.y_train) == fingerprints(columns["x_train"], columns["y_train"])
+
+
+def test_a_cache_that_was_not_finished_is_not_trusted(data_dir, monkeypatch):
+    save = np.save
+
+    def killed(path, array, **options):
+        if path.name == "x_test.npy":
+            os.rename(path.parent, path.parent.with_name("left"))  # as by SIGKILL: nothing is tidied up
+            raise KeyboardInterrupt
+        save(path, array, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            records.read("mnist", data_dir)
+    left, place = folder_of(data_dir).parent / "left", folder_of(data_dir)
+    assert not place.exists()
+    for name, age in (("old", 2 * 86_400), ("young", 60)):
+        shutil.copytree(left, place.with_name(f"3.0.1.incomplete-{name}"))
+        os.utime(place.with_name(f"3.0.1.incomplete-{name}"), (time.time() - age,) * 2)
+    assert len(records.read("mnist", data_dir).x_train) == 60
+    assert sorted(path.name for path in place.parent.iterdir()) == ["3.0.1", "3.0.1.incomplete-young", "left"]
+
+
+def test_read_only_data_is_kept_elsewhere(data_dir, tmp_path, monkeypatch):
+    (data_dir / cache.FOLDER).write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert isinstance(records.read("mnist", data_dir).x_train, np.memmap)
+    assert len(list((tmp_path / "own").glob("fedjax_srp/*/mnist/3.0.1/manifest.json"))) == 1
+    monkeypatch.setattr(records, "_decode", None)
+    records.read("mnist", data_dir)
+
+
+def test_without_any_place_for_a_cache(data_dir, tmp_path, monkeypatch):
+    (data_dir / cache.FOLDER).write_text("in the way")
+    (tmp_path / "own").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    with pytest.warns(UserWarning, match="cannot keep decoded arrays.*make one of .* writable"):
+        assert len(records.read("mnist", data_dir).x_train) == 60
+
+
+def test_many_at_once(data_dir):
+    """Two processes that decode at the same time: the second to finish replaces the first, both have good arrays."""
+    place, origin = folder_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
+    arrays = {"x": np.arange(5)}
+
+    def decode():
+        cache.cached([place], origin, lambda: arrays)
+        return arrays
+
+    np.testing.assert_array_equal(cache.cached([place], origin, decode)["x"], arrays["x"])
+    assert [path.name for path in place.parent.iterdir()] == ["3.0.1"]
+
+
+RECORDS = "mnist-train.array_record-00000-of-00001"
+UNFINISHED = {
+    "it has not been prepared in data_dir=": lambda folder: shutil.rmtree(folder.parent),
+    "its preparation did not finish (3.0.1)": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "its preparation did not finish (incomplete.AB_3.0.1)": lambda folder: folder.rename(
+        folder.parent / "incomplete.AB_3.0.1"
+    ),
+    "its preparation did not finish": lambda folder: (folder / "dataset_info.json").unlink(),
+    "is no folder; give data_dir=": lambda folder: shutil.rmtree(folder.parents[1]),
+}
+DAMAGED = {
+    "dataset_info.json is damaged (Expecting": lambda folder: (folder / "dataset_info.json").write_text("{"),
+    "is damaged (Corrupted Riegeli/records file: chunk data hash mismatch": lambda folder: flip(folder / RECORDS),
+    "is damaged (Corrupted Riegeli": lambda folder: truncate(folder / RECORDS),
+    "is damaged (ArrayRecord file should be": lambda folder: (folder / RECORDS).write_bytes(b""),
+    "is damaged (open() failed: No such file": lambda folder: (folder / RECORDS).unlink(),
+    "is damaged (image 0 has shape (32, 32, 3), not (28, 28))": lambda folder: replace(folder, "cifar10/3.0.2"),
+    "has the train labels 1..26, not 0..9": lambda folder: replace(folder, "emnist/letters/3.1.0"),
+    "lacks train or test records": lambda folder: edit(folder, '"name": "test"', '"name": "rest"'),
+}
+
+
+def replace(folder, other):
+    """The content of another data set under this one's name."""
+    shutil.rmtree(folder)
+    shutil.copytree(folder.parents[1] / other, folder)
+
+
+def edit(folder, old, new):
+    text = (folder / "dataset_info.json").read_text()
+    assert old in text
+    (folder / "dataset_info.json").write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(("message", "damage"), (UNFINISHED | DAMAGED).items(), ids=[*UNFINISHED, *DAMAGED])
+def test_one_line_says_what_to_do(message, damage, data_dir, no_network):
+    damage(data_dir / "mnist" / "3.0.1")
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        load("mnist", 4, data_dir=data_dir)
+    text = str(caught.value)
+    assert text.startswith("name='mnist': ")
+    assert "\n" not in text
+    assert f"run fedjax-srp data prepare mnist --data-dir {data_dir}" in text
+    assert message in UNFINISHED or f"delete {data_dir / 'mnist' / '3.0.1'} and" in text
+    assert not no_network
+
+
+def test_another_format_is_refused(data_dir):
+    edit(data_dir / "mnist" / "3.0.1", "array_record", "tfrecord")
+    with pytest.raises(ValueError, match="was prepared as tfrecord files, which only TensorFlow reads; prepare it as"):
+        load("mnist", 4, data_dir=data_dir)
+
+
+def test_text_is_not_loaded_yet(small):
+    with pytest.raises(ValueError, match="name='sentiment140': is text, which cannot be loaded yet; read its"):
+        load("sentiment140", 2, data_dir=small[0])
+
+
+def test_the_newest_version_is_read(data_dir):
+    shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.10")
+    shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.9")
+    assert records.find("mnist", data_dir).name == "3.0.10"
+
+
+def test_command_line(data_dir, capsys):
+    words = ["run", "--method", "srpfl", "--dataset", "mnist", "--num-clients", "4", "--data-dir", str(data_dir)]
+    shutil.rmtree(data_dir / "mnist")
+    assert cli.main(words, set_up_cores=False) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-srp: error: dataset='mnist': it has not been prepared")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not (REAL / "prepare.py").is_file(), reason="needs ../shared/data")
+def test_real_mnist(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("prepare_real", REAL / "prepare.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    arrays = {column: values[:500] for column, values in module.load("mnist").items()}
+    monkeypatch.setattr(module, "load", lambda name: arrays)
+    module.write_tfds("mnist", tmp_path)
+    raw = records.read("mnist", tmp_path)
+    for split in ("train", "test"):
+        read = fingerprints(getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}"))
+        assert read == fingerprints(arrays[f"x_{split}"], arrays[f"y_{split}"])
