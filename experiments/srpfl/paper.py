@@ -111,6 +111,11 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
     "cpu": {
+        "digits": Setting(  # needs no files and takes seconds a run; not in the paper
+            "digits",
+            {"name": "digits", "num_clients": 50, "classes_per_client": 3},
+            {"model": "mlp", "hidden": (64, 32), "local_epochs": 5, "initial": 5, "learning_rate": 0.05},
+        ),
         "mnist": Setting(
             "MNIST",
             {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 150},
