@@ -18,6 +18,7 @@ import tyro
 
 from . import __version__, demo
 from ._checks import unknown
+from .commands import benchmark as benchmark_command
 from .commands import catalogue, report
 from .commands import prepare as prepare_command
 from .commands import run as run_command
@@ -61,6 +62,10 @@ def _prepare(arguments: dict[str, Any]) -> None:
     prepare_command.prepare(**arguments)
 
 
+def _benchmark(arguments: dict[str, Any]) -> None:
+    benchmark_command.benchmark(**arguments)
+
+
 COMMANDS = {
     "demo": Command(
         "Every method of the SRPFL paper on scikit-learn's digits, in about a minute.",
@@ -102,6 +107,11 @@ COMMANDS = {
         {"": prepare_command.OPTIONS},
         _prepare,
         positional="names",
+    ),
+    "benchmark": Command(
+        "Rounds, evaluations and how they scale, timed on this machine in turn with rivals.",
+        {"": benchmark_command.OPTIONS},
+        _benchmark,
     ),
 }
 

@@ -125,6 +125,7 @@ def get(
     rounds_per_stage: int | Sequence[int] = 10,
     pool: int | None = None,
     redraw: Literal["round", "stage"] = "round",
+    augment: Literal["crop_flip"] | None = None,
     **model_options: Any,
 ) -> Method:
     """A method of the SRPFL paper, at its hyper-parameters unless told otherwise (section 5 and appendix C).
@@ -150,6 +151,8 @@ def get(
         pool: N clients drawn at random, among which the fastest take part (doubling) or who all take part (the others);
             None for all M.
         redraw: when doubling methods redraw the pool: "round" or "stage" (Remark 3.1).
+        augment: what happens to inputs in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of
+            them, as the authors' code does on CIFAR; None for nothing.
         **model_options: passed to the model, for example `hidden=(64, 32)`.
 
     Returns:
@@ -171,6 +174,8 @@ def get(
         raise ValueError(
             f"{', '.join(model_options)}: options of a model given by name, but model is a SplitModel already"
         )
+    if augment is not None:
+        model = models.augmented(model, models.augmentation(augment, dataset))
     if optimizer is None:
         rate = row.learning_rate if learning_rate is None else learning_rate
         optimizer = algorithms.sgd(rate, momentum, weight_decay)

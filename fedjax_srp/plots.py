@@ -128,11 +128,61 @@ def metric_over_time(
     return figure
 
 
+def contraction_over_run(
+    histories: History | Sequence[History], a: float, initial: float | None = None, ax: Axes | None = None
+) -> Figure:
+    """The measured distance of a run on a linear task over its rounds, and what SRPFL's theory predicts beside it.
+
+    The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with the run's own
+    number n of participants, from the distance measured after round 1; dotted, the fixed point of every stage. Values
+    above 1 say nothing and are cut. Vertical lines mark where a stage begins, with its n.
+
+    Args:
+        histories: one run, or repeats with equal numbers of participants, drawn as their mean with a band from the
+            lowest to the highest.
+        a: `theory.contraction_rate`.
+        initial: n0, which scales the noise of the prediction and nothing else; None takes the participants of round 1.
+        ax: axes to draw in; None makes a figure.
+
+    Raises:
+        ValueError: a run has no metric "distance", or repeats differ in participants; `a` out of range.
+    """
+    import matplotlib as mpl
+
+    from fedjax_srp import theory
+
+    runs = list(histories) if isinstance(histories, Sequence) else [histories]
+    for run in runs:
+        if "distance" not in run.metrics or not np.array_equal(run.cohort_size, runs[0].cohort_size):
+            raise ValueError("histories must have the metric 'distance' and the same participants in every round")
+    rounds, sizes = runs[0].round, runs[0].cohort_size
+    measured = np.array([run.metrics["distance"] for run in runs])
+    low, middle, high = measured.min(axis=0), measured.mean(axis=0), measured.max(axis=0)
+    ratios = sizes / (sizes[0] if initial is None else initial)
+    predicted = np.concatenate([middle[:1], theory.distances(a, ratios[1:], float(middle[0]))])
+    floors = np.array([theory.fixed_point(a, float(ratio)) for ratio in ratios])
+    with mpl.rc_context(_RC):
+        if ax is None:
+            ax = _new_figure((6.4, 4.0)).subplots()
+        ax.plot(rounds, middle, color="#0072B2", label="measured" + (f" ({len(runs)} runs)" if len(runs) > 1 else ""))
+        ax.fill_between(rounds, low, high, color="#0072B2", alpha=0.14, linewidth=0)
+        ax.plot(rounds, np.minimum(predicted, 1), "--", color="#D55E00", label=f"eq. 9, a = {a:.3g}")
+        floors = np.where(floors < 1, floors, np.nan)
+        ax.plot(rounds, floors, ":", drawstyle="steps-mid", color="#D55E00", label="its fixed point")
+        for start in [0, *np.flatnonzero(np.diff(sizes)) + 1]:
+            ax.axvline(float(start), color="#666666", linewidth=0.8)  # start rounds are completed
+            ax.annotate(f" n = {sizes[start]}", (start, 1), xycoords=("data", "axes fraction"), fontsize=8)
+        ax.set(xlabel="round", ylabel="distance", yscale="log", xlim=(0, rounds[-1]))
+        ax.legend(framealpha=0.9, edgecolor="none")
+        return ax.figure  # pyright: ignore[reportReturnType]
+
+
 def figure3(
     histories_by_dataset: Mapping[str, Histories],
     communications: Sequence[float] = (0, 10, 100),
     evaluation: str | None = None,
-    panel_size: tuple[float, float] = (3.4, 2.5),
+    panel_size: tuple[float, float] | None = None,
+    logarithmic: bool = False,
 ) -> Figure:
     """Accuracy over simulated time: a column a data set, a row a communication cost, as in figure 3 of SRPFL's paper.
 
@@ -140,7 +190,8 @@ def figure3(
         histories_by_dataset: title of the column -> histories, see the module.
         communications: costs per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
-        panel_size: width and height of one panel, in inches.
+        panel_size: width and height of one panel, in inches; None fits the legend.
+        logarithmic: draw time on a logarithmic axis, where a speed-up is a shift.
 
     Raises:
         ValueError: when there is nothing to draw or a history lacks the evaluation.
@@ -156,6 +207,7 @@ def figure3(
             merged.setdefault(label, []).extend(repeats)
     names = _evaluation_names(merged, evaluation)
     styles, labels = _styles(merged), _labels(merged, evaluation, names, count=False)
+    panel_size = panel_size or (max(3.4, 7.2 / len(columns)), 2.5)
     with mpl.rc_context(_RC):
         size = (panel_size[0] * len(columns) + 0.4, panel_size[1] * len(communications) + 0.9)
         figure = _new_figure(size)
@@ -166,7 +218,11 @@ def figure3(
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
                 handles |= _draw(ax, groups, curve, styles, labels, communication)
                 ax.set_title(f"{title}, communication {communication:g}")
-                ax.locator_params(axis="x", nbins=5)
+                if logarithmic:
+                    ax.set_xscale("log")
+                    ax.autoscale(axis="x")
+                else:
+                    ax.locator_params(axis="x", nbins=5)
         for ax in panels[-1]:
             ax.set_xlabel(_TIME_LABEL)
         for ax in panels[:, 0]:
@@ -177,7 +233,8 @@ def figure3(
         if counts[-1] > 1:
             runs = "/".join(map(str, counts))
             notes.append(f"line: mean of {runs} runs, band: lowest to highest")
-        legend_rows = -(-len(ordered) // max(2, 2 * len(columns)))  # ceiling, so that twins stand above each other
+        fitting = max(2, int(size[0] / 2.4))  # in inches
+        legend_rows = -(-len(ordered) // fitting)  # ceiling, so that twins stand above each other
         figure.legend(
             list(ordered.values()),
             list(ordered),

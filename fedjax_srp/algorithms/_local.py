@@ -4,8 +4,9 @@ Everything here is written for one client. Two things follow from the fact that 
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
   program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
-* large models are trained one client after the other (`sequential`), because on a CPU a client's weights then stay in
-  the cache, while small ones (heads) are trained as a batch, because there the overhead of each operation rules.
+* large models (trained or frozen) are taken one client after the other (`sequential`), because on a CPU a client's
+  weights then stay in the cache, while small ones (heads) are trained as a batch, because there the overhead of each
+  operation rules.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
     )
 
 
-def _one_after_the_other(params: PyTree) -> bool:
+def _one_after_the_other(*params: PyTree) -> bool:
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     return jax.default_backend() == "cpu" and num_bytes > SEQUENTIAL_BYTES
 
@@ -140,7 +141,7 @@ def local_sgd(
     # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
     batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
     dtype = jax.tree.leaves(params)[0].dtype
-    one_client_at_a_time = _one_after_the_other(params)
+    one_client_at_a_time = _one_after_the_other(params, frozen)
 
     def train(params, frozen, examples, key, work, first_epoch):
         key_noise = named_key(key, "noise")
@@ -170,7 +171,7 @@ def local_sgd(
             def sampled_step(t, carry):
                 key_step = jax.random.fold_in(key, first_epoch + t)
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
-                return step(carry, rows, position >= 0, t < num_steps, first_epoch, t)
+                return step(carry, rows, position >= 0, t < num_steps, first_epoch + t, 0)
 
             return jax.lax.fori_loop(zero, batch_max(num_steps), sampled_step, carry)[0]
 
@@ -205,24 +206,18 @@ def fit_head(
 ) -> PyTree:
     """Trains a head on a frozen representation.
 
-    The features are computed once, not once an epoch, unless the representation is random in training (augmentation,
-    dropout below the head).
+    What the representation computes before anything random in it (augmentation, dropout) is computed once, not once an
+    epoch.
     """
     if not jax.tree.leaves(head):
         return head
-    key = named_key(key, "head")
-    if model.random_below:
+    settled = examples._replace(x=model.stem(representation, examples.x))
+    frozen = {name: params for name, params in representation.items() if name not in model.settled}
 
-        def whole_loss(head, representation, x, y, key):
-            return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
+    def loss(head, frozen, x, y, key):
+        return cross_entropy(model.classify(head, model.rest(frozen, x, key), key), y)
 
-        return local_sgd(key, whole_loss, head, representation, examples, training, work, first_epoch)
-    features = examples._replace(x=model.represent(representation, examples.x))
-
-    def loss(head, _, features, y, key):
-        return cross_entropy(model.classify(head, features, key), y)
-
-    return local_sgd(key, loss, head, (), features, training, work, first_epoch)
+    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, work, first_epoch)
 
 
 def fit_representation(

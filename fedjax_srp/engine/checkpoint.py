@@ -44,7 +44,7 @@ class Checkpoints:
                         f"checkpoint_dir={str(directory)!r} belongs to a run with {name}={known.get(name)!r}, this one "
                         f"has {value!r}; choose another folder or delete that one"
                     )
-        else:
+        elif jax.process_index() == 0:
             temporary = marker.with_suffix(".tmp")
             temporary.write_text(json.dumps(fingerprint, indent=1))
             temporary.replace(marker)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, RoundContext
+from .owned import Supply, supply
 from .round import SimulationState, all_clients, cohort_pass, stream
-from .sharding import Layout
+from .sharding import Layout, gather
 
 
 def evaluate(
@@ -22,7 +23,7 @@ def evaluate(
     `personalize` sees the client's training data only; what it returns is scored on the client's test data here.
 
     Returns:
-        name -> (sum of scores, number of scores), each (owned,), in order of client id.
+        name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
     """
     cohort = all_clients(plan.num_clients)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
@@ -35,13 +36,16 @@ def evaluate(
 
         return client
 
-    def fetch(client_id: Array):
-        return data.train_client(client_id), data.test_client(client_id)
+    train, test = supply(plan, data, "train"), supply(plan, data, "test")
+    both = Supply(
+        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
+        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
+    )
 
     key = stream(root, "evaluation", state.round)
     scores = {}
     for name in names:
         client = judge(algorithm.evaluations[name])
-        records = cohort_pass(client, fetch, state.clients, cohort, context, key, plan, record=True).records
-        scores[name] = records["score"], records["count"]
+        records = cohort_pass(client, both, state.clients, cohort, context, key, plan, record=True).records
+        scores[name] = gather(plan, (records["score"], records["count"]))
     return scores

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from ..base import FederatedAlgorithm, FederatedSource, Key, Method, ServerState
+from .owned import place_data
 from .program import program, traffic
-from .sharding import layout
+from .sharding import layout, place
 from .simulate import CLOCK, EVERYBODY, check_evaluations, check_key
 
 
@@ -23,6 +24,7 @@ def evaluate(
     evaluations: str | Sequence[str] | None = None,
     chunk_size: int | None = None,
     devices: Sequence[Any] | int | None = None,
+    shard_data: bool = False,
 ) -> dict[str, np.ndarray]:
     """Scores of clients that have not trained, under a server state: new clients, or the old ones after fine-tuning.
 
@@ -37,7 +39,8 @@ def evaluate(
         key: of fine-tuning; the same key draws the same batches for every method.
         evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
         chunk_size: clients at once on each device; None for a measured default.
-        devices: devices to spread the clients over, or how many; None for all.
+        devices: devices to spread the clients over, or how many; None for all, those of every process.
+        shard_data: keep every client's examples on one device, as in `simulate`.
 
     Returns:
         name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
@@ -63,8 +66,8 @@ def evaluate(
     names = check_evaluations(algorithm, evaluations)
     plan = layout(devices, chunk_size, data.num_clients, traffic(algorithm, EVERYBODY, data).held)
     compiled = program(algorithm, EVERYBODY, CLOCK, names, plan)
-    arguments = jax.device_put((server_state, key, data), plan.sharding())
-    scores = jax.device_get(compiled.scores(*arguments))
+    server_state, key = place(plan, (server_state, key))
+    scores = jax.device_get(compiled.scores(server_state, key, place_data(plan, data, shard_data)))
     return {
         name: np.asarray(total, np.float64)[: plan.num_clients] / np.asarray(count, np.float64)[: plan.num_clients]
         for name, (total, count) in scores.items()

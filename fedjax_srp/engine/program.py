@@ -25,6 +25,7 @@ from ..base import (
     named_key,
 )
 from .evaluate import evaluate
+from .owned import is_by_client, own_client
 from .round import SimulationState, one_round, prepare, stream
 from .sharding import Layout, device_index, spread
 
@@ -59,7 +60,6 @@ _NO: Any = False
 _YES: Any = True
 STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO)
 START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
-SEGMENT_BY_CLIENT = Segment(rounds=_NO, scores=_YES)
 
 
 class Program:
@@ -86,7 +86,7 @@ class Program:
             state = SimulationState(server, clients, policy, clock, jnp.int32(0))
             return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
 
-        return self._run("start", function, (_NO, _NO), START_BY_CLIENT, (root, data))
+        return self._run("start", function, (_NO, is_by_client(data)), START_BY_CLIENT, (root, data))
 
     def _init_clients(self, server: PyTree, root: Key, data: FederatedSource) -> PyTree:
         """The states of this device's clients before any training, leaves (owned, ...)."""
@@ -97,7 +97,7 @@ class Program:
         def init_client(client_id: Array) -> PyTree:
             client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
             key = jax.random.fold_in(key_clients, client_id)
-            return self.algorithm.init_client(key, server, data.train_client(client_id))
+            return self.algorithm.init_client(key, server, own_client(plan, data, client_id))
 
         return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
 
@@ -108,18 +108,18 @@ class Program:
             state = SimulationState(server, self._init_clients(server, root, data), (), (), jnp.int32(0))
             return evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
 
-        return self._run("scores", function, (_NO, _NO, _NO), _YES, (server, root, data))
+        return self._run("scores", function, (_NO, _NO, is_by_client(data)), _NO, (server, root, data))
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
-        return self._run(*self._segment(length), (state, root, data), donate=True)
+        return self._run(*self._segment(length, data), (state, root, data), donate=True)
 
     def fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
         """A hash of the segment's program, and so of all that is compiled into it: step sizes, schedules, models."""
-        lowered = self._lower(*self._segment(length), (state, root, data), donate=True)
+        lowered = self._lower(*self._segment(length, data), (state, root, data), donate=True)
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
 
-    def _segment(self, length: int):
+    def _segment(self, length: int, data: FederatedSource):
         """Name, function and what of its arguments and results is sharded by client."""
 
         def function(state: SimulationState, root: Key, data: FederatedSource):
@@ -130,7 +130,7 @@ class Program:
             scores = evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
             return state, Segment(rounds, scores)
 
-        return ("segment", length), function, (STATE_BY_CLIENT, _NO, _NO), (STATE_BY_CLIENT, SEGMENT_BY_CLIENT)
+        return ("segment", length), function, (STATE_BY_CLIENT, _NO, is_by_client(data)), (STATE_BY_CLIENT, _NO)
 
     def _lower(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
         """Traces the function of this name for arguments of these shapes; once, unless it is compiled meanwhile."""
@@ -182,17 +182,25 @@ def program(
     return _program(Spec(hashable, policy, clock, tuple(evaluations), plan, num_seeds))
 
 
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of the arrays of a tree, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def _charged_bytes(tree: PyTree) -> int:
     leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Uncharged))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if not isinstance(leaf, Uncharged))
+    return num_bytes([leaf for leaf in leaves if not isinstance(leaf, Uncharged)])
 
 
 class Traffic(NamedTuple):
-    """What one participant handles in a round, in bytes, from shapes alone."""
+    """What one participant handles in a round, and the states behind it, in bytes, from shapes alone."""
 
     up: int  # sent
     down: int  # received
     held: int  # data, state and messages of a client while it trains
+    examples: int  # its data alone, as the model takes it
+    client_state: int
+    server_state: int
 
 
 def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource) -> Traffic:
@@ -208,9 +216,10 @@ def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: Fe
         if policy.needs_global_gradient and algorithm.gradient is not None:
             clients.append(algorithm.gradient)  # at the model that the next round starts from: no further download
         up = [client(key, broadcast, state, examples, context).message for client in clients]
-        return up, down, (examples, state)
+        return up, down, examples, state, server
 
-    up, down, own = jax.eval_shape(exchange, jax.random.key(0), data)
-    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves((own, up)))
+    up, down, examples, state, server = jax.eval_shape(exchange, jax.random.key(0), data)
     sent = up if algorithm.sends is None else (algorithm.sends, up[1:])
-    return Traffic(_charged_bytes(sent), _charged_bytes(down), held)
+    held = num_bytes((examples, state, up))
+    own = (num_bytes(part) for part in (examples, state, server))
+    return Traffic(_charged_bytes(sent), _charged_bytes(down), held, *own)

@@ -26,6 +26,7 @@ class Arguments(NamedTuple):
     evaluations: tuple[str, ...]
     plan: Layout
     sizes: Traffic
+    shard_data: bool
 
 
 class Limits(NamedTuple):
@@ -77,6 +78,7 @@ def facts(arguments: Arguments, data, limits: Limits) -> dict[str, Any]:
         "evaluations": list(arguments.evaluations),
         "chunk_size": arguments.plan.chunk_size,
         "num_devices": arguments.plan.num_devices,
+        "shard_data": arguments.shard_data,
         "device": arguments.plan.devices[0].device_kind,
     }
 

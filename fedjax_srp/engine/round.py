@@ -25,6 +25,7 @@ from ..base import (
     named_key,
 )
 from ..loops import batch_max
+from .owned import Supply, supply
 from .sharding import Layout, my_chunk, put, take, total, window_positions
 
 
@@ -49,7 +50,7 @@ class PassResult(NamedTuple):
 
 def cohort_pass(
     client: Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput],
-    fetch: Callable[[Array], ClientData],
+    supply_data: Supply,
     states: PyTree,
     cohort: Cohort,
     context: RoundContext,
@@ -64,7 +65,7 @@ def cohort_pass(
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
-        fetch: data of one client by its id.
+        supply_data: of the clients.
         states: of all clients, leaves (owned, ...).
         cohort: the first `size` ids take part.
         context: of the round; `work` is filled in for each client.
@@ -77,8 +78,9 @@ def cohort_pass(
     client_ids, work = jnp.pad(cohort.client_ids, pad), jnp.pad(cohort.work, pad)
     offsets = window_positions(plan)
 
-    def one(client_id: Array, work: Array, state: ClientState) -> ClientOutput:
-        return client(jax.random.fold_in(key, client_id), state, fetch(client_id), context._replace(work=work))
+    def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> ClientOutput:
+        client_data = supply_data.give(client_id, moved)
+        return client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
 
     def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
@@ -100,7 +102,7 @@ def cohort_pass(
         mine = my_chunk(plan, active)
         rows = take(plan, states, ids)
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
-        outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows)
+        outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(ids))
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), outputs.weight)
         # Flags and counts become floats, so that their mean is one.
         info = {
@@ -164,7 +166,7 @@ def run_phase(phase, name, algorithm, data, server, states, cohort, context, roo
         return phase.client(key, broadcast, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
-    result = cohort_pass(client, data.train_client, states, cohort, context, key, plan)
+    result = cohort_pass(client, supply(plan, data, "train"), states, cohort, context, key, plan)
     key_server = named_key(stream(root, "server", context.round), name)
     return phase.server(key_server, server, result.mean, context), result.states, result.info
 
@@ -247,5 +249,5 @@ def _global_gradient_norm(algorithm, data, server, clients, cohort, context, roo
         return algorithm.gradient(key, broadcast, state, client_data, context)._replace(state=None)
 
     key = named_key(stream(root, "training", context.round), "gradient")
-    mean = cohort_pass(client, data.train_client, clients, cohort, context, key, plan).mean
+    mean = cohort_pass(client, supply(plan, data, "train"), clients, cohort, context, key, plan).mean
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean)))

@@ -3,17 +3,19 @@
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
 (client i lives on device i // owned); everything else is replicated, and every device computes it alike. The work of a
 round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy;
-`take` and `put` move exactly the states that a chunk needs.
+`take` and `put` move exactly the states that a chunk needs. The devices may belong to several processes: the same
+program runs in each, and `place` puts there what every process holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -55,6 +57,11 @@ class Layout(NamedTuple):
         """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
+    @property
+    def speaks(self) -> bool:
+        """Whether this process is the one that shows progress, of those whose devices take part."""
+        return jax.process_index() == min(device.process_index for device in self.devices)
+
 
 def layout(
     devices: Sequence[Any] | int | None, chunk_size: int | None, num_clients: int, client_bytes: int = 0
@@ -68,7 +75,7 @@ def layout(
         client_bytes: what a client holds while it trains, for the default chunk.
 
     Raises:
-        ValueError: more devices than there are, or a chunk below 1.
+        ValueError: more devices than there are, devices of some processes only, or a chunk below 1.
     """
     if devices is None or isinstance(devices, int):
         available = jax.devices()
@@ -78,6 +85,12 @@ def layout(
         devices = available[:wanted]
     if not len(devices):
         raise ValueError("devices is empty: give devices, how many of jax.devices(), or None for all of them")
+    processes = {device.process_index for device in devices}
+    if processes != {jax.process_index()} and len(processes) < jax.process_count():
+        raise ValueError(
+            f"devices belong to {len(processes)} of {jax.process_count()} processes: give None for the devices of all "
+            "processes, or jax.local_devices() for a run of this process alone"
+        )
     if chunk_size is None:
         chunk_size = default_chunk_size(devices[0].platform, client_bytes, -(-num_clients // len(devices)))
     check_integer("chunk_size", chunk_size, 1)
@@ -122,19 +135,21 @@ def take(plan: Layout, states: PyTree, client_ids: Array) -> PyTree:
         states: leaves (owned, ...), this device's shard.
         client_ids: (window,) int32, the same on all devices, position-major by device (`window_positions`).
     """
+    return collect(plan, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), client_ids)
+
+
+def collect(plan: Layout, read: Callable[[Array], PyTree], client_ids: Array) -> PyTree:
+    """Like `take`, for whatever `read` makes of rows (window,) of this device: leaves (window, ...)."""
     if plan.num_devices == 1:
-        return jax.tree.map(lambda leaf: leaf[client_ids], states)
+        return read(client_ids)
     mine = client_ids // plan.owned == device_index(plan)
-    rows = jnp.where(mine, client_ids % plan.owned, 0)
 
-    def fetch(leaf: Array) -> Array:
-        def exchange(bits: Array) -> Array:
-            keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
-            return jax.lax.psum_scatter(jnp.where(keep, bits[rows], bits.dtype.type(0)), AXIS, tiled=True)
+    def exchange(bits: Array) -> Array:
+        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+        return jax.lax.psum_scatter(jnp.where(keep, bits, bits.dtype.type(0)), AXIS, tiled=True)
 
-        return _map_bits(exchange, leaf)
-
-    return jax.tree.map(fetch, states)
+    owned = read(jnp.where(mine, client_ids % plan.owned, 0))
+    return jax.tree.map(lambda leaf: _map_bits(exchange, leaf), owned)
 
 
 def put(plan: Layout, states: PyTree, client_ids: Array, active: Array, rows: PyTree) -> PyTree:
@@ -148,6 +163,13 @@ def put(plan: Layout, states: PyTree, client_ids: Array, active: Array, rows: Py
         return leaf.at[target].set(new, mode="drop")
 
     return jax.tree.map(write, states, rows)
+
+
+def gather(plan: Layout, tree: PyTree) -> PyTree:
+    """Leaves (owned * num_devices, ...) on every device, from the (owned, ...) of each."""
+    if plan.num_devices == 1:
+        return tree
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
 
 
 def window_positions(plan: Layout) -> Array:
@@ -168,3 +190,27 @@ def spread(function, plan: Layout, in_by_client: PyTree, out_by_client: PyTree):
     return jax.shard_map(
         function, mesh=plan.mesh, in_specs=specs(in_by_client), out_specs=specs(out_by_client), check_vma=False
     )
+
+
+def place(plan: Layout, tree: PyTree) -> PyTree:
+    """Puts arrays on every device of the layout; several processes must all call it, with the same arrays.
+
+    Raises:
+        ValueError: typed keys that differ between the processes.
+    """
+    sharding = plan.sharding()
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def put_globally(leaf: Any) -> Array:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return leaf  # made by an earlier run
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            bits = np.asarray(jax.random.key_data(leaf))
+            if (multihost_utils.process_allgather(bits) != bits).any():
+                raise ValueError("key differs between the processes; give each the same jax.random.key(seed)")
+            return jax.random.wrap_key_data(put_globally(bits), impl=jax.random.key_impl(leaf))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(put_globally, tree)

@@ -17,10 +17,12 @@ from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, Part
 from ..clocks import exponential, fixed
 from ..history import History
 from ..participation import full
+from . import memory
 from .checkpoint import Checkpoints, Records
+from .owned import place_data
 from .program import program, traffic
 from .records import Arguments, Limits, append, fingerprint, histories, mean_scores, score_name, smaller_is_better
-from .sharding import layout
+from .sharding import layout, place
 
 EVERYBODY, CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
 
@@ -41,6 +43,7 @@ def simulate(
     checkpoint_dir: str | os.PathLike | None = None,
     evaluations: str | Sequence[str] | None = None,
     devices: Sequence[Any] | int | None = None,
+    shard_data: bool = False,
     throw: bool = False,
     name: str | None = None,
 ) -> History:
@@ -64,11 +67,13 @@ def simulate(
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
-        progress: show a progress bar.
+        progress: show a progress bar; where there are several processes, the first one does.
         checkpoint_dir: save the run after every segment and continue from there when called again.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
             "all" for every one, () for none.
-        devices: devices to spread the clients over, or how many; None for all.
+        devices: devices to spread the clients over, or how many; None for all, those of every process.
+        shard_data: keep every client's examples on one device and move them to where the client trains, for
+            `FederatedData` that does not fit every device. Results stay the same, bit for bit.
         throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` says when.
         name: of the run in tables and figures; default that of the method.
 
@@ -76,7 +81,7 @@ def simulate(
         A `History` of NumPy arrays.
 
     Raises:
-        ValueError: an argument out of range, named with its value and the remedy.
+        ValueError: an argument out of range, or a run that cannot fit the memory, named with value and remedy.
         FloatingPointError: the run diverged and `throw` is set.
 
     Example:
@@ -178,7 +183,9 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     return tuple(evaluations)
 
 
-def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, name) -> Arguments:
+def _check(
+    num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, shard_data, name
+) -> Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
             raise ValueError(
@@ -193,24 +200,26 @@ def _check(num_seeds, algorithm, data, participation, clock, chunk_size, evaluat
     clock = CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
     plan = layout(devices, chunk_size, data.num_clients, sizes.held * (num_seeds or 1))
-    return Arguments(name, algorithm, policy, clock, evaluations, plan, sizes)
+    return Arguments(name, algorithm, policy, clock, evaluations, plan, sizes, shard_data)
 
 
 def _run(
-    arguments: Arguments, data, root: Key, num_seeds: int | None, limits: Limits, progress, checkpoint_dir
+    arguments: Arguments, source, root: Key, num_seeds: int | None, limits: Limits, progress, checkpoint_dir
 ) -> list[History]:
     begin = time.perf_counter()
     plan = arguments.plan
+    silent = not (progress and plan.speaks)
+    memory.check(arguments, source, num_seeds, say=not silent)
     compiled = program(arguments.algorithm, arguments.policy, arguments.clock, arguments.evaluations, plan, num_seeds)
     compiled_before = compiled.compile_seconds
-    root = jax.device_put(root, plan.sharding())
-    data = jax.device_put(data, plan.sharding())
+    root = place(plan, root)
+    data = place_data(plan, source, arguments.shard_data)
     start = compiled.start(root, data)
     state, records, completed = start.state, {}, 0
 
     checkpoints = None
     if checkpoint_dir is not None:
-        facts = fingerprint(arguments, data, root, limits)
+        facts = fingerprint(arguments, source, root, limits)
         facts["program"] = compiled.fingerprint(limits.eval_every, state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts)
         if (snapshot := checkpoints.restore(state)) is not None:
@@ -218,8 +227,8 @@ def _run(
 
     rounds_run, run_seconds = 0, 0.0
     total = max(limits.num_rounds, completed)
-    with tqdm(total=total, initial=completed, desc=arguments.name, unit="round", disable=not progress) as bar:
-        while completed < limits.num_rounds and not _reached(records, arguments, limits, smaller_is_better(data)):
+    with tqdm(total=total, initial=completed, desc=arguments.name, unit="round", disable=silent) as bar:
+        while completed < limits.num_rounds and not _reached(records, arguments, limits, smaller_is_better(source)):
             # Evaluations stay on their grid, even where the run that is continued ended between two of them.
             length = min(limits.eval_every - completed % limits.eval_every, limits.num_rounds - completed)
             compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
@@ -229,7 +238,7 @@ def _run(
             completed, rounds_run = completed + length, rounds_run + length
             if checkpoints is not None:
                 checkpoints.save(completed, state, records)
-            bar.set_postfix(_live(records, arguments, score_name(data)), refresh=False)
+            bar.set_postfix(_live(records, arguments, score_name(source)), refresh=False)
             bar.update(length)
     if checkpoints is not None:
         checkpoints.close()
@@ -239,7 +248,7 @@ def _run(
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return histories(arguments, limits, data, root, start, state.server, records, timings, num_seeds)
+    return histories(arguments, limits, source, root, start, state.server, records, timings, num_seeds)
 
 
 def _reached(records: Records, arguments: Arguments, limits: Limits, smaller_is_better: bool) -> bool:

@@ -3,24 +3,30 @@
 from typing import Any
 
 from .._checks import unknown
+from .augment import augmentation, crop_and_flip
 from .lenet import lenet5, lenet5_cifar100
+from .lstm import lstm
 from .mlp import mlp
-from .split import Layer, SplitModel, SplitParams, cross_entropy, split
+from .split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
 
 __all__ = [
     "Layer",
     "SplitModel",
     "SplitParams",
+    "augmentation",
+    "augmented",
+    "crop_and_flip",
     "cross_entropy",
     "get",
     "lenet5",
     "lenet5_cifar100",
+    "lstm",
     "mlp",
     "names",
     "split",
 ]
 
-_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100}
+_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100, "lstm": lstm}
 
 
 def names() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ class Dense(nn.Dense):
     """A dense layer that takes examples of any shape."""
 
     def __call__(self, inputs: Array) -> Array:
+        """(batch, ...) -> (batch, features)."""
         return super().__call__(inputs.reshape(inputs.shape[0], -1))
 
 
@@ -26,6 +27,7 @@ def mlp(
     num_classes: int,
     hidden: Sequence[int] = (512, 256, 64),
     cut: str | None = "out",
+    output: Literal["logits", "softmax"] = "logits",
     dtype: Any = jnp.float32,
 ) -> SplitModel:
     """Dense layers fc1, fc2, ... with ReLU, then the linear layer `out`.
@@ -36,16 +38,21 @@ def mlp(
         hidden: widths of fc1, fc2, ...; the default is the paper's for the MNIST family (SRPFL, appendix C).
         cut: first layer of the head: "out" for FedRep's, "fc3" for the last two layers that LG-FedAvg shares; None for
             a model without a head.
+        output: "softmax" passes the logits through a softmax and calls the result logits, so that the cross-entropy
+            applies it a second time, as the SRPFL authors' code does; only for comparison with it.
         dtype: of the parameters.
 
     Returns:
         A `SplitModel`.
 
     Raises:
-        ValueError: `cut` is no layer of the model, or a width below 1.
+        ValueError: `cut` is no layer of the model, a width below 1, or `output` is neither of the two.
     """
+    if output not in ("logits", "softmax"):
+        raise ValueError(f"output={output!r} is none of logits, softmax")
     for i, width in enumerate(hidden):
         check_integer(f"hidden[{i}]", width, 1)
     layers = [Layer(f"fc{i}", Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
-    layers.append(Layer("out", Dense(num_classes, param_dtype=dtype)))
+    out = Layer("out", Dense(num_classes, param_dtype=dtype))
+    layers.append(out if output == "logits" else out._replace(activation=jax.nn.softmax))
     return split("mlp", layers, cut, tuple(input_shape), num_classes, dtype)

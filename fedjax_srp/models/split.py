@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..base import Array, Key, PyTree, named_key
+from ..loops import sequential
 
 
 class SplitParams(NamedTuple):
@@ -22,17 +23,21 @@ class SplitParams(NamedTuple):
 class SplitModel(NamedTuple):
     """A model in two parts. Which part is personal is the algorithm's affair, not the model's.
 
+    With a key a model is in training: inputs are augmented and dropout drops. Without, it is judged.
+
     Attributes:
         name: as in `srp.models.names()`.
         init: `key -> SplitParams`.
-        represent: `(representation, (batch, *input_shape), key=None) -> features (batch, ...)`. With a key it is in
-            training: inputs are augmented and dropout drops; without, it is judged.
+        represent: `(representation, (batch, *input_shape), key=None) -> features (batch, ...)`.
         classify: `(head, features, key=None) -> logits (batch, num_classes)`.
         num_classes: width of the output.
         input_shape: shape of one example.
         recut: `layer name or None -> SplitModel`: the same model, cut elsewhere.
         layers: names of the layers, first to last.
-        random_below: whether `represent` is random in training, so that features change from epoch to epoch.
+        stem: `(representation, inputs) -> (batch, ...)`: what `represent` computes before anything random, the same in
+            every epoch while the representation is frozen. Fast for many inputs; take no gradient through it.
+        rest: `(representation, stem's output, key=None) -> features`: `represent` is `rest` after `stem`.
+        settled: names of the layers that `stem` has behind it; `rest` does without their parameters.
     """
 
     name: str
@@ -43,7 +48,9 @@ class SplitModel(NamedTuple):
     input_shape: tuple[int, ...]
     recut: Callable[[str | None], SplitModel]
     layers: tuple[str, ...]
-    random_below: bool = False
+    stem: Callable[[PyTree, Array], Array]
+    rest: Callable[..., Array]
+    settled: tuple[str, ...]
 
     def cut_above(self, head_layers: int) -> SplitModel:
         """The same model with its last `head_layers` layers as head.
@@ -77,12 +84,22 @@ class SplitModel(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A named step of a model: a flax module, an activation, and in training noise (dropout)."""
+    """A named step of a model.
+
+    Attributes:
+        name: of the layer and its parameters.
+        module: a flax module.
+        activation: applied to what the module returns.
+        noise: `(key, x) -> x`, applied after that in training (dropout).
+        block: on a CPU, how many examples the model handles at once when it is judged; None for any number. For layers
+            with large intermediate results, which should stay in the cache.
+    """
 
     name: str
     module: nn.Module
     activation: Callable[[Array], Array] = lambda x: x
     noise: Callable[[Key, Array], Array] | None = None
+    block: int | None = None
 
 
 def split(
@@ -92,7 +109,6 @@ def split(
     input_shape: tuple[int, ...],
     num_classes: int,
     dtype: Any = jnp.float32,
-    augment: Callable[[Key, Array], Array] | None = None,
 ) -> SplitModel:
     """Cuts a stack of layers in front of the layer named `cut`.
 
@@ -103,45 +119,122 @@ def split(
         input_shape: shape of one example.
         num_classes: width of the last layer.
         dtype: of the inputs.
-        augment: `(key, (batch, *input_shape)) -> (batch, *input_shape)`, what becomes of inputs in training.
 
     Raises:
         ValueError: no layer is called `cut`.
     """
-    names = [layer.name for layer in layers]
+    names = tuple(layer.name for layer in layers)
     if cut is not None and cut not in names:
         raise ValueError(f"cut={cut!r} is no layer of model {name!r}; its layers are {', '.join(names)} (or None)")
     position = len(layers) if cut is None else names.index(cut)
     below, above = layers[:position], layers[position:]
+    # Everything up to the first noise is settled.
+    num_settled = next((i for i, layer in enumerate(below, 1) if layer.noise is not None), len(below))
+
+    def forward(layer: Layer, params: PyTree, x: Array) -> Array:
+        return layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
+
+    def noisy(layer: Layer, x: Array, key: Key | None) -> Array:
+        return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
 
     def apply(part: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None) -> Array:
+        if key is None:
+            block = min((layer.block for layer in part if layer.block), default=None)
+            return _in_blocks(lambda x: apply_noisy(part, params, x, None), x, block)
+        return apply_noisy(part, params, x, key)
+
+    def apply_noisy(part: Sequence[Layer], params: PyTree, x: Array, key: Key | None) -> Array:
         for layer in part:
-            x = layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
-            if layer.noise is not None and key is not None:
-                x = layer.noise(named_key(key, layer.name), x)
+            x = noisy(layer, forward(layer, params, x), key)
         return x
 
     def init(key: Key) -> SplitParams:
         params, x = {}, jnp.zeros((1, *input_shape), dtype)
         for layer in layers:
             params[layer.name] = layer.module.init(named_key(key, layer.name), x)["params"]
-            x = apply([layer], params, x)
+            x = forward(layer, params, x)
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 
     def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        if augment is not None and key is not None:
-            x = augment(named_key(key, "augment"), x)
         return apply(below, representation, x, key)
 
     def classify(head: PyTree, features: Array, key: Key | None = None) -> Array:
         return apply(above, head, features, key)
 
-    def recut(cut: str | None) -> SplitModel:
-        return split(name, layers, cut, input_shape, num_classes, dtype, augment)
+    def stem(representation: PyTree, x: Array) -> Array:
+        part = below[:num_settled]
 
-    random_below = augment is not None or any(layer.noise is not None for layer in below)
-    shape = tuple(input_shape)
-    return SplitModel(name, init, represent, classify, num_classes, shape, recut, tuple(names), random_below)
+        def run(representation: PyTree, x: Array) -> Array:
+            return apply(part, representation, x)
+
+        in_turn = jax.default_backend() == "cpu" and any(layer.block for layer in part)
+        return sequential(run)(representation, x) if in_turn else run(representation, x)
+
+    def rest(representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        if num_settled:
+            x = noisy(below[num_settled - 1], x, key)
+        return apply(below[num_settled:], representation, x, key)
+
+    def recut(cut: str | None) -> SplitModel:
+        return split(name, layers, cut, input_shape, num_classes, dtype)
+
+    return SplitModel(
+        name=name,
+        init=init,
+        represent=represent,
+        classify=classify,
+        num_classes=num_classes,
+        input_shape=tuple(input_shape),
+        recut=recut,
+        layers=names,
+        stem=stem,
+        rest=rest,
+        settled=names[:num_settled],
+    )
+
+
+def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) -> Array:
+    """`function` of the rows of `x`, on a CPU at most `block` rows at a time."""
+    if block is None or x.shape[0] <= block or jax.default_backend() != "cpu":
+        return function(x)
+    num_blocks = -(-x.shape[0] // block)
+    rows = -(-x.shape[0] // num_blocks)
+    padded = jnp.pad(x, ((0, num_blocks * rows - x.shape[0]), *((0, 0),) * (x.ndim - 1)))
+    out = jax.lax.map(function, padded.reshape(num_blocks, rows, *x.shape[1:]))
+    return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
+
+
+def augmented(model: SplitModel, augment: Callable[[Key, Array], Array]) -> SplitModel:
+    """The model whose inputs are changed at random in training, anew in every step; judged, it is the same model.
+
+    Args:
+        model: any.
+        augment: `(key, (batch, *input_shape)) -> (batch, *input_shape)`, for example `crop_and_flip()`.
+
+    Returns:
+        A `SplitModel`; none of its features can be kept from epoch to epoch, so head epochs cost more.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> plain = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> model = srp.models.augmented(plain, srp.models.crop_and_flip(padding=1))
+        >>> x = jax.random.normal(jax.random.key(0), (5, 8, 8))
+        >>> params = model.init(jax.random.key(1))
+        >>> bool((model.logits(params, x) == plain.logits(params, x)).all())
+        True
+    """
+
+    def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        x = x if key is None else augment(named_key(key, "augment"), x)
+        return model.represent(representation, x, key)
+
+    return model._replace(
+        represent=represent,
+        recut=lambda cut: augmented(model.recut(cut), augment),
+        stem=lambda representation, x: x,
+        rest=represent,
+        settled=(),
+    )
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:

@@ -1,5 +1,6 @@
 """Local training by itself: orders, epochs that can be split, work, step sizes that are tracers."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +16,10 @@ from reference.small import (
     model,
 )
 
+import fedjax_srp as srp
 from fedjax_srp.algorithms import _local, sgd
 from fedjax_srp.algorithms._local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
-from fedjax_srp.base import Examples
+from fedjax_srp.base import Examples, named_key
 from fedjax_srp.models import cross_entropy
 
 DATA = federation(clients_of((5, 12, 1, 8), (1, 1, 1, 1)))
@@ -109,16 +111,75 @@ def test_nothing_to_train_is_returned_as_it_is():
     assert fit_representation(KEY, model(cut="fc1"), {}, PARAMS, examples, training) == {}
 
 
-def test_features_of_a_frozen_representation_are_computed_once():
-    seen = []
+# What is computed once while a representation is frozen.
 
-    def represent(representation, x):
-        seen.append(x.shape)
-        return MODEL.represent(representation, x)
 
+def halved(key, x):
+    return x * jax.random.bernoulli(key, 0.5, x.shape).astype(x.dtype)
+
+
+def with_noise(name):
+    """The model with noise behind one of its layers, or with augmented inputs, or neither."""
+    if name == "augment":
+        return srp.models.augmented(MODEL, halved)
+    layers = [srp.models.Layer(f"fc{i}", nn.Dense(width), jax.nn.relu) for i, width in enumerate((5, 4), 1)]
+    layers = [layer._replace(noise=halved) if layer.name == name else layer for layer in layers]
+    return srp.models.split(
+        "noisy", [*layers, srp.models.Layer("out", nn.Dense(NUM_CLASSES))], "out", (NUM_FEATURES,), 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "kept"), [(None, 4), ("fc2", 4), ("fc1", 5), ("augment", NUM_FEATURES)], ids=lambda value: str(value)
+)
+def test_what_comes_before_anything_random_is_computed_once_and_the_rest_in_every_step(noise, kept):
+    seen = {"stem": [], "rest": []}
+
+    def spy(name, function):
+        def spied(params, x, *key):
+            out = function(params, x, *key)
+            seen[name].append((x.shape, out.shape))
+            return out
+
+        return spied
+
+    model_ = with_noise(noise)
+    params = model_.init(KEY)
     examples, training = DATA.train_client(jnp.int32(1)), LocalTraining(sgd(0.3), 4, epochs=3)
-    fit_head(KEY, MODEL._replace(represent=represent), PARAMS.representation, PARAMS.head, examples, training)
-    assert seen == [(12, NUM_FEATURES)]  # all examples at once, outside the loops
+    spied = model_._replace(stem=spy("stem", model_.stem), rest=spy("rest", model_.rest))
+    head = jax.jit(lambda: fit_head(KEY, spied, params.representation, params.head, examples, training))()
+    assert seen["stem"] == [((12, NUM_FEATURES), (12, kept))]  # all examples at once, outside the loops
+    assert {shapes[0] for shapes in seen["rest"]} == {(4, kept)}  # batches
+
+    # The same by hand: the whole representation in every step.
+    def whole_loss(head, representation, x, y, key):
+        return cross_entropy(model_.classify(head, model_.represent(representation, x, key), key), y)
+
+    by_hand = jax.jit(
+        lambda: local_sgd(named_key(KEY, "head"), whole_loss, params.head, params.representation, examples, training)
+    )
+    assert_close(head, by_hand(), 1e-5)
+
+
+def test_every_step_has_a_key_of_its_own(strategy):
+    """Loss u(key) * w: SGD adds up what the keys of the steps draw."""
+    examples = DATA.train_client(jnp.int32(1))  # 12 examples: 3 steps of 4
+
+    def noise(params, _, x, y, key):
+        return jnp.broadcast_to(params * jax.random.uniform(key), y.shape)
+
+    def run(training, **options):
+        return -local_sgd(KEY, noise, jnp.zeros(()), (), examples, training, **options)
+
+    key = named_key(KEY, "noise")
+    keys = [jax.random.fold_in(jax.random.fold_in(key, e), s) for e in range(2) for s in range(3)]
+    draws = [float(jax.random.uniform(k)) for k in keys]
+    assert len(set(draws)) == 6
+    epochs = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, epochs=1), first_epoch=first, work=work))
+    np.testing.assert_allclose(epochs(0, 2), sum(draws), rtol=1e-5)
+    np.testing.assert_allclose(epochs(1, 1), sum(draws[3:]), rtol=1e-5)
+    steps = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, steps=1), first_epoch=first, work=work))
+    np.testing.assert_allclose(steps(0, 5), steps(0, 2) + steps(2, 3), rtol=1e-5)
 
 
 def test_huge_padding_is_never_read(strategy):

@@ -1,5 +1,7 @@
 """The rival: a lean PyTorch loop over clients. No data loader; features recomputed in each head epoch, as people do."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import copy
@@ -51,6 +53,7 @@ class TorchLoop:
                 optimizer.step()
 
     def fedavg_round(self):
+        """One epoch at every client, and the mean."""
         start = [p.detach().clone() for p in self.model.parameters()]
         total = [torch.zeros_like(p) for p in start]
         for client in range(self.num_clients):
@@ -61,6 +64,7 @@ class TorchLoop:
         self._load(self.model.parameters(), [t / self.num_clients for t in total])
 
     def fedrep_round(self, head_epochs=10):
+        """Epochs of the head, one of the rest at every client, and the mean of the rest."""
         start = [p.detach().clone() for p in self.body]
         total = [torch.zeros_like(p) for p in start]
         for client in range(self.num_clients):
@@ -74,6 +78,7 @@ class TorchLoop:
         self._load(self.body, [t / self.num_clients for t in total])
 
     def fine_tuned_evaluation(self, epochs=10):
+        """Mean accuracy after epochs of the head at every client."""
         start = copy.deepcopy(self.head.state_dict())
         correct = []
         for client in range(self.num_clients):

@@ -1,0 +1,75 @@
+"""The rival in JAX: one compiled client update, called from Python for one client after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base import FederatedAlgorithm, FederatedSource, RoundContext, named_key
+from ..engine.round import stream
+
+
+class JitLoop:
+    """A round as most JAX code writes it: the same client and server functions, without vmap, chunks or devices.
+
+    Calls are dispatched ahead of their results, on one device. The keys are the engine's, and so are the results.
+
+    Args:
+        algorithm: with a `round` phase; `finish` is left out.
+        data: of the clients.
+        num_participants: the first so many clients take part; None for all.
+    """
+
+    def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, num_participants: int | None = None):
+        self.participants = range(data.num_clients if num_participants is None else num_participants)
+        phase, size = algorithm.round, jnp.int32(len(self.participants))
+        self.data = jax.device_put(data, jax.local_devices()[0])
+
+        def context(index: Any) -> RoundContext:
+            return RoundContext(index, jnp.int32(0), size, data.num_clients, jnp.int32(1))
+
+        def weighted(output: Any) -> Any:
+            multiply = lambda w, part: jax.tree.map(lambda m: jnp.asarray(w, m.dtype) * m, part)  # noqa: E731
+            message = jax.tree.map(multiply, output.weight, output.message)
+            return message, jax.tree.map(lambda w: jnp.asarray(w, float), output.weight)
+
+        def client(root, broadcast, state, data, client_id, index):
+            key = jax.random.fold_in(named_key(stream(root, "training", index), "round"), client_id)
+            output = phase.client(key, broadcast, state, data.train_client(client_id), context(index))
+            return *weighted(output), state if output.state is None else output.state
+
+        def server(root, state, total, weights, index):
+            key = named_key(stream(root, "server", index), "round")
+            divide = lambda w, part: jax.tree.map(lambda t: t / w.astype(t.dtype), part)  # noqa: E731
+            return phase.server(key, state, jax.tree.map(divide, weights, total), context(index))
+
+        self._client, self._server = jax.jit(client), jax.jit(server)
+        self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
+        self._broadcast = jax.jit(lambda state, index: algorithm.broadcast(state, context(index)))
+
+        def init_client(root, server, data, client_id):
+            key = jax.random.fold_in(named_key(named_key(root, "training"), "init"), client_id)
+            return algorithm.init_client(key, server, data.train_client(client_id))
+
+        self.root, self.round = jax.random.key(0), 0
+        self.server = jax.jit(algorithm.init)(named_key(named_key(self.root, "server"), "init"), self.data)
+        start = jax.jit(init_client)
+        self.states = {i: start(self.root, self.server, self.data, jnp.int32(i)) for i in self.participants}
+        for _ in range(2):  # compiles twice: the first server state lies anywhere, the next one on the device
+            self()
+
+    def __call__(self) -> None:
+        """Runs a round and waits."""
+        index = jnp.int32(self.round)
+        broadcast, total = self._broadcast(self.server, index), None
+        for i in self.participants:
+            *message, self.states[i] = self._client(
+                self.root, broadcast, self.states[i], self.data, jnp.int32(i), index
+            )
+            total = message if total is None else self._add(total, message)
+        assert total is not None
+        self.server = self._server(self.root, self.server, *total, index)
+        self.round += 1
+        jax.block_until_ready((self.server, self.states))

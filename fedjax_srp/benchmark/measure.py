@@ -1,0 +1,133 @@
+"""Compiled rounds that can be timed, and how times are compared: in turn, medians, ratios pair by pair."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base import FederatedAlgorithm, FederatedSource, ParticipationPolicy
+from ..clocks import exponential, fixed
+from ..data import FederatedData, from_arrays
+from ..engine.owned import place_data
+from ..engine.program import program, traffic
+from ..engine.sharding import layout, place, spread
+from ..participation import full
+
+EVERYBODY, CLOCK = full(), fixed(exponential(1.0))
+
+
+def synthetic(
+    num_clients: int, examples: int = 150, tests: int = 50, shape: tuple[int, ...] = (28, 28), num_classes: int = 10
+) -> FederatedData:
+    """Random uint8 images, dealt evenly: speed does not depend on what they show."""
+    rng = np.random.default_rng(0)
+
+    def split(per_client: int):
+        x = rng.integers(0, 256, (num_clients * per_client, *shape), dtype=np.uint8)
+        return x, rng.integers(0, num_classes, len(x)), np.arange(len(x)).reshape(num_clients, per_client)
+
+    x, y, train = split(examples)
+    x_test, y_test, test = split(tests)
+    indices: dict[str, Any] = {"train_indices": train, "test_indices": test}
+    return from_arrays(x, y, x_test, y_test, **indices, num_classes=num_classes)
+
+
+class Rounds:
+    """Compiled rounds of one method; a call runs `length` of them and the evaluations asked for, and waits.
+
+    Attributes:
+        compile_seconds: of start and segment.
+    """
+
+    def __init__(
+        self,
+        algorithm: FederatedAlgorithm,
+        data: FederatedSource,
+        participation: ParticipationPolicy | None = None,
+        length: int = 1,
+        evaluations: tuple[str, ...] = (),
+        num_seeds: int | None = None,
+        chunk_size: int | None = None,
+        devices: Any = None,
+        shard_data: bool = False,
+    ):
+        policy = EVERYBODY if participation is None else participation
+        held = traffic(algorithm, policy, data).held * (num_seeds or 1)
+        plan = layout(devices, chunk_size, data.num_clients, held)
+        self.program, self.length = program(algorithm, policy, CLOCK, evaluations, plan, num_seeds), length
+        self.plan, self.data = plan, place_data(plan, data, shard_data)
+        key = jax.random.key(0)
+        self.root = place(plan, key if num_seeds is None else jax.random.split(key, num_seeds))
+        self.state = self.program.start(self.root, self.data).state
+        self()
+        self.compile_seconds = self.program.compile_seconds
+
+    def __call__(self) -> None:
+        """Runs `length` rounds and waits."""
+        self.state, segment = self.program.segment(self.length, self.state, self.root, self.data)
+        jax.block_until_ready(segment)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """How long a call takes."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def in_turn(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Measurements of every contender, `repeats` times one after the other."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, measure in contenders.items():
+            times[name].append(measure())
+    return times
+
+
+def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) -> dict[str, float]:
+    """Medians of two ways of measuring, in turn, and the median of their ratios pair by pair."""
+    times = in_turn({"ours": ours, "rival": rival}, repeats)
+    ratio = statistics.median(b / a for a, b in zip(times["ours"], times["rival"], strict=True))
+    return {name: statistics.median(values) for name, values in times.items()} | {"rival_over_ours": ratio}
+
+
+def limits(size: int, repeats: int = 5) -> dict[str, float]:
+    """What all devices together reach: float32 matrix products (FLOP/s, as XLA multiplies by default) and memory (B/s).
+
+    Args:
+        size: of the square matrices; the array for the memory has 16 * size^2 elements and should exceed the cache.
+        repeats: the best counts.
+    """
+    plan, products = layout(None, 1, jax.device_count()), 8
+
+    def multiply(a):
+        return jax.lax.fori_loop(0, products, lambda _, b: a[0] @ b, a[0])[None]
+
+    def add(a):
+        return a + 1
+
+    def best(function, shape):
+        sharding = plan.sharding(by_client=True)
+        array = jax.device_put(jnp.full((plan.num_devices, *shape), 1 / size, jnp.float32), sharding)
+        compiled = jax.jit(spread(function, plan, (True,), True))
+        jax.block_until_ready(compiled(array))
+        return min(seconds(lambda: jax.block_until_ready(compiled(array))) for _ in range(repeats))
+
+    flops = 2 * size**3 * products * plan.num_devices / best(multiply, (size, size))
+    moved = 2 * 4 * 16 * size**2 * plan.num_devices / best(add, (16 * size**2,))
+    return {"matrix_flops": flops, "memory_bytes_per_second": moved}
+
+
+def peak_memory() -> int:
+    """Bytes at most so far: of the process on a CPU, of the first device elsewhere."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    return stats.get("peak_bytes_in_use", unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

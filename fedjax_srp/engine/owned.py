@@ -1,0 +1,158 @@
+"""Examples that lie with the owners of the clients, for data that does not fit every device.
+
+Device d keeps the examples of clients d * owned, ..., d * owned + owned - 1, as the very `FederatedData` of these
+clients. A chunk moves the examples of its own clients to the device that serves them, as they are stored (images as
+uint8), and they become the model's input there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
+from ..data.federated import FederatedData
+from .sharding import Layout, collect, device_index, place
+
+SPLITS = ("train", "test")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class OwnedData:
+    """`FederatedData` sharded by client; inside `shard_map`, `own` is that of this device's clients.
+
+    Attributes:
+        own: leaves by client, or by example, behind a leading axis over devices; rows count from a device's first
+            example. `scale` and `offset` are on every device.
+        num_clients: in the whole federation.
+    """
+
+    own: FederatedData
+    num_clients: int
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Shape of one input, as models take it without the batch axis."""
+        return self.own.example_shape
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0..num_classes-1."""
+        return self.own.num_classes
+
+    def train_client(self, client_id: Array) -> Examples:
+        """Refused: a device has the examples of its own clients only."""
+        raise ValueError(
+            "shard_data=True: `init` and `metrics` of the algorithm read the examples of clients, and no device has "
+            "them all; leave out shard_data"
+        )
+
+    test_client = train_client
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """As `FederatedData.score`."""
+        return self.own.score(predict, test)
+
+
+jax.tree_util.register_dataclass(OwnedData, data_fields=["own"], meta_fields=["num_clients"])
+
+
+def place_data(plan: Layout, data: FederatedSource, shard_data: bool) -> Any:
+    """Puts data on the devices: all of it on each, or with `shard_data` each client's with its owner.
+
+    Raises:
+        ValueError: data that cannot be sharded by client.
+    """
+    if not shard_data or plan.num_devices == 1:
+        return place(plan, data)
+    if not isinstance(data, FederatedData):
+        raise ValueError(
+            f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
+            "out shard_data, then every device holds the data"
+        )
+    parts = {"scale": place(plan, data.scale), "offset": place(plan, data.offset)}
+    for split in SPLITS:
+        parts |= _split_by_owner(plan, data, split)
+    return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
+
+
+def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, Array]:
+    """Examples, labels, indices and counts of one split, client by client in the order of their owners."""
+    x, y, indices, counts = (np.asarray(getattr(data, name)) for name in _names(split))
+    bounds = np.minimum(np.arange(plan.num_devices + 1) * plan.owned, plan.num_clients)
+    is_real = np.arange(indices.shape[1]) < counts[:, None]
+    clients = lambda device: slice(bounds[device], bounds[device + 1])  # noqa: E731
+    rows = [indices[clients(d)][is_real[clients(d)]] for d in range(plan.num_devices)]
+    length = max(1, *(len(r) for r in rows))
+
+    def by_owner(fill: Callable[[int, np.ndarray], Any], size: int, like: np.ndarray) -> Array:
+        """(size * num_devices, ...), of which `fill` writes each part (size, ...) that belongs to this process."""
+
+        def part(index: Any) -> np.ndarray:
+            made = np.zeros((size, *like.shape[1:]), like.dtype)
+            fill((index[0].start or 0) // size, made)
+            return made
+
+        shape = size * plan.num_devices, *like.shape[1:]
+        return jax.make_array_from_callback(shape, plan.sharding(by_client=True), part, dtype=like.dtype)
+
+    def examples_of(values: np.ndarray) -> Callable[[int, np.ndarray], Any]:
+        return lambda d, out: np.take(values, rows[d], 0, out[: len(rows[d])], mode="clip")  # "raise" makes a copy
+
+    def local_rows(device: int, out: np.ndarray) -> None:
+        out[: bounds[device + 1] - bounds[device]][is_real[clients(device)]] = np.arange(len(rows[device]))
+
+    def counts_of(device: int, out: np.ndarray) -> None:
+        out[: bounds[device + 1] - bounds[device]] = counts[clients(device)]
+
+    parts = (
+        by_owner(examples_of(x), length, x),
+        by_owner(examples_of(y), length, y),
+        by_owner(local_rows, plan.owned, indices),
+        by_owner(counts_of, plan.owned, counts),
+    )
+    return dict(zip(_names(split), parts, strict=True))
+
+
+def _names(split: str) -> tuple[str, ...]:
+    return f"x_{split}", f"y_{split}", f"{split}_indices", f"{split}_counts"
+
+
+def is_by_client(data: PyTree) -> PyTree:
+    """What of placed data is sharded by client, for `spread`."""
+    if not isinstance(data, OwnedData):
+        return False
+    flags = {name: True for split in SPLITS for name in _names(split)}
+    affine = {name: jax.tree.map(lambda _: False, getattr(data.own, name)) for name in ("scale", "offset")}
+    return dataclasses.replace(data, own=dataclasses.replace(data.own, **flags, **affine))
+
+
+def own_client(plan: Layout, data: Any, client_id: Array) -> ClientData:
+    """Training data of a client that this device owns."""
+    if not isinstance(data, OwnedData):
+        return data.train_client(client_id)
+    return data.own.train_client(jnp.maximum(client_id - device_index(plan) * plan.owned, 0))
+
+
+class Supply(NamedTuple):
+    """How clients get their data: what a window moves between devices, and what one client makes of its part."""
+
+    move: Callable[[Array], PyTree]  # ids (window,), the same on all devices -> leaves (chunk_size, ...)
+    give: Callable[[Array, PyTree], ClientData]  # () id and its row of the above -> data
+
+
+def supply(plan: Layout, data: Any, split: str) -> Supply:
+    """Supplies the "train" or "test" data of clients, from the device's shard of what `place_data` made."""
+    name = f"{split}_client"
+    if not isinstance(data, OwnedData):  # nothing moves, and what clients share is not copied for each
+        return Supply(lambda client_ids: (), lambda client_id, _: getattr(data, name)(client_id))
+    stored = jax.vmap(getattr(data.own.stored(), name))
+    return Supply(
+        lambda client_ids: collect(plan, stored, client_ids),
+        lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
+    )

@@ -1,0 +1,170 @@
+"""Convolutions that stay fast when every client has its own weights.
+
+A vmap over clients with kernels of their own makes XLA's convolution a grouped one, and on a CPU even the gradient of a
+plain one runs at a few GFLOP/s. The two other strategies here are matrix products forwards and backwards, batched or
+not: windows times matrix (im2col), and Winograd's minimal filtering.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base import Array
+
+Strategy = Literal["auto", "patches", "winograd", "xla"]
+STRATEGIES = ("auto", "patches", "winograd", "xla")
+POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # where Winograd's polynomials are evaluated, and at infinity
+WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than the products they save
+
+
+def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
+    """What "auto" stands for on this backend for a kernel (height, width, c, n); other strategies are returned.
+
+    Raises:
+        ValueError: no such strategy, or a kernel too large for "winograd".
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"convolution={strategy!r} is none of {', '.join(STRATEGIES)}")
+    height, width, channels, _ = kernel_shape
+    fits = max(height, width) <= len(POINTS)
+    if strategy == "winograd" and not fits:
+        raise ValueError(
+            f"convolution='winograd' takes kernels up to {len(POINTS)}, not {height} x {width}; use 'auto'"
+        )
+    if strategy != "auto":
+        return strategy
+    if jax.default_backend() != "cpu":
+        return "xla"
+    return "winograd" if fits and channels >= WINOGRAD_CHANNELS else "patches"
+
+
+def convolve(x: Array, kernel: Array, strategy: str = "auto") -> Array:
+    """Convolution (cross-correlation) of stride 1 without padding.
+
+    Args:
+        x: (batch, h, w, c).
+        kernel: (kernel height, kernel width, c, n).
+        strategy: "patches", "winograd", "xla", or "auto": measured on a CPU; elsewhere "xla", which is not measured.
+
+    Returns:
+        (batch, h - kernel height + 1, w - kernel width + 1, n).
+
+    Raises:
+        ValueError: as `resolve`.
+    """
+    strategy = resolve(strategy, kernel.shape)
+    if strategy == "xla":
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    if strategy == "winograd":
+        return _winograd(x, kernel)
+    windows = patches(x, *kernel.shape[:2])
+    product = windows.reshape(-1, windows.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
+    return product.reshape(*windows.shape[:-1], -1)
+
+
+def patches(x: Array, height: int, width: int) -> Array:
+    """All windows of a batch of images, (batch, h, w, c) -> (batch, h - height + 1, w - width + 1, height * width * c).
+
+    The last axis is ordered as a kernel (height, width, c) flattened. Columns and rows are taken one after the other:
+    the gradient adds height + width slices instead of height * width, and never scatters.
+    """
+    out_height, out_width = x.shape[1] - height + 1, x.shape[2] - width + 1
+    x = jnp.concatenate([x[:, :, j : j + out_width] for j in range(width)], axis=-1)
+    return jnp.concatenate([x[:, i : i + out_height] for i in range(height)], axis=-1)
+
+
+@functools.cache
+def winograd_matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The three matrices of F(2, taps): two outputs of a filter from taps + 1 products instead of 2 * taps.
+
+    y = out ((filter g) * (inputs d)), with * entry by entry, is y_j = sum_k d_(j+k) g_k for j = 0, 1: Toom-Cook's
+    multiplication of polynomials, transposed (Lavin and Gray 2016, section 3; Blahut 2010, chapter 5).
+
+    Returns:
+        inputs (taps + 1, taps + 1), filter (taps + 1, taps), out (2, taps + 1), float64 and exact.
+    """
+    points = np.array(POINTS[:taps])
+    inputs, filters, out = np.zeros((taps + 1, taps + 1)), np.zeros((taps + 1, taps)), np.zeros((2, taps + 1))
+    for i, point in enumerate(points):
+        others = np.delete(points, i)
+        inputs[i, :taps] = np.atleast_1d(np.poly(others))[::-1]
+        filters[i] = point ** np.arange(taps) / np.prod(point - others)
+        out[:, i] = 1.0, point
+    inputs[taps] = np.poly(points)[::-1]  # the point at infinity
+    filters[taps, -1] = out[1, taps] = 1.0
+    return inputs, filters, out
+
+
+def _winograd(x: Array, kernel: Array) -> Array:
+    """`convolve` by tiles of 2 x 2 outputs: for 5 x 5 kernels a product of matrices with 2.8 times less work."""
+    kernel_height, kernel_width, channels, width = kernel.shape
+    rows_in, rows_filter, rows_out = winograd_matrices(kernel_height)
+    cols_in, cols_filter, cols_out = winograd_matrices(kernel_width)
+    batch, out_height, out_width = x.shape[0], x.shape[1] - kernel_height + 1, x.shape[2] - kernel_width + 1
+    down, across = -(-out_height // 2), -(-out_width // 2)
+    bottom, right = 2 * (down + kernel_height // 2) - x.shape[1], 2 * (across + kernel_width // 2) - x.shape[2]
+    x = jnp.pad(x, ((0, 0), (0, bottom), (0, right), (0, 0)))
+
+    def combine(matrix: np.ndarray, parts: Sequence[Array]) -> Array:
+        """Sums of `parts` with the coefficients in each row, stacked in front."""
+        return jnp.stack([sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c) for row in matrix])
+
+    def matrix(a: np.ndarray, b: np.ndarray) -> Array:
+        return jnp.asarray(np.kron(a, b), x.dtype)
+
+    # Inputs in pairs of rows and columns: tile t reads pairs t, t + 1, ..., as slices without a stride.
+    size_y, size_x = kernel_height + 1, kernel_width + 1
+    tiles = x.reshape(batch, x.shape[1], -1, 2, channels)
+    tiles = combine(cols_in, [tiles[:, :, i // 2 : i // 2 + across, i % 2] for i in range(size_x)])
+    tiles = tiles.reshape(size_x, batch, -1, 2, across, channels)
+    tiles = combine(rows_in, [tiles[:, :, i // 2 : i // 2 + down, i % 2] for i in range(size_y)])
+    tiles = tiles.reshape(size_y * size_x, batch * down * across, channels)
+    filters = matrix(rows_filter, cols_filter) @ kernel.reshape(kernel_height * kernel_width, -1)
+    products = tiles @ filters.reshape(size_y * size_x, channels, width)
+    out = matrix(rows_out, cols_out) @ products.reshape(size_y * size_x, -1)
+    out = out.reshape(2, 2, batch, down, across, width).transpose(2, 3, 0, 4, 1, 5)
+    return out.reshape(batch, 2 * down, 2 * across, width)[:, :out_height, :out_width]
+
+
+def max_pool(x: Array) -> Array:
+    """The largest of each 2 x 2 block, (batch, h, w, c) -> (batch, h // 2, w // 2, c); an odd last row is left out.
+
+    Where several entries of a block are largest they share the gradient.
+    """
+    batch, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+
+
+class Convolution(nn.Module):
+    """A convolution without padding, with bias; images without a channel axis get one.
+
+    Attributes:
+        channels: n, width of the output.
+        kernel_size: (height, width).
+        strategy: of `convolve`.
+        param_dtype: of kernel and bias.
+    """
+
+    channels: int
+    kernel_size: tuple[int, int] = (5, 5)
+    strategy: str = "auto"
+    param_dtype: Any = jnp.float32
+    kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
+        x = x[..., None] if x.ndim == 3 else x
+        shape = (*self.kernel_size, x.shape[-1], self.channels)
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
+        out = convolve(x, kernel, self.strategy)
+        return out + jnp.broadcast_to(bias, out.shape)

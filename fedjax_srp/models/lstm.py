@@ -1,0 +1,114 @@
+"""A text classifier: embedding, LSTM, dense layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from .._checks import check_integer
+from ..base import Array
+from .mlp import Dense
+from .split import Layer, SplitModel, split
+
+
+class Embedding(nn.Module):
+    """Vectors of tokens, with one more channel that is 1 for a token and 0 for padding (token 0)."""
+
+    vocabulary: int
+    features: int
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, tokens: Array) -> Array:
+        """(batch, length) int -> (batch, length, features + 1); a token outside the vocabulary is read as padding."""
+        shape = (self.vocabulary, self.features)
+        table = self.param("embedding", nn.initializers.normal(self.features**-0.5), shape, self.param_dtype)
+        is_token = (tokens > 0) & (tokens < self.vocabulary)
+        vectors = table[jnp.where(is_token, tokens, 0)]
+        mask = is_token[..., None].astype(table.dtype)
+        return jnp.concatenate([vectors * jnp.broadcast_to(mask, vectors.shape), mask], axis=-1)
+
+
+class LSTM(nn.Module):
+    """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output.
+
+    Padding, wherever it stands, leaves state and output as they are. The columns of the kernels are the gates i, f, g,
+    o; the bias of f starts at 1, the others at 0.
+    """
+
+    features: int
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """(batch, length, channels + 1), the last channel a mask -> (batch, features)."""
+        x, mask, width = inputs[..., :-1], inputs[..., -1:], 4 * self.features
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], width), self.param_dtype)
+        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.features, width), self.param_dtype)
+        bias = self.param("bias", _forget_bias, (width,), self.param_dtype)
+        from_inputs = x @ kernel  # of all times at once
+        from_inputs = jnp.swapaxes(from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1)
+
+        def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+            cell, hidden = carry
+            from_input, mask = now
+            i, f, g, o = jnp.split(from_input + hidden @ recurrent, 4, axis=-1)
+            new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+            new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
+            is_token = jnp.broadcast_to(mask > 0, cell.shape)
+            return (jnp.where(is_token, new_cell, cell), jnp.where(is_token, new_hidden, hidden)), None
+
+        start = jnp.zeros((x.shape[0], self.features), from_inputs.dtype)
+        (_, hidden), _ = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
+        return hidden
+
+
+def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
+    del key
+    quarter = shape[0] // 4
+    return jnp.zeros(shape, dtype).at[quarter : 2 * quarter].set(1)
+
+
+def lstm(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    vocabulary: int = 10_000,
+    embedding: int = 50,
+    features: int = 64,
+    dense: int = 64,
+    cut: str | None = "out",
+    dtype: Any = jnp.float32,
+) -> SplitModel:
+    """A text classifier: layers embedding, lstm (its last output), fc1 with ReLU, out.
+
+    Args:
+        input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or behind the text.
+        num_classes: width of `out`.
+        vocabulary: number of tokens with the padding; a larger token is read as padding.
+        embedding: channels of a token.
+        features: of the LSTM's state.
+        dense: width of fc1.
+        cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
+        dtype: of the parameters.
+
+    Returns:
+        A `SplitModel`. Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
+
+    Raises:
+        ValueError: `input_shape` is no (length,), `cut` no layer, or a width below 1.
+    """
+    if len(input_shape) != 1:
+        raise ValueError(f"input_shape={tuple(input_shape)}: lstm takes token sequences of shape (length,)")
+    sizes = {"vocabulary": vocabulary, "embedding": embedding, "features": features, "dense": dense}
+    for name, value in sizes.items():
+        check_integer(name, value, 2 if name == "vocabulary" else 1)
+    layers = [
+        Layer("embedding", Embedding(vocabulary, embedding, dtype)),
+        Layer("lstm", LSTM(features, dtype)),
+        Layer("fc1", Dense(dense, param_dtype=dtype), jax.nn.relu),
+        Layer("out", Dense(num_classes, param_dtype=dtype)),
+    ]
+    return split("lstm", layers, cut, input_shape, num_classes, jnp.int32)

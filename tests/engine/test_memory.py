@@ -1,0 +1,129 @@
+"""The memory estimate against what the compiler reports, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+from reference.small import CLOCK, KEY, clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp.engine import memory
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import num_bytes, program, traffic
+from fedjax_srp.engine.records import Arguments
+from fedjax_srp.engine.sharding import layout, place
+
+FACTOR = 2.0  # the estimate is within this factor of the measurement, both ways
+ROWS = 64
+RNG = np.random.default_rng(0)
+X, Y = RNG.integers(0, 256, (8 * ROWS, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 8 * ROWS)
+DEALT = np.split(np.arange(8 * ROWS), 8)
+IMAGES = srp.data.from_arrays(X, Y, X[:8], Y[:8], train_indices=DEALT, test_indices=np.arange(8)[:, None])
+MLP = srp.models.mlp((28, 28), 10, (128, 64))
+ALGORITHMS = {
+    "fedavg": srp.algorithms.fedavg(MLP),
+    "fedrep": srp.algorithms.fedrep(MLP, srp.algorithms.sgd(0.1, momentum=0.5), head_epochs=2),
+}
+
+
+def arguments_of(algorithm, data, devices=2, chunk_size=2, shard_data=False):
+    plan, policy = layout(devices, chunk_size, data.num_clients), srp.participation.full()
+    sizes = traffic(algorithm, policy, data)
+    return Arguments("name", algorithm, policy, CLOCK, (), plan, sizes, shard_data)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk_size", "num_seeds", "shard_data"),
+    [("fedavg", 1, None, False), ("fedavg", 4, None, True), ("fedrep", 2, None, False), ("fedrep", 2, 3, False)],
+)
+def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, num_seeds, shard_data):
+    arguments = arguments_of(ALGORITHMS[name], IMAGES, 2, chunk_size, shard_data)
+    plan, needed = arguments.plan, memory.estimate(arguments, IMAGES, num_seeds)
+    compiled = program(arguments.algorithm, arguments.policy, CLOCK, (), plan, num_seeds)
+    data = place_data(plan, IMAGES, shard_data)
+    root = place(plan, KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
+    state = compiled.start(root, data).state
+    on_a_device = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(data))
+    assert on_a_device / FACTOR <= needed.data <= on_a_device * FACTOR
+    assert needed.server == num_bytes(state.server)
+    assert needed.clients == num_bytes(state.clients) // 2
+    compiled.segment(1, state, root, data)
+    (segment,) = [c for (what, *_), c in compiled._compiled.items() if what == ("segment", 1)]
+    temporary = segment.memory_analysis().temp_size_in_bytes
+    assert temporary / FACTOR <= needed.working <= temporary * FACTOR
+    assert needed.certain < needed.total
+
+
+def test_working_memory_follows_the_chunk_and_the_seeds():
+    one, four = (memory.estimate(arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, c), IMAGES) for c in (1, 4))
+    seeds = memory.estimate(arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, 4), IMAGES, 5)
+    assert one.working < four.working
+    assert one._replace(working=0) == four._replace(working=0)
+    assert (seeds.data, seeds.working, seeds.server) == (four.data, 5 * four.working, 5 * four.server)
+
+
+CLIENTS = jax.tree.map(np.asarray, federation(clients_of((4, 5, 6, 7), (3, 3, 3, 3))))
+SMALL = srp.algorithms.fedavg(model())
+TASK = srp.data.linear_task(KEY, 8, 6, 2)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets what seems to be free, in bytes."""
+    return lambda size: monkeypatch.setattr(memory, "_free", lambda device: size)
+
+
+@pytest.mark.parametrize(
+    ("size", "dominates"),
+    [
+        (memory.Memory(9, 1, 1, 1, 4), "shard_data=False: .*shard_data=True on several devices, fewer examples"),
+        (memory.Memory(1, 9, 1, 1, 4), "num_clients=4: .*more devices, fewer clients"),
+        (memory.Memory(1, 1, 9, 1, 4), "server states of 1 seeds: .*a smaller model"),
+        (memory.Memory(1, 1, 1, 9, 4), "num_clients=4: .*fewer clients, a smaller pool"),
+        (memory.Memory(1, 1, 1, 1, 14), "chunk_size=2: .*a smaller chunk_size"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_its_remedy(monkeypatch, free, size, dominates):
+    monkeypatch.setattr(memory, "estimate", lambda *_: memory.Memory(*(part * memory.GIB for part in size)))
+    free(2 * size.certain * memory.GIB - 1)  # two devices of a CPU share the memory
+    with pytest.raises(ValueError, match=dominates) as caught:
+        memory.check(arguments_of(SMALL, CLIENTS), CLIENTS, None, say=False)
+    assert "GiB are free; use" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    free(2 * size.certain * memory.GIB)
+    memory.check(arguments_of(SMALL, CLIENTS), CLIENTS, None, say=False)
+
+
+def test_data_that_lies_on_a_device_already_is_not_counted_twice(free):
+    arguments = arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, 1)
+    needed = memory.estimate(arguments, IMAGES)
+    free(needed.certain - needed.data)
+    memory.check(arguments, IMAGES, None, say=False)
+    with pytest.raises(ValueError, match="GiB are free"):
+        memory.check(arguments, jax.tree.map(np.asarray, IMAGES), None, say=False)
+
+
+def test_a_large_run_is_announced_in_one_line(capsys, free):
+    arguments = arguments_of(ALGORITHMS["fedavg"], IMAGES)
+    needed = memory.estimate(arguments, IMAGES)
+    free(100 * memory.GIB)
+    memory.check(arguments, IMAGES, None, say=True)
+    assert capsys.readouterr() == ("", "")  # not worth a word
+    free(3 * needed.total)
+    memory.check(arguments, IMAGES, None, say=False)
+    assert capsys.readouterr() == ("", "")
+    memory.check(arguments, IMAGES, None, say=True)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "on each of 2 devices, 0.0 GiB free" in err
+    assert "data" in err
+
+
+def test_simulate_asks(free):
+    free(1)
+    with pytest.raises(ValueError, match="the simulation needs"):
+        srp.simulate(srp.algorithms.linear_fedavg(TASK, 0.1, 1), TASK, num_rounds=1, key=KEY)
+
+
+def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
+    free(None)
+    memory.check(arguments_of(ALGORITHMS["fedavg"], IMAGES), IMAGES, None, say=True)

@@ -1,0 +1,130 @@
+"""Data sharded by client: who holds what, and that nobody notices."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import NUM_CLASSES, NUM_FEATURES, assert_same_bits, model
+
+import fedjax_srp as srp
+from fedjax_srp.engine.owned import OwnedData, is_by_client, place_data
+from fedjax_srp.engine.program import program
+from fedjax_srp.engine.sharding import layout, spread
+
+COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
+KEY = jax.random.key(5)
+
+
+def pixels(counts=COUNTS, tests=TESTS):
+    """Unequal clients of uint8 inputs whose examples lie in no order."""
+    rng = np.random.default_rng(1)
+
+    def deal(sizes):
+        order = rng.permutation(sum(sizes) + 2)  # two examples belong to nobody
+        x = rng.integers(0, 256, (len(order), NUM_FEATURES), dtype=np.uint8)
+        return x, rng.integers(0, NUM_CLASSES, len(order)), np.split(order, np.cumsum(sizes))[: len(sizes)]
+
+    (x, y, train), (x_test, y_test, test) = deal(counts), deal(tests)
+    return srp.data.from_arrays(x, y, x_test, y_test, train_indices=train, test_indices=test, num_classes=NUM_CLASSES)
+
+
+DATA = pixels()
+ALGORITHMS = {
+    "fedavg": srp.algorithms.fedavg(model(), srp.algorithms.sgd(0.2), 4),
+    "fedrep": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.2, momentum=0.5), 4, head_epochs=2),
+}
+
+
+def numbers(history):
+    tables = history.accuracies, history.metrics, history.compute_time, history.test_count
+    return *tables, history.server_state
+
+
+@pytest.mark.parametrize("devices", [1, 3, 4])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_sharded_data_changes_no_bit(name, devices):
+    options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
+    options |= {"participation": srp.participation.doubling(3, 2), "evaluations": "all"}
+    replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
+    sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
+    assert sharded.config["shard_data"]
+    assert_same_bits(numbers(sharded), numbers(replicated))
+
+
+def test_seeds_share_the_sharded_data():
+    options = {"num_rounds": 2, "eval_every": 2, "devices": 3, "chunk_size": 2, "progress": False}
+    options |= {"participation": srp.participation.fastest(4), "keys": jax.random.split(KEY, 2)}
+    replicated = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, **options)
+    sharded = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=True, **options)
+    for one, other in zip(sharded, replicated, strict=True):
+        assert_same_bits(numbers(one), numbers(other))
+
+
+def test_evaluate_takes_sharded_data():
+    algorithm, options = ALGORITHMS["fedrep"], {"key": KEY, "evaluations": "all", "devices": 3}
+    server = srp.simulate(algorithm, DATA, num_rounds=1, key=KEY, progress=False, devices=3).server_state
+    replicated = srp.evaluate(algorithm, DATA, server, **options)
+    assert_same_bits(srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_a_device_holds_the_examples_of_its_own_clients(devices):
+    plan = layout(devices, 1, DATA.num_clients)
+    placed = place_data(plan, DATA, shard_data=True)
+    assert isinstance(placed, OwnedData)
+    assert placed.num_clients == 7
+    for name in ("x_train", "x_test"):
+        assert getattr(placed.own, name).dtype == jnp.uint8
+
+    def own_clients(data):
+        return jax.vmap(data.own.train_client)(jnp.arange(plan.owned)), jax.vmap(data.own.test_client)(
+            jnp.arange(plan.owned)
+        )
+
+    held = jax.jit(spread(own_clients, plan, (is_by_client(placed),), True))(placed)
+    for split, mine in zip(("train", "test"), held, strict=True):
+        for client in range(7):
+            expected = getattr(DATA, f"{split}_client")(jnp.int32(client))
+            count = int(expected.count)
+            assert int(mine.count[client]) == count
+            np.testing.assert_array_equal(mine.y[client, :count], expected.y[:count])
+            np.testing.assert_allclose(mine.x[client, :count], expected.x[:count], rtol=1e-6)
+    shards = placed.own.x_train.addressable_shards
+    owners = np.arange(7) // plan.owned
+    most = max(np.bincount(owners, np.asarray(DATA.train_counts)))
+    assert [shard.data.shape for shard in shards] == [(most, NUM_FEATURES)] * devices  # nobody's examples are left out
+
+
+def test_images_move_as_bytes():
+    plan = layout(4, 2, DATA.num_clients)
+    policy = srp.participation.full()
+    clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
+    compiled = program(ALGORITHMS["fedavg"], policy, clock, (), plan)
+    root, data = jax.device_put(KEY, plan.sharding()), place_data(plan, DATA, shard_data=True)
+    start = compiled.start(root, data)
+    compiled.segment(1, start.state, root, data)
+    (text,) = [c.as_text() for (name, *_), c in compiled._compiled.items() if name == ("segment", 1)]  # pyright: ignore
+    moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
+    inputs = [line for line in moved if f"9,{NUM_FEATURES}]" in line]  # 9 examples at most
+    assert inputs
+    assert all(" u8[" in line for line in inputs), inputs
+
+
+def test_what_cannot_be_sharded_is_refused():
+    task = srp.data.linear_task(KEY, 8, 6, 2)
+    linear = srp.algorithms.linear_fedavg(task, 0.1, 1)
+    with pytest.raises(ValueError, match="shard_data=True with data of type LinearTask"):
+        srp.simulate(linear, task, num_rounds=1, key=KEY, shard_data=True)
+    looks = ALGORITHMS["fedavg"]._replace(metrics=lambda server, data: {"y": data.train_client(jnp.int32(0)).y[0]})
+    with pytest.raises(ValueError, match="shard_data=True: `init` and `metrics`"):
+        srp.simulate(looks, DATA, num_rounds=1, key=KEY, shard_data=True, progress=False)
+
+
+def test_numpy_arrays_need_no_device():
+    on_host = jax.tree.map(np.asarray, DATA)
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(dataclasses.replace(on_host)))
+    options = {"num_rounds": 1, "key": KEY, "devices": 3, "progress": False, "shard_data": True}
+    there, here = (srp.simulate(ALGORITHMS["fedavg"], data, **options) for data in (on_host, DATA))
+    assert_same_bits(numbers(there), numbers(here))

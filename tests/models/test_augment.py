@@ -1,0 +1,143 @@
+"""Crop and flip: every output is one of the shifts and mirror images, each equally often; and who asks for it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.models import augmentation, augmented, crop_and_flip, mlp
+
+KEY = jax.random.key(2)
+
+
+def all_variants(image, padding, fill):
+    """NumPy: every crop of the padded image, plain and mirrored, (2, 2p + 1, 2p + 1, h, w, ...)."""
+    height, width = image.shape[:2]
+    padded = np.empty((height + 2 * padding, width + 2 * padding, *image.shape[2:]), image.dtype)
+    padded[...] = fill
+    padded[padding : padding + height, padding : padding + width] = image
+    shifts = range(2 * padding + 1)
+    crops = np.array([[padded[i : i + height, j : j + width] for j in shifts] for i in shifts])
+    return np.stack([crops, crops[:, :, :, ::-1]])
+
+
+def which(variants, out):
+    """Index of the variant that each output is, and that it is exactly one."""
+    flat = variants.reshape(-1, *variants.shape[3:])
+    equal = (flat[None] == np.asarray(out)[:, None]).reshape(len(out), len(flat), -1).all(2)
+    assert (equal.sum(1) == 1).all()
+    return equal.argmax(1)
+
+
+@pytest.mark.parametrize("shape", [(9, 8, 3), (8, 9)])
+def test_every_output_is_one_of_the_crops_and_each_is_equally_often(shape):
+    rng = np.random.default_rng(0)
+    image = rng.normal(size=shape).astype(np.float32)
+    fill = np.float32([-1.5, 2.5, 0.5]) if len(shape) == 3 else np.float32(-3)
+    draws, kinds = 3000, 2 * 9 * 9
+    batch = jnp.broadcast_to(image, (draws, *shape))
+    chosen = which(all_variants(image, 4, fill), jax.jit(crop_and_flip(4, fill))(KEY, batch))
+    counts = np.bincount(chosen, minlength=kinds)
+    assert (counts > 0).all()
+    chi_square = np.sum((counts - draws / kinds) ** 2) / (draws / kinds)
+    assert abs(chi_square - (kinds - 1)) < 5 * np.sqrt(2 * (kinds - 1))
+
+
+def test_images_of_a_batch_are_moved_by_themselves():
+    x = np.random.default_rng(0).normal(size=(40, 5, 5, 1)).astype(np.float32)
+    augment = jax.jit(crop_and_flip(1))
+    out = augment(KEY, jnp.asarray(x))
+    kinds = [which(all_variants(x[i], 1, 0), out[i : i + 1])[0] for i in range(40)]
+    assert len(set(kinds)) > 10
+    assert (np.asarray(augment(jax.random.key(9), jnp.asarray(x))) != out).any()
+
+
+def test_without_padding_it_only_flips():
+    x = np.random.default_rng(0).normal(size=(30, 4, 4, 2)).astype(np.float32)
+    out = np.asarray(jax.jit(crop_and_flip(0))(KEY, jnp.asarray(x)))
+    flipped = [(out[i] == x[i, :, ::-1]).all() for i in range(30)]
+    assert all(f or (out[i] == x[i]).all() for i, f in enumerate(flipped))
+    assert 5 < sum(flipped) < 25
+
+
+def test_it_is_the_same_under_vmap_and_jit():
+    x, keys = jax.random.normal(KEY, (3, 4, 6, 6, 3)), jax.random.split(KEY, 3)
+    augment = crop_and_flip(2, 1.0)
+    together, alone = jax.jit(jax.vmap(augment))(keys, x), jax.jit(augment)
+    for client in range(3):
+        np.testing.assert_array_equal(together[client], alone(keys[client], x[client]))
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="padding=-1 must be at least 0"):
+        crop_and_flip(-1)
+    with pytest.raises(ValueError, match=r"takes images .* not inputs of \(2, 3\)"):
+        crop_and_flip()(KEY, jnp.zeros((2, 3)))
+
+
+# Models.
+
+
+def test_an_augmented_model_differs_in_training_only():
+    plain = mlp((6, 6), 3, hidden=(5, 4), cut="fc2")
+    augment = crop_and_flip(1)
+    model = augmented(plain, augment)
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (4, 6, 6))
+    other = model.recut("out").recut("fc2")
+    assert model.settled == other.settled == ()
+
+    def every_way(p, x):
+        moved = augment(srp.base.named_key(KEY, "augment"), x)
+        trained = [m.represent(p.representation, x, KEY) for m in (model, other)]
+        trained += [m.rest(p.representation, m.stem(p.representation, x), KEY) for m in (model, other)]
+        return plain.represent(p.representation, moved), trained, plain.logits(p, x), model.logits(p, x)
+
+    expected, trained, judged_plain, judged = jax.jit(every_way)(params, x)
+    np.testing.assert_array_equal(judged, judged_plain)
+    for features in trained:
+        np.testing.assert_allclose(features, expected, rtol=1e-6)
+    assert (plain.represent(params.representation, x) != expected).any()
+
+
+# By name.
+
+
+def images(dtype=np.uint8, shape=(16, 16, 3), **options):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (8, *shape)).astype(dtype)
+    rows = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    y = np.arange(8) % 4
+    return srp.data.from_arrays(x, y, x.copy(), y, train_indices=rows, test_indices=rows, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_crop_flip_fills_with_what_black_has_become(dtype):
+    mean, std = np.array([0.4, 0.5, 0.6]), np.array([0.2, 0.3, 0.4])
+    data = images(dtype, **({"scale": 1 / (255 * std), "offset": -mean / std} if dtype == np.uint8 else {}))
+    x = data.train_client(jnp.int32(0)).x
+    black = -mean / std if dtype == np.uint8 else np.zeros(3)
+    out = np.asarray(jax.jit(augmentation("crop_flip", data))(KEY, jnp.repeat(x[:1], 50, axis=0)))
+    filled = np.abs(out - black).max(-1) < 1e-5
+    corners = filled[:, 0, 0] | filled[:, -1, -1] | filled[:, 0, -1] | filled[:, -1, 0]
+    assert corners.mean() > 0.9  # all but the images that stayed where they were
+
+
+@pytest.mark.parametrize("model", ["lenet5", srp.models.lenet5((16, 16, 3), 4, (2, 8), (4, 4))])
+def test_methods_take_an_augmentation(model):
+    options = {"channels": (2, 8), "hidden": (4, 4)} if isinstance(model, str) else {}
+    data = images()
+    method = srp.methods.get("fedrep", dataset=data, model=model, augment="crop_flip", initial=1, **options)
+    assert method.name == "fedrep"
+
+
+@pytest.mark.parametrize(
+    ("data", "augment", "message"),
+    [
+        (images(), "crop_flop", r"unknown augment 'crop_flop' \(did you mean crop_flip\?\); choose from crop_flip"),
+        (images(np.float32, (9,)), "crop_flip", r"augment='crop_flip' takes images .* not examples of shape \(9,\)"),
+    ],
+)
+def test_unknown_augmentations_and_unfit_data(data, augment, message):
+    with pytest.raises(ValueError, match=message):
+        srp.methods.get("fedavg", dataset=data, augment=augment)

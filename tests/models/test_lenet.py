@@ -1,0 +1,209 @@
+"""LeNet-5: the paper's sizes, its forward pass in NumPy, cuts, blocks, dropout."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_convolution import numpy_convolution
+
+import fedjax_srp as srp
+from fedjax_srp.models import lenet5, lenet5_cifar100
+from fedjax_srp.models.lenet import BLOCK, dropout
+
+KEY = jax.random.key(3)
+SMALL = {"channels": (3, 8), "hidden": (6, 5)}
+
+
+def small(shape=(16, 16, 3), **options):
+    return lenet5(shape, 4, **(SMALL | options))
+
+
+def sizes(model):
+    params = jax.eval_shape(model.init, KEY)
+    layers = params.representation | params.head
+    return {name: sum(leaf.size for leaf in jax.tree.leaves(layer)) for name, layer in layers.items()}
+
+
+def numpy_lenet(params, x):
+    """The paper's network in float64."""
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
+    x = np.asarray(x, np.float64)
+    x = x[..., None] if x.ndim == 3 else x
+    for name in ("conv1", "conv2"):
+        x = np.maximum(numpy_convolution(x, params[name]["kernel"]) + params[name]["bias"], 0)
+        height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+        x = x[:, :height, :width].reshape(len(x), height // 2, 2, width // 2, 2, -1).max((2, 4))
+    x = x.reshape(len(x), -1)
+    for name in ("fc1", "fc2"):
+        x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
+    return x @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            lenet5((32, 32, 3), 10),  # 32 - 4 = 28, / 2 = 14, - 4 = 10, / 2 = 5
+            [25 * 3 * 64 + 64, 25 * 64 * 64 + 64, 25 * 64 * 120 + 120, 120 * 64 + 64, 64 * 10 + 10],
+        ),
+        (
+            lenet5_cifar100((32, 32, 3), 100),
+            [25 * 3 * 64 + 64, 25 * 64 * 128 + 128, 25 * 128 * 256 + 256, 256 * 128 + 128, 128 * 100 + 100],
+        ),
+        (
+            lenet5((28, 28), 10),  # 28 - 4 = 24, / 2 = 12, - 4 = 8, / 2 = 4
+            [25 * 1 * 64 + 64, 25 * 64 * 64 + 64, 16 * 64 * 120 + 120, 120 * 64 + 64, 64 * 10 + 10],
+        ),
+    ],
+)
+def test_sizes_are_the_papers(model, expected):
+    assert sizes(model) == dict(zip(("conv1", "conv2", "fc1", "fc2", "out"), expected, strict=True))
+
+
+@pytest.mark.parametrize(("shape", "strategy"), [((16, 17, 3), "auto"), ((16, 16), "patches"), ((18, 16, 1), "xla")])
+def test_logits_are_numpys(shape, strategy):
+    model = small(shape, convolution=strategy)
+    params = jax.jit(model.init)(KEY)
+    params = jax.tree.map(lambda p: p + 0.1, params)  # biases that are not 0
+    x = jax.random.normal(KEY, (3, *shape))
+    np.testing.assert_allclose(jax.jit(model.logits)(params, x), numpy_lenet(params, x), rtol=2e-5, atol=2e-5)
+
+
+def test_grey_images_with_and_without_a_channel_axis_are_the_same():
+    x = jax.random.normal(KEY, (2, 16, 16))
+    with_axis, without = (small(shape, convolution="patches") for shape in ((16, 16, 1), (16, 16)))
+    params = jax.jit(without.init)(KEY)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(with_axis.init)(KEY), params)
+    logits = jax.jit(lambda p, x: (with_axis.logits(p, x[..., None]), without.logits(p, x)))
+    np.testing.assert_array_equal(*logits(params, x))
+
+
+def test_cut_anywhere():
+    model = lenet5_cifar100((16, 16, 3), 4, **SMALL)
+    x, whole = jax.random.normal(KEY, (2, 16, 16, 3)), jax.jit(model.init)(KEY)
+    layers = whole.representation | whole.head
+    expected = numpy_lenet(whole, x)
+    for cut in (*model.layers, None):
+        again = model.recut(cut)
+        position = model.layers.index(cut) if cut else 5
+        params = jax.eval_shape(again.init, KEY)
+        assert tuple(params.representation) == model.layers[:position]
+        assert tuple(params.head) == model.layers[position:]
+        assert again.name == model.name
+        below, above = ({name: layers[name] for name in part} for part in params)
+        logits = jax.jit(lambda b, a, x, m=again: m.classify(a, m.represent(b, x)))(below, above, x)
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+# Blocks: many examples are judged a few at a time.
+
+
+def test_many_examples_are_judged_in_blocks():
+    model, count = small(), 3 * BLOCK - 1
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (count, 16, 16, 3))
+    together = jax.jit(model.logits)(params, x)
+    np.testing.assert_allclose(together, numpy_lenet(params, x), rtol=1e-4, atol=1e-5)
+    stem = jax.jit(model.stem)(params.representation, x)
+    np.testing.assert_allclose(jax.jit(model.classify)(params.head, stem), together, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_a_judged_model():
+    """A criterion on the gradient over all of a client's examples differentiates without a key."""
+    model = small(convolution="patches")
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (2 * BLOCK + 1, 16, 16, 3))
+    gradient = lambda key: jax.grad(lambda p: jnp.mean(jnp.square(model.logits(p, x, key))))(params)  # noqa: E731
+    in_blocks, at_once = jax.jit(lambda: (gradient(None), gradient(KEY)))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), in_blocks, at_once)
+
+
+def test_the_stem_of_many_clients_under_one_representation():
+    model = small()
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (3, BLOCK + 2, 16, 16, 3))
+    own = jax.tree.map(lambda p: jnp.stack([p, -p, 2 * p]), params.representation)
+    shared = jax.jit(jax.vmap(model.stem, (None, 0)))(params.representation, x)
+    personal = jax.jit(jax.vmap(model.stem))(own, x)
+    alone = jax.jit(model.represent)
+    for client in range(3):
+        mine = jax.tree.map(lambda leaf, c=client: leaf[c], own)
+        np.testing.assert_allclose(shared[client], alone(params.representation, x[client]), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(personal[client], alone(mine, x[client]), rtol=1e-4, atol=1e-6)
+
+
+# Dropout.
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.6])
+def test_dropout_keeps_the_mean(rate):
+    x, draws = jnp.array([1.0, -2.0, 3.0]), 20_000
+    dropped = jax.vmap(lambda key: dropout(rate)(key, x))(jax.random.split(KEY, draws))
+    share = np.asarray(dropped == 0).mean(0)
+    assert np.abs(share - rate).max() < 5 * np.sqrt(rate * (1 - rate) / draws)
+    np.testing.assert_allclose(dropped[dropped != 0], jnp.broadcast_to(x / (1 - rate), dropped.shape)[dropped != 0])
+    error = np.abs(np.asarray(x)) * np.sqrt(rate / (1 - rate) / draws)
+    assert (np.abs(dropped.mean(0) - x) < 5 * error).all()
+
+
+def test_cifar100_drops_outputs_of_fc2_in_training_only():
+    model = lenet5_cifar100((16, 16, 3), 4, **SMALL)  # cut at out: features are what fc2 puts out
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (64, 16, 16, 3))
+    represent = jax.jit(model.represent)
+    judged = np.asarray(represent(params.representation, x))
+    trained = np.asarray(represent(params.representation, x, KEY))
+    alive = judged != 0
+    dropped = (trained == 0) & alive
+    assert abs(dropped.sum() / alive.sum() - 0.6) < 5 * np.sqrt(0.24 / alive.sum())
+    kept = alive & ~dropped
+    np.testing.assert_allclose(trained[kept], judged[kept] / 0.4, rtol=1e-4)
+    again = represent(params.representation, x, jax.random.key(4))
+    assert (np.asarray(again) != trained).any()
+
+
+@pytest.mark.parametrize(("cut", "settled"), [("out", 4), ("fc2", 3), ("conv1", 0)])
+def test_a_stem_ends_where_dropout_begins(cut, settled):
+    model = lenet5_cifar100((16, 16, 3), 4, **SMALL, cut=cut)
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (2, 16, 16, 3))
+    assert model.settled == model.layers[:settled]
+
+    def both_ways(params, x, key):
+        rest = {name: p for name, p in params.representation.items() if name not in model.settled}
+        stem = model.stem(params.representation, x)
+        pairs = [(model.rest(rest, stem, k), model.represent(params.representation, x, k)) for k in (None, key)]
+        return pairs, model.logits(params, x, key), model.logits(params, x)
+
+    pairs, in_training, judged = jax.jit(both_ways)(params, x, KEY)
+    for stem_first, at_once in pairs:
+        np.testing.assert_allclose(stem_first, at_once, rtol=1e-5, atol=1e-6)
+    assert (in_training != judged).any()  # wherever the dropout is
+
+
+# By name, and errors.
+
+
+def test_models_have_names():
+    data = srp.data.from_arrays(
+        np.zeros((4, 16, 16, 3), np.float32), np.arange(4), np.zeros((4, 16, 16, 3), np.float32), np.arange(4),
+        train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]],
+    )  # fmt: skip
+    assert {"lenet5", "lenet5_cifar100", "lstm", "mlp"} <= set(srp.models.names())
+    assert srp.models.get("lenet5", data, head_layers=2).settled == ("conv1", "conv2", "fc1")
+    assert sizes(srp.models.get("lenet5_cifar100", data, hidden=(7, 9)))["out"] == 9 * 4 + 4
+    with pytest.raises(ValueError, match=r"model 'lenet5': .*'width'"):
+        srp.models.get("lenet5", data, width=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": (15, 16, 3)}, r"input_shape=\(15, 16, 3\): lenet5 takes images"),
+        ({"shape": (784,)}, r"input_shape=\(784,\): lenet5 takes images"),
+        ({"channels": (3,)}, r"channels=\(3,\): lenet5 has two of them"),
+        ({"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
+        ({"dropout_rate": 1.0}, r"dropout_rate=1.0: give a probability"),
+        ({"dropout_rate": -0.1}, r"dropout_rate=-0.1: give a probability"),
+        ({"convolution": "fft"}, r"convolution='fft' is none of"),
+        ({"cut": "fc3"}, r"cut='fc3' is no layer of model 'lenet5'"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        small(**options)

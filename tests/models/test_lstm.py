@@ -1,0 +1,93 @@
+"""The LSTM against NumPy, and what padding does to it: nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp.models import lstm
+
+KEY = jax.random.key(5)
+MODEL = lstm((7,), 3, vocabulary=11, embedding=4, features=5, dense=6)
+LOGITS, PARAMS = jax.jit(MODEL.logits), jax.jit(MODEL.init)(KEY)
+
+
+def numpy_logits(params, text):
+    """Logits of one text without padding, in float64, as in Gers, Schmidhuber and Cummins (2000) without peepholes."""
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    layer = params["lstm"]
+    hidden = cell = np.zeros(5)
+    for token in text:
+        gates = params["embedding"]["embedding"][token] @ layer["kernel"] + hidden @ layer["recurrent"] + layer["bias"]
+        i, f, g, o = gates.reshape(4, 5)
+        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+        hidden = sigmoid(o) * np.tanh(cell)
+    x = np.maximum(hidden @ params["fc1"]["kernel"] + params["fc1"]["bias"], 0)
+    return x @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+def some_params():
+    return jax.tree.map(lambda p: 2 * p + 0.1, PARAMS)
+
+
+def test_logits_are_numpys_and_padding_before_or_behind_does_not_matter():
+    params, texts = some_params(), [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8], []]
+    behind = np.array([text + [0] * (7 - len(text)) for text in texts], np.int32)
+    before = np.array([[0] * (7 - len(text)) + text for text in texts], np.int32)
+    expected = [numpy_logits(params, text) for text in texts]
+    for tokens in (behind, before):
+        np.testing.assert_allclose(LOGITS(params, tokens), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_padding_vector_is_never_used_nor_trained():
+    params, tokens = some_params(), jnp.array([[2, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 12]], jnp.int32)
+    gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.square(MODEL.logits(p, tokens)))))(params)
+    rows = np.abs(gradient.representation["embedding"]["embedding"]).sum(1)
+    assert set(np.flatnonzero(rows)) == {2, 3, 4}  # 12 is no token of this vocabulary
+    without = tokens.at[1, 6].set(0)
+    np.testing.assert_array_equal(LOGITS(params, tokens), LOGITS(params, without))
+
+
+def test_shapes_and_sizes():
+    params = PARAMS
+    count = lambda layer: sum(leaf.size for leaf in jax.tree.leaves(layer))  # noqa: E731
+    assert {name: count(layer) for name, layer in (params.representation | params.head).items()} == {
+        "embedding": 11 * 4,
+        "lstm": 4 * (4 * 5 + 5 * 5 + 5),
+        "fc1": 5 * 6 + 6,
+        "out": 6 * 3 + 3,
+    }
+    np.testing.assert_array_equal(params.representation["lstm"]["bias"], [0] * 5 + [1] * 5 + [0] * 10)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+
+
+def test_cut_anywhere():
+    tokens = jnp.array([[3, 1, 4, 0, 0, 0, 0]], jnp.int32)
+    layers = PARAMS.representation | PARAMS.head
+    for cut in (*MODEL.layers, None):
+        model = MODEL.recut(cut)
+        below, above = ({name: layers[name] for name in part} for part in jax.eval_shape(model.init, KEY))
+        logits = jax.jit(lambda b, a, m=model: m.classify(a, m.represent(b, tokens)))(below, above)
+        np.testing.assert_allclose(logits, LOGITS(PARAMS, tokens), rtol=1e-5)
+
+
+def test_it_learns_which_token_came_first():
+    tokens = np.random.default_rng(0).integers(1, 11, (200, 7)).astype(np.int32)
+    labels = (tokens[:, 0] > 5).astype(np.int32)
+
+    def loss(params):
+        logits = MODEL.logits(params, tokens)
+        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(200), labels])
+
+    step = lambda i, p: jax.tree.map(lambda a, g: a - 0.5 * g, p, jax.grad(loss)(p))  # noqa: E731
+    trained = jax.jit(lambda p: jax.lax.fori_loop(0, 300, step, p))(PARAMS)
+    accuracy = (np.argmax(LOGITS(trained, tokens), 1) == labels).mean()
+    assert accuracy > 0.9
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"input_shape=\(28, 28\): lstm takes token sequences"):
+        lstm((28, 28), 10)
+    with pytest.raises(ValueError, match="vocabulary=1 must be at least 2"):
+        lstm((7,), 2, vocabulary=1)

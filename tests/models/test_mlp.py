@@ -1,0 +1,41 @@
+"""The MLP and its double softmax."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_srp.models import cross_entropy, mlp
+
+KEY = jax.random.key(1)
+
+
+def test_sizes_are_the_papers():
+    params = jax.eval_shape(mlp((28, 28), 10).init, KEY)
+    widths = (784, 512, 256, 64, 10)
+    expected = sum(a * b + b for a, b in itertools.pairwise(widths))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
+
+
+def test_a_cut_does_not_change_how_parameters_are_drawn():
+    at_out, at_fc1 = (mlp((6,), 4, hidden=(5,), cut=cut).init(KEY) for cut in ("out", "fc1"))
+    jax.tree.map(np.testing.assert_array_equal, at_out.representation | at_out.head, at_fc1.head)
+
+
+def test_double_softmax_is_its_formula():
+    plain, twice = mlp((6,), 4, hidden=(5,)), mlp((6,), 4, hidden=(5,), output="softmax")
+    params, x, y = plain.init(KEY), jax.random.normal(KEY, (8, 6)), np.arange(8, dtype=np.int32) % 4
+    jax.tree.map(np.testing.assert_array_equal, params, twice.init(KEY))
+    z = np.asarray(plain.logits(params, x), np.float64)
+    softmax = lambda z: np.exp(z) / np.exp(z).sum(1, keepdims=True)  # noqa: E731
+    np.testing.assert_allclose(twice.logits(params, x), softmax(z), rtol=1e-5)
+    loss = cross_entropy(twice.logits(params, x), y)
+    np.testing.assert_allclose(loss, -np.log(softmax(softmax(z))[np.arange(8), y]), rtol=1e-5)
+    # However sure the model is, the loss stays above that of the logits (1, 0, 0, 0).
+    assert loss.min() > np.log(1 + 3 / np.e)
+
+
+def test_output_is_one_of_two():
+    with pytest.raises(ValueError, match="output='probabilities' is none of logits, softmax"):
+        mlp((6,), 4, output="probabilities")  # type: ignore[arg-type]
