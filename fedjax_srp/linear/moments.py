@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext
 from fedjax_srp.linear.sampling import LinearClient, draw_batch
-from fedjax_srp.linear.subspace import exact_matmul
+from fedjax_srp.linear.subspace import eigh, exact_matmul
 
 MAX_BYTES = 256 * 2**20  # of the d x d matrix that every client of a chunk needs
 
@@ -46,6 +44,6 @@ def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixe
         return ClientOutput(scaled.T @ scaled / samples)
 
     def server(key: Key, state: Any, mean: Array, context: RoundContext) -> Any:
-        return state._replace(representation=jnp.linalg.eigh(mean)[1][:, -rank:])  # eigenvalues ascend
+        return state._replace(representation=eigh(mean)[1][:, -rank:])  # eigenvalues ascend
 
     return Phase(client, server)

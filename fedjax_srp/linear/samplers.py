@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
 from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design
-from fedjax_srp.linear.subspace import exact_matmul, orthonormalize
+from fedjax_srp.linear.subspace import eigh, exact_matmul, orthonormalize
 
 
 class Sampler(NamedTuple):
@@ -164,7 +164,7 @@ def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
         basis: (d, q), [B, P]. Were it not projected out, the directions of B and P would be counted twice.
         covariance: (k, k), positive semi-definite and possibly singular.
     """
-    values, vectors = jnp.linalg.eigh(covariance)
+    values, vectors = eigh(covariance)
     root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
     draw = jax.random.normal(key, (basis.shape[0], covariance.shape[0]))
     return (draw - basis @ (basis.T @ draw)) @ root

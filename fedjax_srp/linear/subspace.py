@@ -6,8 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
+from fedjax_srp.loops import sequential
 
 exact_matmul = jax.default_matmul_precision("highest")  # accelerators would round products to three digits
+
+
+def eigh(matrix: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); under vmap, one matrix after the other.
+
+    The batched decomposition of jaxlib 0.10 waits for the thread pool that it runs in. Where every CPU device is in it
+    at once (seeds vmapped over several devices), nobody is left to work, and the program stands still for good.
+    """
+    values, vectors = sequential(lambda m: tuple(jnp.linalg.eigh(m)))(matrix)
+    return values, vectors
 
 
 @exact_matmul
@@ -50,5 +61,5 @@ def principal_angle_distance(b1: Array, b2: Array) -> Array:
     """
     q1, q2 = orthonormalize(b1), orthonormalize(b2)
     outside = q2 - q1 @ (q1.T @ q2)
-    largest = jnp.linalg.eigvalsh(outside.T @ outside)[-1]  # exact to a relative eps, being the largest
+    largest = eigh(outside.T @ outside)[0][-1]  # exact to a relative eps, being the largest
     return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)
