@@ -29,8 +29,8 @@ format: .venv/.dev ## mend lint and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: .venv/.run ## seconds a round on this machine, beside PyTorch where it is installed
-	@$(BIN)/python benchmarks/rounds.py $$($(BIN)/python -c 'import torch' 2>/dev/null || echo --skip-torch)
+bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorch where it is installed
+	@$(BIN)/fedjax-srp benchmark
 
 docs: .venv/.docs ## the manual, into docs/_build
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build

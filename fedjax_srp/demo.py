@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from . import clocks, data, methods, plots
+from . import clocks, data, drawing, methods, plots
 from .engine.simulate import simulate_seeds
 from .history import History
 from .report import table
@@ -130,7 +130,7 @@ def figure(
     import matplotlib as mpl
     import matplotlib.figure
 
-    with mpl.rc_context(plots._RC):
+    with mpl.rc_context(drawing.RC):
         drawn = matplotlib.figure.Figure(figsize=(3.6 * len(communications), 4.5), layout="constrained")
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         for ax, cost in zip(panels, communications, strict=True):

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedjax_srp import plots
+from fedjax_srp import drawing, plots
 from fedjax_srp.history import History
 
 
@@ -102,8 +102,8 @@ def test_every_label_of_a_dict_is_a_line_of_its_own():
     (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "FedRep": run(), "fedrep": run()}).axes
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn(ax).values()}
     assert len(looks) == 4
-    many = plots._styles(f"method {i}" for i in range(len(plots._CYCLE)))
-    assert len({(style.color, style.linestyle) for style in many.values()}) == len(plots._CYCLE)
+    many = drawing.styles(f"method {i}" for i in range(len(drawing.CYCLE)))
+    assert len({(style.color, style.linestyle) for style in many.values()}) == len(drawing.CYCLE)
 
 
 def test_labels_tell_evaluations_apart_and_who_diverged():

@@ -1,0 +1,201 @@
+"""What every figure is drawn with: styles, bands over repeats, labels, figures without pyplot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from fedjax_srp.history import History
+
+    Histories = History | Sequence[History] | Mapping[str, History | Sequence[History]]
+
+
+class Style(NamedTuple):
+    """How a method looks."""
+
+    label: str
+    color: str
+    linestyle: Literal["-", "--", ":"]
+
+
+# Okabe and Ito's palette, told apart with every common colour blindness.
+STYLES = {
+    "srpfl": Style("SRPFL", "#0072B2", "-"),
+    "fedrep": Style("FedRep", "#0072B2", "--"),
+    "lg_srpfl": Style("LG-SRPFL", "#D55E00", "-"),
+    "lg_fedavg": Style("LG-FedAvg", "#D55E00", "--"),
+    "flanp_fedavg": Style("FLANP", "#009E73", "-"),
+    "fedavg": Style("FedAvg", "#009E73", "--"),
+    "flanp_fedavg_ft": Style("FLANP-FT", "#CC79A7", "-"),
+    "fedavg_ft": Style("FedAvg-FT", "#CC79A7", "--"),
+    "hf_maml": Style("HF-MAML", "#333333", ":"),
+}
+CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
+LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
+CYCLE = tuple(itertools.product(LINESTYLES, CYCLE_COLORS))
+RC: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "legend.fontsize": 9,
+    "legend.title_fontsize": 8,
+    "legend.handlelength": 3.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.8,
+}
+TIME_LABEL = "simulated time (time units)"
+MAX_MARKED = 40  # evaluations on a line up to which each gets a dot
+
+Curve = Callable[["History"], tuple[np.ndarray, np.ndarray]]  # a history's times and values
+
+
+def draw(
+    ax: Axes,
+    groups: dict[str, list[History]],
+    curve: Curve,
+    styles: dict[str, Style],
+    labels: dict[str, str],
+    communication: float,
+) -> dict[str, Any]:
+    """Draws one line per group and returns legend label -> artist."""
+    from matplotlib.lines import Line2D
+
+    handles: dict[str, Any] = {}
+    staged = False
+    for label, repeats in groups.items():
+        _, color, linestyle = styles[label]
+        text = labels[label]
+        times, low, middle, high = band(label, [curve(run) for run in repeats])
+        marker = "." if len(repeats) == 1 and len(times) <= MAX_MARKED else ""
+        ax.plot(times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text)
+        handles[text] = Line2D([], [], color=color, linestyle=linestyle)  # without the dots, which hide the dashes
+        if len(repeats) > 1:
+            ax.fill_between(times, low, high, color=color, alpha=0.14, linewidth=0)
+            continue
+        starts = stage_starts(repeats[0], curve, communication)
+        staged |= len(starts[0]) > 0
+        ax.plot(*starts, linestyle="", marker="o", markersize=6, mfc="white", mec=color, mew=1.4, label="_stages")
+    if staged:
+        handles["a stage begins"] = Line2D([], [], linestyle="", marker="o", markersize=6, mfc="white", mec="#555555")
+    ax.set_xlim(left=0)
+    ax.grid(visible=True)
+    ax.set_axisbelow(True)
+    return handles
+
+
+def band(label: str, curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
+    """Times, lowest, mean and highest value of several curves, on the union of their times where all are defined."""
+    if len(curves) == 1:
+        times, values = curves[0]
+        return times, values, values, values
+    start, end = max(times[0] for times, _ in curves), min(times[-1] for times, _ in curves)
+    if start > end:
+        raise ValueError(f"the repeats of {label!r} share no simulated time: draw them one by one, with a dict")
+    grid = np.unique(np.concatenate([times for times, _ in curves]))
+    grid = grid[(grid >= start) & (grid <= end)]
+    values = np.array([np.interp(grid, times, values) for times, values in curves])  # nan spreads to its neighbours
+    return grid, values.min(axis=0), values.mean(axis=0), values.max(axis=0)
+
+
+def stage_starts(history: History, curve: Curve, communication: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points on a history's own line at the times when a stage after the first begins."""
+    times, values = curve(history)
+    ends = history.elapsed(communication)[np.flatnonzero(np.diff(history.stage))]  # of the last round of a stage
+    ends = ends[(ends >= times[0]) & (ends <= times[-1])]
+    return ends, np.interp(ends, times, values)
+
+
+def accuracy_curve(communication: float, evaluation: str | None) -> Curve:
+    """Mean scores over simulated time."""
+    return lambda history: (history.eval_elapsed(communication), history.mean_scores(evaluation))
+
+
+def groups(histories: Histories) -> dict[str, list[History]]:
+    """Label -> repeats, in the order given."""
+    groups: dict[str, list[History]] = {}
+    if isinstance(histories, Mapping):
+        for label, value in histories.items():
+            groups[label] = list(value) if isinstance(value, Sequence) else [value]
+    else:
+        for history in histories if isinstance(histories, Sequence) else [histories]:
+            groups.setdefault(history.name, []).append(history)
+    empty = next((label for label, repeats in groups.items() if not repeats), None)
+    if not groups or empty is not None:
+        where = "histories" if empty is None else f"histories[{empty!r}]"
+        raise ValueError(f"{where} is empty: give at least one History")
+    return groups
+
+
+def evaluation_names(groups: dict[str, list[History]], evaluation: str | None) -> list[str]:
+    """Names of the evaluations that will be drawn, checked to be there."""
+    names: dict[str, None] = {}
+    for repeats in groups.values():
+        for run in repeats:
+            if not len(run.scores(evaluation)):
+                raise ValueError(
+                    f"the run of {run.name!r} has no evaluations: give simulate an eval_every, or plot one of its "
+                    f"metrics ({', '.join(run.metrics) or 'it has none'}) with metric_over_time"
+                )
+            names[evaluation or str(run.evaluation)] = None
+    return list(names)
+
+
+def key(label: str) -> str:
+    """A label as a method's name."""
+    return label.lower().replace("-", "_").replace(" ", "_")
+
+
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """A style per label: that of the method of the paper it names, else the next one of the cycle."""
+    cycle = itertools.cycle(CYCLE)
+    styles: dict[str, Style] = {}
+    for label in labels:
+        known = STYLES.get(key(label))
+        if known is None or known in styles.values():
+            linestyle, color = next(cycle)
+            known = Style(label, color, linestyle)
+        styles[label] = known
+    return styles
+
+
+def labels(
+    groups: dict[str, list[History]], evaluation: str | None = None, names: Sequence[str] = (), count: bool = True
+) -> dict[str, str]:
+    """What the legend says of each group: with the evaluation where lines differ in it, and who diverged."""
+    labels: dict[str, str] = {}
+    for label, style in styles(groups).items():
+        repeats = groups[label]
+        remarks = [f"{len(repeats)} runs"] if count and len(repeats) > 1 else []
+        if len(names) > 1:
+            remarks.append("/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in repeats)))
+        if diverged := [run.diverged for run in repeats if run.diverged is not None]:
+            remarks.append(f"diverged in round {diverged[0]}" if len(repeats) == 1 else f"{len(diverged)} diverged")
+        name = style.label if label in STYLES else label
+        labels[label] = f"{name} ({', '.join(remarks)})" if remarks else name
+    return labels
+
+
+def new_figure(size: tuple[float, float]) -> Figure:
+    """A figure without pyplot, so nothing global refers to it, which a notebook displays all the same."""
+    import io
+
+    import matplotlib.figure
+
+    class NotebookFigure(matplotlib.figure.Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
+    return NotebookFigure(figsize=size, dpi=110, layout="constrained")
