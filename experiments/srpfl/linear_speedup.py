@@ -1,6 +1,6 @@
 """The logarithmic speed-up, measured: time to a target of SRPFL and FedRep against the number of clients N.
 
-    python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--out DIR]
+    python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--out DIR] [--redraw]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
 SRPFL starts with 16 clients and doubles every 30 rounds. A target is a multiple of the noise floor of FedRep: the mean
@@ -12,19 +12,21 @@ starts at distance 1 for every N, as the theory does, and adds 60 rounds to FedR
 getting under way: there the speed-up grows with log N.
 
 The theory (`srp.theory`) speaks of its own recursion, whose noise term is not that of the runs: compare shapes, not
-heights. It says nothing (nan) while n0 clients suffice for its target.
+heights. It says nothing (nan) while n0 clients suffice for its target. `--redraw` draws the results that lie in --out.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
 import jax
-import matplotlib
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
 
 import fedjax_srp as srp
 from fedjax_srp import theory
@@ -33,8 +35,7 @@ DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
 FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
 EXTRA = {"moments": 0, "random": 60}  # rounds to get under way
-SCALES = {"smoke": (range(5, 8), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
+SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
 
 
 def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
@@ -62,14 +63,26 @@ def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
     times = {
         name: [
-            [srp.linear.time_to_distance(h, f * floor) for h, floor in zip(histories, floors, strict=True)]
+            [curves.short(h.time_to(f * floor, metric="distance")) for h, floor in zip(histories, floors, strict=True)]
             for f in FACTORS
         ]
         for name, histories in runs.items()
     }
     first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
     longest = {name: float(max(history.elapsed()[-1] for history in histories)) for name, histories in runs.items()}
-    return {"num_clients": num_clients, "floors": floors, "first_distance": first, "times": times, "longest": longest}
+    return {
+        "num_clients": num_clients,
+        "floors": [curves.short(floor) for floor in floors],
+        "first_distance": first,
+        "times": times,
+        "longest": longest,
+    }
+
+
+def ratio(result: dict, factor: int) -> np.ndarray:
+    """Time of SRPFL over that of FedRep in every repeat; inf where neither arrived."""
+    fast, slow = (np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep"))
+    return np.where(np.isfinite(fast) | np.isfinite(slow), fast / slow, np.inf)
 
 
 def band(values: np.ndarray) -> tuple[float, float]:
@@ -81,7 +94,7 @@ def band(values: np.ndarray) -> tuple[float, float]:
 
 def curve(ax, clients, samples, waited, label, **style) -> None:
     """Mean with a band of two standard errors; censored points as triangles at the time waited."""
-    means, errors = np.array([band(np.asarray(s)) for s in samples]).T
+    means, errors = np.array([band(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
     ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
     ax.fill_between(clients[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen], alpha=0.2, **style)
@@ -89,17 +102,14 @@ def curve(ax, clients, samples, waited, label, **style) -> None:
         ax.plot(clients[~seen], np.asarray(waited)[~seen], "^", markerfacecolor="none", **style)
 
 
-def draw(results: list[dict], path: Path) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def draw(results: list[dict], init: str, args) -> None:
     clients = np.array([r["num_clients"] for r in results])
-    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.6), layout="constrained")
+    figure, axes = curves.panels(3, width=4.6, height=4.2)
     index = FACTORS.index(1.3)
-    for name, label, color in (("fedrep", "FedRep", ORANGE), ("srpfl", "SRPFL", BLUE)):
+    for name, label, color in (("fedrep", "FedRep", curves.ORANGE), ("srpfl", "SRPFL", curves.BLUE)):
         samples, waited = [r["times"][name][index] for r in results], [r["longest"][name] for r in results]
         curve(axes[0], clients, samples, waited, label, color=color)
-    axes[0].set(title="measured: time to 1.3 times FedRep's noise floor", ylabel="simulated time (time units)")
+    axes[0].set(title=f"measured, {init} start: time to 1.3 x floor", ylabel="simulated time (time units)")
 
     a, chat = 0.02, 1.3
     plans = [theory.schedule(a, int(n), INITIAL, chat) for n in clients]
@@ -107,53 +117,48 @@ def draw(results: list[dict], path: Path) -> None:
     srpfl = np.array([plan.time for plan in plans])
     srpfl[fedrep == 0] = fedrep[fedrep == 0] = np.nan
     kind = theory.KIND
-    axes[1].plot(clients, fedrep, "-", color=ORANGE, label=f"FedRep: {kind['fedrep_time']}")
+    axes[1].plot(clients, fedrep, "-", color=curves.ORANGE, label=f"FedRep: {kind['fedrep_time']}")
     printed = [theory.fedrep_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(clients, printed, ":", color=ORANGE, label="FedRep: printed lower bound (is none)")
-    axes[1].plot(clients, srpfl, "-", color=BLUE, label=f"SRPFL: {kind['schedule']}")
+    axes[1].plot(clients, printed, ":", color=curves.ORANGE, label="FedRep: printed lower bound (is none)")
+    axes[1].plot(clients, srpfl, "-", color=curves.BLUE, label=f"SRPFL: {kind['schedule']}")
     printed = [theory.srpfl_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(clients, printed, ":", color=BLUE, label="SRPFL: printed upper bound")
+    axes[1].plot(clients, printed, ":", color=curves.BLUE, label="SRPFL: printed upper bound")
     axes[1].set(title=f"theory: a={a}, $\\hat c$={chat}, n0={INITIAL}", ylabel="expected time (time units)")
 
-    for factor, color in zip(FACTORS, ("#009E73", "#CC79A7", "#E69F00"), strict=True):
+    for factor, color in zip(FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True):
         i = FACTORS.index(factor)
-        ratios = [np.asarray(r["times"]["srpfl"][i]) / np.asarray(r["times"]["fedrep"][i]) for r in results]
-        ratios = [np.where(np.isnan(ratio), np.inf, ratio) for ratio in ratios]
+        ratios = [ratio(r, i) for r in results]
         curve(axes[2], clients, ratios, np.ones(len(clients)), f"measured, {factor:g} x floor", color=color)
-    axes[2].plot(clients, srpfl / fedrep, "--", color=GREY, label=f"theory, {kind['schedule']}")
-    axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio", ylim=(0, 1.1))
+    axes[2].plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=f"theory: {kind['schedule']}")
+    axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
         ax.set_xscale("log", base=2)
         ax.set_xlabel("clients N")
-        ax.grid(alpha=0.3)
-        ax.legend(fontsize=8)
+        ax.legend(fontsize=8, frameon=False)
         ax.set_ylim(bottom=0)
-    figure.savefig(path, dpi=150)
+    axes[2].set_ylim(top=1.1)
+    curves.save(args, f"linear_speedup_{init}", {"init": init, "results": results}, figure)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
     parser.add_argument("--init", choices=EXTRA, default="moments")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs/linear_speedup"))
+    parser.add_argument("--redraw", action="store_true", help="draw the results in --out without measuring again")
     args = parser.parse_args()
+    if args.redraw:
+        facts = json.loads((args.out / f"linear_speedup_{args.init}.json").read_text())
+        args.scale, args.seed = facts["scale"], facts["seed"]
+        draw(facts["results"], args.init, args)
+        return
     exponents, repeats = SCALES[args.scale]
-    args.out.mkdir(parents=True, exist_ok=True)
     results = []
     for exponent in exponents:
         begin = time.perf_counter()
         results.append(measure(2**exponent, repeats, args.seed, args.init))
-        ratios = []
-        for slow, fast in zip(results[-1]["times"]["fedrep"], results[-1]["times"]["srpfl"], strict=True):
-            mean, error = band(np.asarray(fast) / np.asarray(slow))
-            ratios.append(f"{mean:.3f} +- {error:.3f}")
+        ratios = ["{:.3f} +- {:.3f}".format(*band(ratio(results[-1], i))) for i in range(len(FACTORS))]
         line = f"N={2**exponent:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
         print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
-        (args.out / "results.json").write_text(
-            json.dumps({"scale": args.scale, "init": args.init, "results": results}, indent=1)
-        )
-        draw(results, args.out / "linear_speedup.png")
+        draw(results, args.init, args)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""What the linear experiments share: arguments, curves with bands over trials, and the files they leave."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#666666",
+)
+BAND = "line: mean of the trials, band: lowest to highest trial"
+MAX_POINTS = 40  # of a curve, in figures as in the results
+
+
+def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.ArgumentParser:
+    """--scale, --seed and --out, which every script has."""
+    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--scale", choices=scales, default="cpu")
+    result.add_argument("--seed", type=int, default=0)
+    result.add_argument("--out", type=Path, default=Path(out))
+    return result
+
+
+def panels(columns: int, width: float = 4.4, height: float = 3.8, **options: Any) -> tuple[Figure, np.ndarray]:
+    """A figure without pyplot and its (columns,) axes."""
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False, **options)[0]
+    for ax in axes:
+        ax.grid(color="#DDDDDD", linewidth=0.7)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:
+    """Draws (trials, points) values as their mean and a band from the lowest to the highest; returns what it drew."""
+    x, trials = np.asarray(x), np.asarray(trials, float)
+    kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
+    x, trials = x[kept], trials[:, kept]
+    low, mean, high = trials.min(0), trials.mean(0), trials.max(0)
+    ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
+    ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    rows = {"x": x, "mean": mean, "lowest": low, "highest": high}
+    return {name: [short(value) for value in row] for name, row in rows.items()}
+
+
+def short(value: float) -> float | str:
+    """Four digits of a number, in words where JSON has none."""
+    return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
+
+
+def legend(figure: Figure, ax, columns: int) -> None:
+    """One legend for all panels, with the meaning of the band."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, title=BAND, title_fontsize=8, frameon=False
+    )
+
+
+def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure) -> None:
+    """Writes `name`.json and `name`.png to --out."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    facts = {"scale": args.scale, "seed": args.seed, **results}
+    (args.out / f"{name}.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n")
+    figure.savefig(args.out / f"{name}.png", dpi=90)
+    print(f"wrote {args.out / name}.json and .png")

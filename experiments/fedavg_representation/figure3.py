@@ -1,0 +1,102 @@
+"""Figure 3 of "FedAvg with fine tuning: local updates lead to representation learning", both panels.
+
+    python experiments/fedavg_representation/figure3.py --scale smoke|cpu|full [--out DIR] [--seed N]
+
+The paper shows that D-GD converges to a stationary point of the global loss and FedAvg to none (left, Frobenius norm of
+its gradient), and that all the same FedAvg has the smaller error ||B w - B* w*||^2 after fine-tuning on a new client
+with n samples (right).
+
+As in the paper: training as in figure 1, M=40 clients; a new client has w* ~ N(0, I_k), x in R^d (the appendix says
+R^k), label noise of variance 0.01, and 200 steps of full-batch gradient descent of size 0.01 on B and w from the global
+model; 10 end-to-end trials.
+
+Differs: n = 25, 50, 75, 150, 300 (the paper's values are only in its figure); every trial averages over 10 new clients;
+the error of fitting the n samples alone (the d numbers of smallest norm; none where n = d, its mean is not finite) and
+that of the global model before fine-tuning are drawn too. The paper's error bars are standard deviations, ours are the
+lowest and the highest trial.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+from figure1 import CLIENTS, DIM, METHODS, RANK, STEP, runs
+
+import fedjax_srp as srp
+from fedjax_srp.base import named_key
+from fedjax_srp.linear import draw_batch
+
+NEW, NOISE_STD = 10, 0.1
+SCALES = {  # samples of a new client, rounds, trials
+    "smoke": ((50,), 10, 2),
+    "cpu": ((25, 50, 75, 150, 300), 250, 10),
+    "full": ((25, 50, 75, 150, 300, 600), 500, 50),
+}
+
+
+def alone(task, samples: int) -> float:
+    """Mean error of new clients that fit their own samples, without any model to start from."""
+
+    def error(i):
+        client = task.train_client(i)
+        theta = jnp.linalg.lstsq(*draw_batch(client.key, client, samples))[0]
+        return jnp.sum((theta - client.representation @ client.head) ** 2)
+
+    return float(jnp.mean(jax.jit(jax.vmap(error))(jnp.arange(task.num_clients))))
+
+
+def figure(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
+    keys = jax.random.split(jax.random.key(args.seed), trials)
+    every = [srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian") for key in keys]
+    train = [dataclasses.replace(task, heads=task.heads[:CLIENTS]) for task in every]
+    new = [dataclasses.replace(task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")) for task in every]
+    judges = [srp.algorithms.linear_fedavg(train[0], STEP, fine_tune_samples=n) for n in counts]  # of either method
+    figure, (left, right) = curves.panels(2)
+    results = {}
+
+    def draw(label: str, errors: np.ndarray, color: str, **style) -> None:
+        results[label] = curves.line(right, counts, errors, label, color, marker="o", **style)
+        print(f"error with {counts} samples, {label}: " + ", ".join(f"{value:.3g}" for value in errors.mean(0)))
+
+    for label, (local_steps, color) in METHODS.items():
+        histories = runs(srp.algorithms.linear_fedavg(train[0], STEP, local_steps), train, rounds)
+        norm = np.array([history.metrics["gradient_norm"] for history in histories])
+        results[f"{label}, gradient norm"] = curves.line(left, np.arange(1, rounds + 1), norm, label, color)
+        mean, high = norm[:, -1].mean(), norm[:, -1].max()
+        print(f"{label}: gradient norm after {rounds} rounds: mean {mean:.2g}, highest {high:.2g}")
+
+        errors = {"fine_tune": np.empty((trials, len(counts))), "global": np.empty((trials, len(counts)))}
+        for i, judge in enumerate(judges):
+            for trial, (task, run) in enumerate(zip(new, histories, strict=True)):
+                options = {"key": jax.random.key(trial), "evaluations": "all", "devices": 1}
+                for name, scores in srp.evaluate(judge, task, run.server_state, **options).items():
+                    errors[name][trial, i] = scores.mean()
+        draw(f"{label}, fine-tuned", errors["fine_tune"], color, linestyle="-")
+        draw(f"{label}, before", errors["global"], color, linestyle=":")
+    draw("own samples alone", np.array([[alone(task, n) for n in counts] for task in new]), curves.GREY, linestyle="-")
+
+    left.set(title="training", xlabel="round", yscale="log", ylabel="norm of the global loss's gradient")
+    right.set(title="fine-tuning a new client", xlabel="samples of the new client", xscale="log", yscale="log")
+    right.set_ylabel(r"error $\|B w - B^* w^*\|^2$")
+    right.set_xticks(counts, counts)
+    right.set_xticks([], minor=True)
+    curves.legend(figure, right, 2)
+    curves.save(args, "figure3", {"trials": trials, "rounds": rounds, "results": results}, figure)
+
+
+def main() -> None:
+    args = curves.parser(__doc__, SCALES, "runs/fedavg_representation_figure3").parse_args()
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as in figure 1
+        figure(args, *SCALES[args.scale])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Figure 4 of the FedRep paper: a new client with few samples, on the representation that others have learnt.
+
+    python experiments/fedrep/figure4.py --scale smoke|cpu|full [--out DIR] [--seed N]
+
+The paper shows the error of a client that took no part in training and has 1, 2, 5, 10 or 20 samples: trained on its
+own samples alone, or fitting a head to the representation of FedSGD or of FedRep. FedRep's representation gives an
+accurate model from about k samples on; FedSGD's is of no use; alone it takes about d samples.
+
+As in the paper: d=20, k=2, n=100 training clients, trained as in figure 1 (see there for steps, start and what
+differs).
+
+Differs: training clients have m=10 samples (the paper's text lost the number); every trial has 100 new clients and
+takes the MEDIAN of their errors, because their mean has no finite expectation where a square system is solved (k
+samples, or d of them alone). New samples have the training clients' noise.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+import synthetic
+from figure1 import CLIENTS, COLORS, DIM, FEDREP_STEP, FEDSGD_STEP, RANK
+
+import fedjax_srp as srp
+
+NEW, SAMPLES = 100, 10
+SCALES = {  # samples of new clients, rounds, trials
+    "smoke": ((2,), 5, 2),
+    "cpu": ((1, 2, 5, 10, 20), 500, 10),
+    "full": ((1, 2, 5, 10, 20), 500, 50),
+}
+
+
+def trained(label: str, task, evaluation_samples: int):
+    """The algorithm, whose evaluation fits a head to some samples of a client."""
+    if label == "FedSGD":
+        return synthetic.fedsgd(task, FEDSGD_STEP, SAMPLES, evaluation_samples)
+    algorithm = srp.algorithms.linear_fedrep(
+        task, FEDREP_STEP, SAMPLES, sampling="fixed", init="random", evaluation_samples=evaluation_samples
+    )
+    return synthetic.start_by_projected_descent(algorithm, SAMPLES)
+
+
+def main() -> None:
+    args = curves.parser(__doc__, SCALES, "runs/fedrep_figure4").parse_args()
+    counts, rounds, trials = SCALES[args.scale]
+    errors = {label: np.empty((trials, len(counts))) for label in COLORS}
+    pairs = [
+        synthetic.clients(jax.random.fold_in(jax.random.key(args.seed), trial), CLIENTS, NEW, DIM, RANK, SAMPLES)
+        for trial in range(trials)
+    ]
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": 1}
+    for label in ("FedSGD", "FedRep"):
+        judges = [trained(label, pairs[0][0], n) for n in counts]
+        for trial, (task, new) in enumerate(pairs):
+            history = srp.simulate(judges[0], task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)
+            for i, judge in enumerate(judges):
+                scores = srp.evaluate(judge, new, history.server_state, key=jax.random.key(trial), devices=1)
+                errors[label][trial, i] = np.median(scores["fit_head"])
+    for trial, (_, new) in enumerate(pairs):
+        errors["Local only"][trial] = [np.median(synthetic.local_only(new, n)) for n in counts]
+
+    figure, (ax,) = curves.panels(1, width=5.2)
+    results = {}
+    for label, color in COLORS.items():
+        results[label] = curves.line(ax, counts, errors[label], label, color, marker="o")
+        print(f"{label:10s} by samples {counts}: " + ", ".join(f"{value:.3g}" for value in errors[label].mean(0)))
+    ax.set(xlabel="samples of a new client", xscale="log", yscale="log", xticks=counts, xticklabels=counts)
+    ax.set_xticks([], minor=True)
+    ax.set_ylabel(r"median error $\|\theta - B^* w^*\|^2$")
+    curves.legend(figure, ax, 3)
+    curves.save(args, "figure4", {"trials": trials, "rounds": rounds, "results": results}, figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Every script of the linear experiments runs at smoke scale as a user would run it, and its parts are the paper's."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SCRIPTS = (
+    "fedrep/figure1",
+    "fedrep/figure3",
+    "fedrep/figure4",
+    "fedavg_representation/figure1",
+    "fedavg_representation/figure3",
+    "srpfl/linear_speedup",
+)
+
+
+def not_json(constant):
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Makes a folder of experiments the one that a script's own imports come from, as `python FILE` does."""
+    modules = set(sys.modules)
+
+    def enter(folder):
+        monkeypatch.syspath_prepend(str(EXPERIMENTS))
+        monkeypatch.syspath_prepend(str(folder))
+
+    yield enter
+    for name in set(sys.modules) - modules:
+        if str(EXPERIMENTS) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]  # two papers have a figure1
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
+    path = (EXPERIMENTS / script).with_suffix(".py")
+    beside(path.parent)
+    monkeypatch.setattr(sys, "argv", [str(path), "--scale", "smoke", "--out", str(tmp_path), "--seed", "3"])
+    runpy.run_path(str(path), run_name="__main__")
+    (result,) = tmp_path.glob("*.json")
+    facts = json.loads(result.read_text(), parse_constant=not_json)
+    assert (facts["scale"], facts["seed"]) == ("smoke", 3)
+    assert facts["results"]
+    assert result.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert f"wrote {result}" in capsys.readouterr().out
+    if script == "fedrep/figure1":  # the least-norm fit of m < d samples misses 1 - m/d of a head of length 1
+        assert facts["results"]["Local only"]["final by samples"]["mean"][0] == pytest.approx(1 - 5 / 20, abs=0.05)
+    if script == "fedavg_representation/figure1":
+        assert facts["results"]["D-GD, 1 local update"]["lowest"][-1] > 0.99
+
+
+@pytest.fixture
+def synthetic(beside):
+    beside(EXPERIMENTS / "fedrep")
+    import synthetic
+
+    return synthetic
+
+
+def test_new_clients_share_the_truth_and_nothing_else(synthetic):
+    train, new = synthetic.clients(jax.random.key(0), 6, 4, 8, 2, 5)
+    assert (train.num_clients, new.num_clients) == (6, 4)
+    assert np.array_equal(train.representation, new.representation)
+    assert np.allclose(np.linalg.norm(np.concatenate([train.heads, new.heads]), axis=1), 1)
+    assert not np.isin(np.asarray(new.heads), np.asarray(train.heads)).any()
+    assert not np.isin(np.asarray(synthetic.batches(new, 5)[0]), np.asarray(synthetic.batches(train, 5)[0])).any()
+    x, y = synthetic.batches(train, 4000)
+    noise = y - np.einsum("nmd,nd->nm", x, train.heads @ train.representation.T)
+    assert noise.std() / np.sqrt(5) == pytest.approx(1e-3, rel=0.02)  # m = 5: of labels with features over sqrt(5)
+
+
+def test_fedsgd_is_gradient_descent_on_all_samples(synthetic):
+    """One round against jax.grad of the loss that the paper minimises, averaged over clients."""
+    train, _ = synthetic.clients(jax.random.key(1), 6, 1, 8, 2, 5)
+    algorithm = synthetic.fedsgd(train, 0.5, 5)
+    x, y = synthetic.batches(train, 5)
+    options = {"evaluations": (), "eval_every": 1, "progress": False, "devices": 1, "key": jax.random.key(2)}
+
+    def loss(model):
+        return jnp.mean(jnp.square(x @ (model.representation @ model.head) - y)) / 2
+
+    one, two = (srp.simulate(algorithm, train, num_rounds=t, **options).server_state for t in (1, 2))
+    expected = jax.tree.map(lambda p, g: p - 0.5 * g, one, jax.grad(loss)(one))
+    for got, want in zip(two, expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_the_start_is_projected_gradient_descent(synthetic):
+    train, _ = synthetic.clients(jax.random.key(3), 30, 1, 8, 2, 6)
+    plain = srp.algorithms.linear_fedrep(train, 0.1, 6, sampling="fixed", init="random")
+    start = synthetic.start_by_projected_descent(plain, 6).init(jax.random.key(4), train).representation
+    x, y = (np.asarray(part, np.float64) for part in synthetic.batches(train, 6))
+    theta = np.zeros((30, 8))
+    for _ in range(10):
+        for i in range(30):
+            theta[i] -= 0.5 * x[i].T @ (x[i] @ theta[i] - y[i]) / 6
+        u, s, vt = np.linalg.svd(theta, full_matrices=False)
+        theta = u[:, :2] * s[:2] @ vt[:2]
+    np.testing.assert_allclose(start @ start.T, vt[:2].T @ vt[:2], atol=1e-4)

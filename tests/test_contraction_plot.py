@@ -1,0 +1,76 @@
+"""The predicted contraction lies over the measured run, with the stages where they begin."""
+
+import numpy as np
+import pytest
+
+from fedjax_srp import plots, theory
+from fedjax_srp.history import History
+
+SIZES = (4, 4, 4, 8, 8, 16, 16, 16)
+
+
+def run(scale=1.0, sizes=SIZES, metric="distance"):
+    rounds = len(sizes)
+    return History(
+        name="linear_fedrep",
+        round=np.arange(1, rounds + 1),
+        stage=np.unique(sizes, return_inverse=True)[1],
+        cohort_size=np.array(sizes),
+        compute_time=np.ones(rounds),
+        communicated=np.ones(rounds),
+        finite=np.ones(rounds),
+        client_time=np.ones(16),
+        metrics={metric: scale * 0.8 ** np.arange(1, rounds + 1)},
+    )
+
+
+def drawn(ax):
+    return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+
+
+def test_prediction_measurement_and_stages():
+    a, initial = 0.05, 0.01
+    (ax,) = plots.contraction_over_run(run(), a, initial).axes
+    lines, distance = drawn(ax), run().metrics["distance"]
+    np.testing.assert_array_equal(lines["measured"].get_ydata(), distance)
+    step, predicted = np.sqrt(1 - a), [distance[0]]
+    for n in SIZES[1:]:
+        predicted.append(predicted[-1] * step + a / (np.sqrt(n / initial) * step))
+    np.testing.assert_allclose(lines["eq. 9, a = 0.05"].get_ydata(), predicted)
+    floors = lines["its fixed point"].get_ydata()
+    assert floors[0] == theory.fixed_point(a, 400.0)
+    np.testing.assert_allclose(floors[:-1] / floors[1:], [1, 1, np.sqrt(2), 1, np.sqrt(2), 1, 1])
+    starts = [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 2]
+    assert starts == [0, 3, 5]
+    assert [text.get_text().strip() for text in ax.texts] == ["n = 4", "n = 8", "n = 16"]
+    assert ax.get_yscale() == "log"
+
+
+def test_what_says_nothing_is_cut():
+    (ax,) = plots.contraction_over_run(run(), 0.05).axes  # n0 = 4: fixed points of 1 and more
+    assert np.isnan(drawn(ax)["its fixed point"].get_ydata()).all()
+    assert drawn(ax)["eq. 9, a = 0.05"].get_ydata().max() <= 1
+
+
+def test_repeats_are_a_mean_and_a_band():
+    (ax,) = plots.contraction_over_run([run(), run(0.5), run(0.9)], 0.05).axes
+    np.testing.assert_allclose(drawn(ax)["measured (3 runs)"].get_ydata(), 0.8 * run().metrics["distance"])
+    (band,) = ax.collections
+    outline = band.get_paths()[0].vertices[:, 1]
+    assert (outline.min(), outline.max()) == pytest.approx((0.5 * 0.8**8, 0.8))
+
+
+def test_one_stage_has_one_line_at_the_start():
+    (ax,) = plots.contraction_over_run(run(sizes=(16,) * 4), 0.05, 0.01).axes
+    assert [text.get_text().strip() for text in ax.texts] == ["n = 16"]
+
+
+@pytest.mark.parametrize("other", [run(sizes=(16,) * 8), run(metric="gradient_norm")])
+def test_runs_that_do_not_belong_together(other):
+    with pytest.raises(ValueError, match="metric 'distance' and the same participants"):
+        plots.contraction_over_run([run(), other], 0.05)
+
+
+def test_an_impossible_rate():
+    with pytest.raises(ValueError, match=r"a=0\.5 must lie in"):
+        plots.contraction_over_run(run(), 0.5)
