@@ -1,7 +1,6 @@
 """The linear world of the papers, y = w_i*^T B*^T x + z: subspaces, samples, and drawing only what a round needs."""
 
 from fedjax_srp.linear import samplers
-from fedjax_srp.linear.measure import time_to_distance
 from fedjax_srp.linear.moments import method_of_moments
 from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design, least_squares
 from fedjax_srp.linear.subspace import orthonormalize, principal_angle_distance
@@ -15,5 +14,4 @@ __all__ = [
     "orthonormalize",
     "principal_angle_distance",
     "samplers",
-    "time_to_distance",
 ]

@@ -54,7 +54,7 @@ def test_doubling_is_faster_than_full_participation():
     floor = np.mean([history.metrics["distance"][-40:].mean() for history in full])
 
     def times(histories):
-        return np.array([srp.linear.time_to_distance(history, 1.3 * floor) for history in histories])
+        return np.array([history.time_to(1.3 * floor, metric="distance") for history in histories])
 
     slow, fast = times(full), times(doubling)
     assert np.isfinite(slow).all()
@@ -69,8 +69,8 @@ def test_a_target_that_is_never_reached_takes_for_ever():
     history = srp.simulate(
         algorithm, task, num_rounds=3, key=jax.random.key(7), evaluations=(), devices=1, progress=False
     )
-    assert srp.linear.time_to_distance(history, 1e-9) == np.inf
-    first = srp.linear.time_to_distance(history, 1.0, communication=2.0)
+    assert history.time_to(1e-9, metric="distance") == np.inf
+    first = history.time_to(1.0, 2.0, metric="distance")
     assert first == np.float64(history.compute_time[0]) + 2.0
     assert jnp.isfinite(first)
 
