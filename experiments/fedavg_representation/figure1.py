@@ -57,9 +57,8 @@ def main() -> None:
             distance = np.array([run.metrics["distance"] for run in runs(algorithm, drawn, rounds)])
             results[label] = curves.line(ax, np.arange(1, rounds + 1), distance, label, color)
             final = distance[:, -1]
-            print(
-                f"{label}, round {rounds}: lowest {final.min():.2g}, mean {final.mean():.2g}, highest {final.max():.2g}"
-            )
+            low, mean, high = final.min(), final.mean(), final.max()
+            print(f"{label}, round {rounds}: lowest {low:.4g}, mean {mean:.4g}, highest {high:.4g}")
     ax.set(xlabel="round", yscale="log", ylabel=r"distance dist$(B, B^*)$")
     curves.legend(figure, ax, 2)
     curves.save(args, "figure1", {"trials": trials, "rounds": rounds, "results": results}, figure)
