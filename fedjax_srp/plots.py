@@ -157,6 +157,7 @@ def figure3(
         ValueError: when there is nothing to draw or a history lacks the evaluation.
     """
     import matplotlib as mpl
+    from matplotlib import ticker
 
     columns = {title: drawing.groups(histories) for title, histories in histories_by_dataset.items()}
     if not columns or not len(communications):
@@ -181,6 +182,10 @@ def figure3(
                 if logarithmic:
                     ax.set_xscale("log")
                     ax.autoscale(axis="x")
+                    low, high = ax.get_xlim()
+                    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+                    ax.xaxis.set_major_formatter("{x:g}")
+                    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
                 else:
                     ax.locator_params(axis="x", nbins=5)
         for ax in panels[-1]:

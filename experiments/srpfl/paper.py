@@ -129,7 +129,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             seeds=3,
         ),
         "cifar10": Setting(
-            "CIFAR-10, 50 images a client",
+            "CIFAR-10",
             {"name": "cifar10", "num_clients": 100, "classes_per_client": 5, "max_examples": 50},
             {"model": "lenet5", "local_epochs": 1},
             num_rounds=60,
