@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import optax
 
 from .._checks import check_integer
-from ..base import Array, Examples, Key, PyTree, named_key
+from ..base import Array, Examples, Key, Predict, PyTree, named_key
 from ..loops import batch_max, sequential
-from ..models.split import SplitModel, cross_entropy
+from ..models.split import SplitModel, SplitParams, cross_entropy
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
@@ -218,6 +218,14 @@ def fit_head(
         return cross_entropy(model.classify(head, model.rest(frozen, x, key), key), y)
 
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, work, first_epoch)
+
+
+def with_fitted_head(
+    key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
+) -> Predict:
+    """A model judged after its head has been trained on the client: `fine_tune` of several algorithms."""
+    head = fit_head(key, model, params.representation, params.head, examples, training)
+    return lambda x: model.classify(head, model.represent(params.representation, x))
 
 
 def fit_representation(

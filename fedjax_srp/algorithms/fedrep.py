@@ -10,8 +10,8 @@ import optax
 
 from .._checks import check_integer
 from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
-from ..models.split import SplitModel
-from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training
+from ..models.split import SplitModel, SplitParams
+from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training, with_fitted_head
 
 
 class FedRepServerState(NamedTuple):
@@ -123,8 +123,7 @@ def fedrep(
         return FedRepServerState(mean.representation, mean.head.value)
 
     def fine_tune(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        head = fit_head(key, model, server.representation, server.head, examples, tuning)
-        return lambda x: model.classify(head, model.represent(server.representation, x))
+        return with_fitted_head(key, model, SplitParams(*server), examples, tuning)
 
     def own_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
         return lambda x: model.classify(state.head, model.represent(server.representation, x))

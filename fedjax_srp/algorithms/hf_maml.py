@@ -11,7 +11,15 @@ import optax
 from .._checks import check_integer
 from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, named_key
 from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import LocalTraining, Objective, check_weighting, client_weight, fit_head, local_sgd, local_training, sgd
+from ._local import (
+    LocalTraining,
+    Objective,
+    check_weighting,
+    client_weight,
+    local_sgd,
+    local_training,
+    with_fitted_head,
+)
 
 
 class HFMAMLServerState(NamedTuple):
@@ -70,12 +78,12 @@ def hf_maml(
         >>> list(srp.algorithms.hf_maml(model).evaluations)
         ['one_inner_step', 'global', 'fine_tune']
     """
-    optimizer = sgd(0.1) if optimizer is None else optimizer
+    optimizer = optax.sgd(0.1) if optimizer is None else optimizer
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
     tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
     check_integer("inner_steps", inner_steps, 1)
-    adapting = LocalTraining(sgd(inner_step_size), batch_size=2**30, epochs=inner_steps)  # full batches
+    adapting = LocalTraining(optax.sgd(inner_step_size), batch_size=2**30, epochs=inner_steps)  # full batches
     if support_fraction is not None and not 0 < support_fraction < 1:
         raise ValueError(f"support_fraction={support_fraction} must lie between 0 and 1; None takes the batch for both")
 
@@ -124,9 +132,7 @@ def hf_maml(
         return lambda x: model.logits(params, x)
 
     def fine_tune(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
-        representation, head = server.params
-        head = fit_head(key, model, representation, head, examples, tuning)
-        return lambda x: model.classify(head, model.represent(representation, x))
+        return with_fitted_head(key, model, server.params, examples, tuning)
 
     return FederatedAlgorithm(
         name="hf_maml",
