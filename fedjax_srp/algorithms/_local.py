@@ -220,7 +220,7 @@ def fit_head(
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, work, first_epoch)
 
 
-def with_fitted_head(
+def with_tuned_head(
     key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
 ) -> Predict:
     """A model judged after its head has been trained on the client: `fine_tune` of several algorithms."""

@@ -8,7 +8,7 @@ import optax
 
 from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, RoundContext, named_key
 from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import check_weighting, client_weight, local_sgd, local_training, with_fitted_head
+from ._local import check_weighting, client_weight, local_sgd, local_training, with_tuned_head
 
 EVALUATIONS = ("global", "fine_tune", "fine_tune_all")
 
@@ -83,7 +83,7 @@ def fedavg(
         return lambda x: model.logits(server.params, x)
 
     def fine_tune(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
-        return with_fitted_head(key, model, server.params, examples, tuning)
+        return with_tuned_head(key, model, server.params, examples, tuning)
 
     def fine_tune_all(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
         params = local_sgd(named_key(key, "local"), loss, server.params, (), examples, tuning)

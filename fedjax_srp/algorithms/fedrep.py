@@ -11,7 +11,7 @@ import optax
 from .._checks import check_integer
 from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
 from ..models.split import SplitModel, SplitParams
-from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training, with_fitted_head
+from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training, with_tuned_head
 
 
 class FedRepServerState(NamedTuple):
@@ -123,7 +123,7 @@ def fedrep(
         return FedRepServerState(mean.representation, mean.head.value)
 
     def fine_tune(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        return with_fitted_head(key, model, SplitParams(*server), examples, tuning)
+        return with_tuned_head(key, model, SplitParams(*server), examples, tuning)
 
     def own_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
         return lambda x: model.classify(state.head, model.represent(server.representation, x))

@@ -11,15 +11,7 @@ import optax
 from .._checks import check_integer
 from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, named_key
 from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import (
-    LocalTraining,
-    Objective,
-    check_weighting,
-    client_weight,
-    local_sgd,
-    local_training,
-    with_fitted_head,
-)
+from ._local import LocalTraining, Objective, check_weighting, client_weight, local_sgd, local_training, with_tuned_head
 
 
 class HFMAMLServerState(NamedTuple):
@@ -132,7 +124,7 @@ def hf_maml(
         return lambda x: model.logits(params, x)
 
     def fine_tune(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
-        return with_fitted_head(key, model, server.params, examples, tuning)
+        return with_tuned_head(key, model, server.params, examples, tuning)
 
     return FederatedAlgorithm(
         name="hf_maml",
