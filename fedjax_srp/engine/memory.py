@@ -67,6 +67,38 @@ def estimate(arguments: Arguments, data: FederatedSource, num_seeds: int | None 
     )
 
 
+class Room(NamedTuple):
+    """What a simulation needs on each of its devices, and what there is; bytes."""
+
+    needed: Memory
+    free: float | None  # on each device; None where nobody says
+    present: float  # of the data, on each device already
+
+    @property
+    def fits(self) -> bool:
+        """Whether it may fit: False if even with half of the estimated working memory it cannot."""
+        return self.free is None or self.needed.certain - self.present <= self.free
+
+
+def room(arguments: Arguments, data: FederatedSource, num_seeds: int | None) -> Room:
+    """Compares the estimate with what is free.
+
+    That is, on a GPU what the device's allocator has left, and on a CPU an equal share of the memory that the system
+    calls available.
+
+    Args:
+        arguments: of the simulation.
+        data: before it is placed.
+        num_seeds: simulated together.
+    """
+    plan, needed = arguments.plan, estimate(arguments, data, num_seeds)
+    mine = [device for device in plan.devices if device.process_index == jax.process_index()]
+    free = _free(mine[0])
+    sharers = len(mine) if mine[0].platform == "cpu" else 1  # devices that use the same memory
+    present = 0 if arguments.shard_data else sum(_bytes_on(device, data) for device in mine[:sharers])
+    return Room(needed, None if free is None else free / sharers, present / sharers)
+
+
 def check(arguments: Arguments, data: FederatedSource, num_seeds: int | None, say: bool) -> None:
     """Prints a line before a large simulation.
 
@@ -77,19 +109,15 @@ def check(arguments: Arguments, data: FederatedSource, num_seeds: int | None, sa
         say: whether to print.
 
     Raises:
-        ValueError: a simulation that cannot fit: even with half of the estimated working memory it needs more than is
-            free (GPU: what the device's allocator has left; CPU: the memory that the system calls available).
+        ValueError: a simulation that cannot fit (`Room.fits`).
     """
-    plan, needed = arguments.plan, estimate(arguments, data, num_seeds)
-    mine = [device for device in plan.devices if device.process_index == jax.process_index()]
-    free = _free(mine[0])
-    sharers = len(mine) if mine[0].platform == "cpu" else 1  # devices that use the same memory
-    present = 0 if arguments.shard_data else sum(_bytes_on(device, data) for device in mine[:sharers])
-    if free is not None and needed.certain * sharers - present > free:
-        raise ValueError(_refusal(arguments, needed, num_seeds, free // sharers))
-    if say and needed.total > min(SAID_FROM, math.inf if free is None else free / sharers / 2):
-        room = "" if free is None else f", {free / sharers / GIB:.1f} GiB free"
-        line = f"{arguments.name}: about {_list(needed)} on each of {plan.num_devices} devices{room}"
+    found = room(arguments, data, num_seeds)
+    needed, free = found.needed, found.free
+    if free is not None and not found.fits:
+        raise ValueError(_refusal(arguments, needed, num_seeds, free))
+    if say and needed.total > min(SAID_FROM, math.inf if free is None else free / 2):
+        left = "" if free is None else f", {free / GIB:.1f} GiB free"
+        line = f"{arguments.name}: about {_list(needed)} on each of {arguments.plan.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
 
 

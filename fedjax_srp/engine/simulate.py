@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -98,20 +100,20 @@ def simulate(
 def simulate_seeds(
     algorithm: FederatedAlgorithm | Method, data: FederatedSource, *, keys: Key, **options: Any
 ) -> list[History]:
-    """`simulate` for a batch of keys, in one vmapped program.
+    """`simulate` for a batch of keys, in one vmapped program, or in several batches where memory is short.
 
     Args:
         algorithm: as in `simulate`.
         data: as in `simulate`, shared by the seeds.
         keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
-        **options: every other argument of `simulate`. `time_limit` and `target` end the batch when every seed has
-            reached them.
+        **options: every other argument of `simulate`. `time_limit` and `target` end a batch when every seed of it has
+            reached them. With a `checkpoint_dir` the keys stay one batch, and what cannot fit is refused.
 
     Returns:
         One `History` per key, in their order.
 
     Raises:
-        ValueError: an argument out of range, named with its value and the remedy.
+        ValueError: as `simulate`, or `keys` is no batch of keys.
         FloatingPointError: a run diverged and `throw` is set.
 
     Example:
@@ -129,7 +131,21 @@ def simulate_seeds(
         )
     bound = inspect.signature(simulate).bind(algorithm, data, key=keys, **options)
     bound.apply_defaults()
-    return _simulate(keys.size, **bound.arguments)
+    options = bound.arguments
+    at_once = keys.size if options["checkpoint_dir"] is not None else _seeds_at_once(keys.size, **options)
+    if at_once < keys.size and options["progress"]:
+        tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
+    batches = [keys[first : first + at_once] for first in range(0, keys.size, at_once)]
+    runs = [run for batch in batches for run in _simulate(batch.size, **options | {"key": batch, "throw": False})]
+    return _thrown(runs, options["throw"])
+
+
+def _seeds_at_once(num_seeds: int, *, data: FederatedSource, **options: Any) -> int:
+    """How many seeds one program holds: all, or batches of equal size that fit the memory."""
+    what = {name: options[name] for name in inspect.signature(_check).parameters if name in options}
+    sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
+    fits = lambda size: memory.room(_check(size, data=data, **what), data, size).fits  # noqa: E731
+    return sizes[min(bisect.bisect_left(sizes, True, key=fits), len(sizes) - 1)]
 
 
 def _simulate(
@@ -155,6 +171,11 @@ def _simulate(
         raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
     limits = Limits(num_rounds, eval_every, time_limit, target)
     runs = _run(_check(num_seeds, data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
+    return _thrown(runs, throw)
+
+
+def _thrown(runs: list[History], throw: bool) -> list[History]:
+    """The runs, or an error if one of them diverged and `throw` is set."""
     diverged = [history for history in runs if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
