@@ -185,7 +185,7 @@ class Method(NamedTuple):
 
 
 class FederatedSource(Protocol):
-    """What the engine asks of data: `FederatedData`, a `LinearTask`, or a class of your own that is a pytree.
+    """What the engine asks of data: `FederatedData`, a `LinearTask`, or a class of your own that is a pytree of arrays.
 
     `train_client` and `test_client` are called with a traced () int32 id and return what client functions and `score`
     take as one client's data. `score` returns the sum of a client's scores and how many scores it sums. Scores are

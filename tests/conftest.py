@@ -1,7 +1,8 @@
-"""Four host devices for every test, strict arithmetic (no silent promotion of types or ranks), and quick compiles."""
+"""Four devices of the CPU for every test, strict arithmetic (no silent promotion of types or ranks), quick compiles."""
 
 import os
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 
 from .._checks import check_integer
+from ..backend import platform
 from ..base import Array, Examples, Key, Predict, PyTree, named_key
 from ..loops import batch_max, sequential
 from ..models.split import SplitModel, SplitParams, cross_entropy
@@ -81,7 +82,7 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
 
 def _one_after_the_other(*params: PyTree) -> bool:
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    return jax.default_backend() == "cpu" and num_bytes > SEQUENTIAL_BYTES
+    return platform() == "cpu" and num_bytes > SEQUENTIAL_BYTES
 
 
 def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:

@@ -21,7 +21,8 @@ class TraceState(NamedTuple):
 def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
     """Plays recorded times, round after round, and starts again at the end.
 
-    The trace lies in the clock's state, not in the compiled program: a run over S seeds at once keeps S copies.
+    The trace lies in the clock's state, so rounds do not have it compiled in: a run over S seeds keeps S copies. The
+    program that begins a run does have it as a constant.
 
     Args:
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the

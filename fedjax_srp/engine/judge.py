@@ -46,7 +46,7 @@ def evaluate(
         name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
 
     Raises:
-        ValueError: an unknown evaluation, a missing server state, a key that is none.
+        ValueError: an unknown evaluation, a missing server state, a key that is none or several.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -59,6 +59,8 @@ def evaluate(
         (100,)
     """
     check_key("key", key)
+    if key.shape != ():
+        raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
     if server_state is None:

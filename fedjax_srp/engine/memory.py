@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from ..base import FederatedSource, PyTree
 from .program import num_bytes
 from .records import Arguments
+from .sharding import Layout
 
 GIB = 2**30
 SAID_FROM = GIB  # bytes on a device, or half of what is free there
@@ -91,12 +92,9 @@ def room(arguments: Arguments, data: FederatedSource, num_seeds: int | None) -> 
         data: before it is placed.
         num_seeds: simulated together.
     """
-    plan, needed = arguments.plan, estimate(arguments, data, num_seeds)
-    mine = [device for device in plan.devices if device.process_index == jax.process_index()]
-    free = _free(mine[0])
-    sharers = len(mine) if mine[0].platform == "cpu" else 1  # devices that use the same memory
-    present = 0 if arguments.shard_data else sum(_bytes_on(device, data) for device in mine[:sharers])
-    return Room(needed, None if free is None else free / sharers, present / sharers)
+    sharers = _sharers(arguments.plan)
+    present = 0 if arguments.shard_data else sum(_bytes_on(device, data) for device in sharers) / len(sharers)
+    return Room(estimate(arguments, data, num_seeds), _free_share(arguments.plan), present)
 
 
 def check(arguments: Arguments, data: FederatedSource, num_seeds: int | None, say: bool) -> None:
@@ -121,6 +119,26 @@ def check(arguments: Arguments, data: FederatedSource, num_seeds: int | None, sa
         tqdm.write(line, file=sys.stderr)
 
 
+def check_working(arguments: Arguments, working: int) -> None:
+    """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already.
+
+    Args:
+        arguments: of the simulation.
+        working: bytes on each device, as the compiler says.
+
+    Raises:
+        ValueError: more than is free.
+    """
+    free = _free_share(arguments.plan)
+    if free is not None and working > free:
+        plan = arguments.plan
+        raise ValueError(
+            f"chunk_size={plan.chunk_size}: clients at work and their evaluation need {working / GIB:.2f} GiB on each "
+            f"of {plan.num_devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
+            "or a smaller model"
+        )
+
+
 def _refusal(arguments: Arguments, needed: Memory, num_seeds: int | None, free: float) -> str:
     plan, seeds = arguments.plan, num_seeds or 1
     fewer_seeds = "" if seeds == 1 else f"fewer than {seeds} keys, "
@@ -140,6 +158,18 @@ def _list(needed: Memory) -> str:
     parts = sorted(needed._asdict().items(), key=lambda part: -part[1])
     shown = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts if size > 0.01 * needed.total)
     return f"{needed.total / GIB:.2f} GiB ({shown})"
+
+
+def _sharers(plan: Layout) -> list[Any]:
+    """Devices of this process that use the same memory: all of a CPU's, or one accelerator."""
+    mine = [device for device in plan.devices if device.process_index == jax.process_index()]
+    return mine if plan.platform == "cpu" else mine[:1]
+
+
+def _free_share(plan: Layout) -> float | None:
+    sharers = _sharers(plan)
+    free = _free(sharers[0])
+    return None if free is None else free / len(sharers)
 
 
 def _free(device: Any) -> int | None:

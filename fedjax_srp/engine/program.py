@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..backend import traced_for
 from ..base import (
     Array,
     Clock,
@@ -33,12 +34,19 @@ from .sharding import Layout, device_index, spread
 class Spec(NamedTuple):
     """What a program is made from; equal specs share their compiled programs."""
 
-    algorithm: FederatedAlgorithm  # with `evaluations` as a tuple of items, so that a spec can be hashed
+    algorithm: FederatedAlgorithm  # with `evaluations` and `sends` as tuples, so that a spec can be hashed
     policy: ParticipationPolicy
     clock: Clock
     evaluations: tuple[str, ...]
     plan: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
+    numerics: tuple  # settings of JAX that change what is computed
+
+
+def numerics() -> tuple:
+    """The settings of JAX that change what a program computes, as they are now."""
+    names = "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"
+    return tuple(getattr(jax.config, name) for name in names)
 
 
 class Start(NamedTuple):
@@ -71,10 +79,13 @@ class Program:
         self.compile_seconds = 0.0
         self.num_traces = 0
         self._lowered: dict[Any, jax.stages.Lowered] = {}
-        self._compiled: dict[Any, Callable] = {}
+        self._compiled: dict[Any, jax.stages.Compiled] = {}
 
     def start(self, root: Key, data: FederatedSource) -> Start:
         """The state before the first round; `root` has a leading axis where there are seeds."""
+        return self._compile(*self._start(data), (root, data))(root, data)
+
+    def _start(self, data: FederatedSource):
         plan = self.spec.plan
 
         def function(root: Key, data: FederatedSource) -> Start:
@@ -86,7 +97,7 @@ class Program:
             state = SimulationState(server, clients, policy, clock, jnp.int32(0))
             return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
 
-        return self._run("start", function, (_NO, is_by_client(data)), START_BY_CLIENT, (root, data))
+        return "start", function, (_NO, is_by_client(data)), START_BY_CLIENT
 
     def _init_clients(self, server: PyTree, root: Key, data: FederatedSource) -> PyTree:
         """The states of this device's clients before any training, leaves (owned, ...)."""
@@ -108,20 +119,30 @@ class Program:
             state = SimulationState(server, self._init_clients(server, root, data), (), (), jnp.int32(0))
             return evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
 
-        return self._run("scores", function, (_NO, _NO, is_by_client(data)), _NO, (server, root, data))
+        args = server, root, data
+        return self._compile("scores", function, (_NO, _NO, is_by_client(data)), _NO, args)(*args)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
-        return self._run(*self._segment(length, data), (state, root, data), donate=True)
+        args = state, root, data
+        return self._compile(*self._segment(length, data), args, donate=True)(*args)
 
-    def fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
-        """A hash of the segment's program, and so of all that is compiled into it: step sizes, schedules, models."""
-        lowered = self._lower(*self._segment(length, data), (state, root, data), donate=True)
-        return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+    def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
+        """What a segment needs on each device beside its arguments and results, as the compiler has it."""
+        compiled = self._compile(*self._segment(length, data), (state, root, data), donate=True)
+        return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
+
+    def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
+        """A hash of the program of `start`: how server, clients, clock and policy begin. To be asked before `start`."""
+        return _hash(self._lower(*self._start(data), (root, data)))
+
+    def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
+        """A hash of the program of a segment, and so of all that is compiled into it: step sizes, schedules, models."""
+        return _hash(self._lower(*self._segment(length, data), (state, root, data), donate=True))
+
+    # `_start` and `_segment`: name, function, and what of its arguments and results is sharded by client.
 
     def _segment(self, length: int, data: FederatedSource):
-        """Name, function and what of its arguments and results is sharded by client."""
-
         def function(state: SimulationState, root: Key, data: FederatedSource):
             def body(state: SimulationState, _: None):
                 return one_round(self.algorithm, self.spec.policy, self.spec.clock, data, state, root, self.spec.plan)
@@ -136,6 +157,7 @@ class Program:
         """Traces the function of this name for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature = _signature(name, args)
         if signature not in self._lowered:
+            begin = time.perf_counter()
 
             def counted(*args):
                 self.num_traces += 1
@@ -145,19 +167,27 @@ class Program:
             if self.spec.num_seeds is not None:
                 axes = (*(0,) * (len(args) - 1), None)  # data, the last argument, is shared by the seeds
                 spread_function = jax.vmap(spread_function, in_axes=axes)
-            self._lowered[signature] = jax.jit(spread_function, donate_argnums=(0,) if donate else ()).lower(*args)
+            with traced_for(self.spec.plan.platform):
+                self._lowered[signature] = jax.jit(spread_function, donate_argnums=(0,) if donate else ()).lower(*args)
+            self.compile_seconds += time.perf_counter() - begin
         return self._lowered[signature]
 
-    def _run(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
-        """Calls the compiled function of this name and these shapes, compiling it the first time."""
+    def _compile(
+        self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False
+    ) -> jax.stages.Compiled:
+        """The compiled function of this name and these shapes, made the first time."""
         signature = _signature(name, args)
         if signature not in self._compiled:
-            begin = time.perf_counter()
             lowered = self._lower(name, function, in_by_client, out_by_client, args, donate)
+            begin = time.perf_counter()
             self._compiled[signature] = lowered.compile()
             del self._lowered[signature]
             self.compile_seconds += time.perf_counter() - begin
-        return self._compiled[signature](*args)
+        return self._compiled[signature]
+
+
+def _hash(lowered: jax.stages.Lowered) -> str:
+    return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
 
 
 def _signature(name: Any, args: tuple) -> tuple:
@@ -178,8 +208,9 @@ def program(
     num_seeds: int | None = None,
 ) -> Program:
     """The program of these parts; the very same parts get the very same program, so a new key compiles nothing."""
-    hashable = algorithm._replace(evaluations=tuple(algorithm.evaluations.items()))
-    return _program(Spec(hashable, policy, clock, tuple(evaluations), plan, num_seeds))
+    sends, shapes = jax.tree.flatten(algorithm.sends)
+    hashable = algorithm._replace(evaluations=tuple(algorithm.evaluations.items()), sends=(tuple(sends), shapes))
+    return _program(Spec(hashable, policy, clock, tuple(evaluations), plan, num_seeds, numerics()))
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -197,7 +228,7 @@ class Traffic(NamedTuple):
 
     up: int  # sent
     down: int  # received
-    held: int  # data, state and messages of a client while it trains
+    held: int  # data, state and messages of a client while it trains or is judged
     examples: int  # its data alone, as the model takes it
     client_state: int
     server_state: int
@@ -216,10 +247,10 @@ def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: Fe
         if policy.needs_global_gradient and algorithm.gradient is not None:
             clients.append(algorithm.gradient)  # at the model that the next round starts from: no further download
         up = [client(key, broadcast, state, examples, context).message for client in clients]
-        return up, down, examples, state, server
+        return up, down, examples, data.test_client(zero), state, server
 
-    up, down, examples, state, server = jax.eval_shape(exchange, jax.random.key(0), data)
+    up, down, examples, tests, state, server = jax.eval_shape(exchange, jax.random.key(0), data)
     sent = up if algorithm.sends is None else (algorithm.sends, up[1:])
-    held = num_bytes((examples, state, up))
+    held = max(num_bytes(examples), num_bytes(tests)) + num_bytes((state, up))
     own = (num_bytes(part) for part in (examples, state, server))
     return Traffic(_charged_bytes(sent), _charged_bytes(down), held, *own)

@@ -39,6 +39,11 @@ class Layout(NamedTuple):
         return len(self.devices)
 
     @property
+    def platform(self) -> str:
+        """Of the devices: "cpu", "gpu" or "tpu"."""
+        return self.devices[0].platform
+
+    @property
     def owned(self) -> int:
         """Clients whose state a device keeps (the last device's may be padding)."""
         return -(-self.num_clients // self.num_devices)
@@ -75,9 +80,11 @@ def layout(
         client_bytes: what a client holds while it trains, for the default chunk.
 
     Raises:
-        ValueError: more devices than there are, devices of some processes only, or a chunk below 1.
+        ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
     """
-    if devices is None or isinstance(devices, int):
+    if isinstance(devices, str):
+        raise ValueError(f"devices={devices!r}: give devices such as jax.devices({devices!r}), a number, or None")
+    if devices is None or isinstance(devices, int | np.integer):
         available = jax.devices()
         wanted = len(available) if devices is None else devices
         if not 1 <= wanted <= len(available):
@@ -100,11 +107,13 @@ def layout(
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int) -> int:
     """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
 
-    A chunk is served whole, so it is also kept small against the federation: a cohort of 10 must not pay for 1,000.
+    A chunk is served whole, so it is also kept small against the federation: a cohort of 10 must not pay for 1,000. On
+    an accelerator a step of 128 small clients should take no longer than one of 16; that is reasoned, not measured.
     """
+    floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
     in_cache = budget // max(client_bytes, 1)
-    return max(1, min(in_cache, max(16, clients_per_device // 64)))
+    return max(1, min(in_cache, max(floor, clients_per_device // 64)))
 
 
 def device_index(plan: Layout) -> Array:

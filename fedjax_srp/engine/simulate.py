@@ -170,7 +170,8 @@ def _simulate(
     if time_limit is not None and not time_limit > 0:
         raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
     limits = Limits(num_rounds, eval_every, time_limit, target)
-    runs = _run(_check(num_seeds, data=data, **what), data, key, num_seeds, limits, progress, checkpoint_dir)
+    arguments = _check(num_seeds, data=data, checkpointed=checkpoint_dir is not None, **what)
+    runs = _run(arguments, data, key, num_seeds, limits, progress, checkpoint_dir)
     return _thrown(runs, throw)
 
 
@@ -205,7 +206,17 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
 
 
 def _check(
-    num_seeds, algorithm, data, participation, clock, chunk_size, evaluations, devices, shard_data, name
+    num_seeds,
+    algorithm,
+    data,
+    participation,
+    clock,
+    chunk_size,
+    evaluations,
+    devices,
+    shard_data,
+    name,
+    checkpointed=False,
 ) -> Arguments:
     if isinstance(algorithm, Method):
         if participation is not None:
@@ -221,6 +232,11 @@ def _check(
     clock = CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
     plan = layout(devices, chunk_size, data.num_clients, sizes.held * (num_seeds or 1))
+    if checkpointed and 1 == len({device.process_index for device in plan.devices}) < jax.process_count():
+        raise ValueError(
+            f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
+            "them; leave out checkpoint_dir, or devices"
+        )
     return Arguments(name, algorithm, policy, clock, evaluations, plan, sizes, shard_data)
 
 
@@ -235,13 +251,14 @@ def _run(
     compiled_before = compiled.compile_seconds
     root = place(plan, root)
     data = place_data(plan, source, arguments.shard_data)
+    hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
     state, records, completed = start.state, {}, 0
 
     checkpoints = None
     if checkpoint_dir is not None:
-        facts = fingerprint(arguments, source, root, limits)
-        facts["program"] = compiled.fingerprint(limits.eval_every, state, root, data)
+        facts = fingerprint(arguments, source, root, limits) | {"start": hash_of_start}
+        facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts)
         if (snapshot := checkpoints.restore(state)) is not None:
             completed, state, records = snapshot
@@ -252,6 +269,8 @@ def _run(
         while completed < limits.num_rounds and not _reached(records, arguments, limits, smaller_is_better(source)):
             # Evaluations stay on their grid, even where the run that is continued ended between two of them.
             length = min(limits.eval_every - completed % limits.eval_every, limits.num_rounds - completed)
+            if not rounds_run:
+                memory.check_working(arguments, compiled.working_bytes(length, state, root, data))
             compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
             state, segment = compiled.segment(length, state, root, data)
             records = append(records, jax.device_get(segment), plan.num_clients, batched=num_seeds is not None)

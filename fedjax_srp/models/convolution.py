@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..backend import platform
 from ..base import Array
 
 Strategy = Literal["auto", "patches", "winograd", "xla"]
@@ -40,7 +41,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
         )
     if strategy != "auto":
         return strategy
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return "xla"
     return "winograd" if fits and channels >= WINOGRAD_CHANNELS else "patches"
 

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from ..backend import platform
 from ..base import Array, Key, PyTree, named_key
 from ..loops import sequential
 
@@ -167,7 +168,7 @@ def split(
         def run(representation: PyTree, x: Array) -> Array:
             return apply(part, representation, x)
 
-        in_turn = jax.default_backend() == "cpu" and any(layer.block for layer in part)
+        in_turn = platform() == "cpu" and any(layer.block for layer in part)
         return sequential(run)(representation, x) if in_turn else run(representation, x)
 
     def rest(representation: PyTree, x: Array, key: Key | None = None) -> Array:
@@ -195,7 +196,7 @@ def split(
 
 def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) -> Array:
     """`function` of the rows of `x`, on a CPU at most `block` rows at a time."""
-    if block is None or x.shape[0] <= block or jax.default_backend() != "cpu":
+    if block is None or x.shape[0] <= block or platform() != "cpu":
         return function(x)
     num_blocks = -(-x.shape[0] // block)
     rows = -(-x.shape[0] // num_blocks)

@@ -72,6 +72,9 @@ def _simulate(**options):
 WRONG = {
     "key differs between the processes": lambda index: _simulate(key=jax.random.key(index)),
     "devices belong to 1 of 2 processes": lambda index: _simulate(devices=jax.devices()[2 * (1 - index) :][:1]),
+    "checkpoint_dir with devices of one of 2 processes": lambda index: _simulate(
+        devices=jax.local_devices(), checkpoint_dir="unused"
+    ),
 }
 
 if __name__ == "__main__":

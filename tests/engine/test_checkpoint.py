@@ -81,6 +81,10 @@ def test_seeds_are_continued_too(tmp_path, monkeypatch):
         assert_same_history(actual, expected, tmp_path)
 
 
+def another_start(key, data):
+    return jax.tree.map(lambda leaf: leaf + 1, job.ALGORITHM.init(key, data))
+
+
 def other_labels():
     changed = [c._replace(y=(c.y + 1) % 4) for c in job.CLIENTS]
     return federation(changed)
@@ -93,14 +97,20 @@ def other_labels():
         ({"eval_every": 3}, "eval_every=2"),
         ({"chunk_size": 1}, "chunk_size=2"),
         ({"clock": srp.clocks.fixed(srp.clocks.exponential(1.0))}, "clock='dynamic'"),
+        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(0.5))}, "start"),
+        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(1.0), work=7)}, "start"),
+        ({"algorithm": job.ALGORITHM._replace(init=another_start)}, "start"),
         ({"policy": srp.participation.uniform(3)}, "doubling"),
         ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
         ({"data": other_labels()}, "data"),
         ({"policy": srp.participation.doubling(2, 1, pool=5, redraw="stage")}, "program"),
         ({"algorithm": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.3), 4, 2)}, "program"),
-        ({"algorithm": srp.algorithms.fedrep(model(hidden=(3,)), srp.algorithms.sgd(0.2), 4, 2)}, "program"),
+        ({"algorithm": srp.algorithms.fedrep(model(hidden=(3,)), srp.algorithms.sgd(0.2), 4, 2)}, "start"),
     ],
-    ids=["key", "eval_every", "chunk", "clock", "policy", "clients", "labels", "schedule", "step_size", "model"],
+    ids=[
+        *("key", "eval_every", "chunk", "clock", "rate", "work", "start", "policy", "clients", "labels", "schedule"),
+        *("step_size", "model"),
+    ],
 )
 def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_folder):
     with pytest.raises(ValueError, match=r"checkpoint_dir=.*belongs to a run with") as caught:

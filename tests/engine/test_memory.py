@@ -124,6 +124,17 @@ def test_simulate_asks(free):
         srp.simulate(srp.algorithms.linear_fedavg(TASK, 0.1, 1), TASK, num_rounds=1, key=KEY)
 
 
+def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkeypatch):
+    """The estimate knows nothing of what a model computes in between; the compiler does."""
+    monkeypatch.setattr(memory, "check", lambda *args, **options: None)
+    free(1)
+    with pytest.raises(
+        ValueError, match=r"chunk_size=4: clients at work .* need .* use a smaller chunk_size"
+    ) as caught:
+        srp.simulate(SMALL, CLIENTS, num_rounds=1, key=KEY, progress=False, devices=1)
+    assert "\n" not in str(caught.value)
+
+
 def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
     free(None)
     memory.check(arguments_of(ALGORITHMS["fedavg"], IMAGES), IMAGES, None, say=True)
@@ -137,6 +148,7 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, fitting, at_on
     together = srp.simulate_seeds(algorithm, TASK, keys=keys, progress=False, **options)
     there = num_bytes(TASK)  # on the device already
     monkeypatch.setattr(memory, "estimate", lambda *args: memory.Memory(there, args[2], 0, 0, 0))
+    monkeypatch.setattr(memory, "check_working", lambda *args: None)
     free(fitting)
     found = srp.simulate_seeds(algorithm, TASK, keys=keys, **options)
     said = [line for line in capsys.readouterr().err.splitlines() if "memory is short" in line]
