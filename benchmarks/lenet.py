@@ -24,20 +24,13 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, limits, paired, seconds, synthetic
+from fedjax_srp.benchmark.measure import Rounds, arrays, limits, paired, seconds, synthetic
 
 EXAMPLES, TESTS = 100, 50
 # Multiplications and additions of one image, forwards: conv1, conv2, fc1, fc2, out; backwards conv1 needs no gradient
 # of its input. Counted as direct convolutions, whatever the algorithm does.
 FORWARD = [2 * n for n in (28 * 28 * 75 * 64, 10 * 10 * 1600 * 64, 1600 * 120, 120 * 64, 64 * 10)]
 TRAINING = 3 * sum(FORWARD) - FORWARD[0]
-
-
-def arrays(data: srp.data.FederatedData) -> list[np.ndarray]:
-    """x (clients, examples, h, w, c), y, x_test, y_test as models get them."""
-    ids = np.arange(data.num_clients, dtype=np.int32)
-    train, test = (jax.device_get(jax.vmap(client)(ids)) for client in (data.train_client, data.test_client))
-    return [np.array(train.x, np.float32), train.y, np.array(test.x, np.float32), test.y]
 
 
 def main() -> None:
@@ -85,7 +78,9 @@ def main() -> None:
             measured(name, name, {"ours": statistics.median(seconds(run) for _ in range(args.repeats))})
     else:
         import torch
-        from torch_lenet import LeNetLoop, Processes
+        from torch_processes import Processes
+
+        from fedjax_srp.benchmark.torch_loop import TorchLoop, lenet5
 
         torch.set_num_threads(cores)
         examples = arrays(data)
@@ -95,7 +90,7 @@ def main() -> None:
             ("FedRep round", "fedrep_round", {"cache": True}),
             ("FedRep round, crop and flip", "fedrep_round", {"augment": True}),
         ):
-            loop = LeNetLoop(*examples, **options)
+            loop = TorchLoop(lenet5(), examples, **options)
             processes = Processes(examples, min(cores, args.clients), channels_last=True, **options)
             for rival, call in {"loop": getattr(loop, method), "processes": partial(processes.run, method)}.items():
                 call()  # warm

@@ -12,38 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
-import time
 
 import jax
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import layout
+from fedjax_srp.benchmark.measure import Rounds, in_turn, peak_memory, seconds
 
 RANK, SAMPLES, STEP = 5, 50, 0.1
 
 
-class Ours:
-    """Compiled rounds; `__call__` runs `length` of them and waits."""
-
-    def __init__(self, num_clients, dim, sampling="subspace", chunk_size=None, length=1):
-        task = srp.data.linear_task(jax.random.key(0), num_clients, dim, RANK, noise_std=1.0)
-        algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, sampling=sampling, init="random")
-        plan = layout(None, min(4096, num_clients) if chunk_size is None else chunk_size, num_clients)
-        clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
-        self.program, self.length = program(algorithm, srp.participation.full(), clock, (), plan), length
-        self.num_clients = num_clients
-        self.task = jax.device_put(task, plan.sharding())
-        self.root = jax.device_put(jax.random.key(1), plan.sharding())
-        self.state = self.program.start(self.root, self.task).state
-        self()
-
-    def __call__(self):
-        self.state, segment = self.program.segment(self.length, self.state, self.root, self.task)
-        jax.block_until_ready(segment)
+def ours(num_clients, dim, sampling="subspace", chunk_size=None, length=1):
+    """Compiled rounds of everybody."""
+    task = srp.data.linear_task(jax.random.key(0), num_clients, dim, RANK, noise_std=1.0)
+    algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, sampling=sampling, init="random")
+    return Rounds(algorithm, task, length=length, chunk_size=chunk_size or min(4096, num_clients))
 
 
 class Vectorised:
@@ -88,12 +72,6 @@ class Loop(Vectorised):
         return total
 
 
-def seconds(function) -> float:
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -107,10 +85,8 @@ def main() -> None:
 
     def report(name: str, contenders: dict) -> None:
         """Interleaves the contenders; the first is ours and the others are compared with it."""
-        times = {label: [] for label in contenders}
-        for _ in range(args.repeats):
-            for label, run in contenders.items():
-                times[label].append(seconds(run) / run.length / num_clients_of(run))
+        each = {name: lambda run=run: seconds(run) / run.length / num_clients(run) for name, run in contenders.items()}
+        times = in_turn(each, args.repeats)
         first = next(iter(times))
         for label, values in times.items():
             ratios = [other / ours for ours, other in zip(times[first], values, strict=True)]
@@ -121,21 +97,21 @@ def main() -> None:
             }
             print(f"{name:32s} {label:16s}", *(f"{v:12.4g}" for v in results[f"{name} {label}"].values()), flush=True)
 
-    def num_clients_of(run) -> int:
-        return run.num_clients if isinstance(run, Ours) else len(run.heads)
+    def num_clients(run) -> int:
+        return run.data.num_clients if isinstance(run, Rounds) else len(run.heads)
 
     print(f"{'':49s} us/client    clients/s     ratio")
     report("N=1,000 d=100", {
-        "subspace": Ours(1000, 100, chunk_size=1000, length=20),
-        "full": Ours(1000, 100, "full", chunk_size=50),
+        "subspace": ours(1000, 100, chunk_size=1000, length=20),
+        "full": ours(1000, 100, "full", chunk_size=50),
         "numpy vectorised": Vectorised(1000, 100),
         "numpy loop": Loop(1000, 100),
     })  # fmt: skip
-    report("N=100,000 subspace", {f"d={dim:,}": Ours(100_000, dim, length=3) for dim in (100, 1000, 10_000)})
+    report("N=100,000 subspace", {f"d={dim:,}": ours(100_000, dim, length=3) for dim in (100, 1000, 10_000)})
     if args.million:
-        big, small = Ours(1_000_000, 1000), Ours(10_000, 1000, length=50)
+        big, small = ours(1_000_000, 1000), ours(10_000, 1000, length=50)
         report("d=1,000 subspace", {"N=10,000": small, "N=1,000,000": big})
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_memory() / 2**30
     print(f"peak memory {peak:.2f} GiB; {jax.devices()}, {platform.machine()}, jax {jax.__version__}")
     if args.out:
         facts = {"device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "jax": jax.__version__}

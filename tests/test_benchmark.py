@@ -10,7 +10,7 @@ import fedjax_srp as srp
 from fedjax_srp import cli
 from fedjax_srp.benchmark import report, suite
 from fedjax_srp.benchmark.loop import JitLoop
-from fedjax_srp.benchmark.measure import Rounds, paired, synthetic
+from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
 
 TINY = suite.QUICK._replace(repeats=1)
 
@@ -30,10 +30,19 @@ def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, mon
     assert rivals >= {
         "jitted loop over clients",
         "its arithmetic at the matrix peak",
+        "its weights through memory",
         "looped over seeds",
         "data sharded",
     }
-    assert [list(curve) for curve in results["curves"].values()] == [["2", "8"], ["20", "40"]]
+    assert {name: list(curve) for name, curve in results["curves"].items()} == {
+        "seconds per participant, by cohort n": ["2", "8"],
+        "working bytes, by cohort n": ["2", "8"],
+        "working bytes, by chunk": ["1", "2"],
+        "seconds per round of 2 clients, by N": ["20", "40"],
+    }
+    by_cohort, by_chunk = (results["curves"][f"working bytes, by {what}"] for what in ("cohort n", "chunk"))
+    assert by_cohort["8"] < 1.2 * by_cohort["2"]
+    assert by_chunk["2"] > by_chunk["1"]
     for value in (*results["limits"].values(), *results["compile_seconds"].values(), *results["memory"].values()):
         assert value > 0
     table = (tmp_path / "benchmark.txt").read_text()
@@ -50,7 +59,7 @@ def test_pairs_are_measured_in_turn():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep"])
 def test_the_jitted_loop_computes_what_the_engine_computes(name):
-    data = synthetic(3, examples=12, tests=1)
+    data = synthetic(3, examples=12, tests=1)  # on more devices than clients
     algorithm = getattr(srp.algorithms, name)(srp.models.mlp(data.example_shape, 10, (8,)))
     loop, run = JitLoop(algorithm, data), Rounds(algorithm, data, devices=2)
     while run.state.round < loop.round:
@@ -58,3 +67,18 @@ def test_the_jitted_loop_computes_what_the_engine_computes(name):
     for i in range(3):
         assert_close(loop.states[i], jax.tree.map(lambda leaf, i=i: leaf[i], run.state.clients), 1e-5)
     assert_close(loop.server, run.state.server, 1e-5)
+
+
+def test_the_pytorch_loop_that_caches_features_computes_the_same():
+    torch = pytest.importorskip("torch")
+    from fedjax_srp.benchmark import torch_loop
+
+    examples = arrays(synthetic(2, examples=12, tests=3))
+    found = []
+    for cache in (False, True):
+        torch.manual_seed(0)
+        loop = torch_loop.TorchLoop(torch_loop.mlp(28 * 28, (8,)), examples, cache=cache)
+        loop.fedrep_round()
+        found.append([p.detach().numpy() for p in loop.model.parameters()])
+        assert all(p.requires_grad for p in loop.body)
+    assert_close(*found, 1e-5)

@@ -14,7 +14,8 @@ from ..engine.round import stream
 class JitLoop:
     """A round as most JAX code writes it: the same client and server functions, without vmap, chunks or devices.
 
-    Calls are dispatched ahead of their results, on one device. The keys are the engine's, and so are the results.
+    Calls are dispatched ahead of their results, and dealt out to the devices as the engine's are. The keys are the
+    engine's, and so are the results.
 
     Args:
         algorithm: with a `round` phase; `finish` is left out.
@@ -25,7 +26,8 @@ class JitLoop:
     def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, num_participants: int | None = None):
         self.participants = range(data.num_clients if num_participants is None else num_participants)
         phase, size = algorithm.round, jnp.int32(len(self.participants))
-        self.data = jax.device_put(data, jax.local_devices()[0])
+        self.devices = jax.local_devices()
+        self.data = [jax.device_put(data, device) for device in self.devices]
 
         def context(index: Any) -> RoundContext:
             return RoundContext(index, jnp.int32(0), size, data.num_clients, jnp.int32(1))
@@ -54,22 +56,31 @@ class JitLoop:
             return algorithm.init_client(key, server, data.train_client(client_id))
 
         self.root, self.round = jax.random.key(0), 0
-        self.server = jax.jit(algorithm.init)(named_key(named_key(self.root, "server"), "init"), self.data)
+        self.server = jax.jit(algorithm.init)(named_key(named_key(self.root, "server"), "init"), self.data[0])
         start = jax.jit(init_client)
-        self.states = {i: start(self.root, self.server, self.data, jnp.int32(i)) for i in self.participants}
+        self.states = {i: start(self.root, self.server, self.data[0], jnp.int32(i)) for i in self.participants}
+        self.states = {i: jax.device_put(state, self._device(i)) for i, state in self.states.items()}
         for _ in range(2):  # compiles twice: the first server state lies anywhere, the next one on the device
             self()
+
+    def _device(self, client: int) -> Any:
+        return self.devices[client % len(self.devices)]
 
     def __call__(self) -> None:
         """Runs a round and waits."""
         index = jnp.int32(self.round)
-        broadcast, total = self._broadcast(self.server, index), None
+        broadcast = self._broadcast(self.server, index)
+        broadcasts = [jax.device_put(broadcast, device) for device in self.devices]
+        totals: list[Any] = [None] * len(self.devices)
         for i in self.participants:
+            d = i % len(self.devices)
             *message, self.states[i] = self._client(
-                self.root, broadcast, self.states[i], self.data, jnp.int32(i), index
+                self.root, broadcasts[d], self.states[i], self.data[d], jnp.int32(i), index
             )
-            total = message if total is None else self._add(total, message)
-        assert total is not None
+            totals[d] = message if totals[d] is None else self._add(totals[d], message)
+        total, *others = (part for part in totals if part is not None)
+        for other in others:
+            total = self._add(total, jax.device_put(other, self.devices[0]))
         self.server = self._server(self.root, self.server, *total, index)
         self.round += 1
         jax.block_until_ready((self.server, self.states))

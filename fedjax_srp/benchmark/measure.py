@@ -40,11 +40,19 @@ def synthetic(
     return from_arrays(x, y, x_test, y_test, **indices, num_classes=num_classes)
 
 
+def arrays(data: FederatedData) -> list[np.ndarray]:
+    """Inputs (clients, examples, ...) and labels (clients, examples) of training, and of tests, as models get them."""
+    ids = jnp.arange(data.num_clients, dtype=jnp.int32)
+    splits = [jax.device_get(jax.vmap(client)(ids)) for client in (data.train_client, data.test_client)]
+    return [np.array(part) for split in splits for part in (split.x, split.y)]
+
+
 class Rounds:
     """Compiled rounds of one method; a call runs `length` of them and the evaluations asked for, and waits.
 
     Attributes:
         compile_seconds: of start and segment.
+        working_bytes: of a segment on each device, beside data and states, as the compiler says.
     """
 
     def __init__(
@@ -69,11 +77,16 @@ class Rounds:
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.compile_seconds
+        self.working_bytes = self.program.working_bytes(length, self.state, self.root, self.data)
 
     def __call__(self) -> None:
         """Runs `length` rounds and waits."""
         self.state, segment = self.program.segment(self.length, self.state, self.root, self.data)
         jax.block_until_ready(segment)
+
+    def judge(self) -> None:
+        """Evaluates every client under the server's state, and waits."""
+        jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -99,30 +112,36 @@ def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) 
     return {name: statistics.median(values) for name, values in times.items()} | {"rival_over_ours": ratio}
 
 
-def limits(size: int, repeats: int = 5) -> dict[str, float]:
+def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
     """What all devices together reach: float32 matrix products (FLOP/s, as XLA multiplies by default) and memory (B/s).
 
     Args:
         size: of the square matrices; the array for the memory has 16 * size^2 elements and should exceed the cache.
-        repeats: the best counts.
+        at_least: seconds that a measurement lasts; the best of five counts.
     """
-    plan, products = layout(None, 1, jax.device_count()), 8
+    plan = layout(None, 1, jax.device_count())
 
-    def multiply(a):
-        return jax.lax.fori_loop(0, products, lambda _, b: a[0] @ b, a[0])[None]
+    def multiply(a, times):
+        return jax.lax.fori_loop(0, times, lambda _, b: a[0] @ b, a[0])[None]
 
-    def add(a):
-        return a + 1
+    def add(a, times):
+        return jax.lax.fori_loop(0, times, lambda i, b: b + i.astype(b.dtype), a)
 
-    def best(function, shape):
-        sharding = plan.sharding(by_client=True)
-        array = jax.device_put(jnp.full((plan.num_devices, *shape), 1 / size, jnp.float32), sharding)
-        compiled = jax.jit(spread(function, plan, (True,), True))
-        jax.block_until_ready(compiled(array))
-        return min(seconds(lambda: jax.block_until_ready(compiled(array))) for _ in range(repeats))
+    def rate(function, shape):
+        """Repetitions a second on every device."""
+        array = jax.device_put(
+            jnp.full((plan.num_devices, *shape), 1 / size, jnp.float32), plan.sharding(by_client=True)
+        )
+        compiled = jax.jit(spread(function, plan, (True, False), True))
+        run = lambda times: seconds(lambda: jax.block_until_ready(compiled(array, jnp.int32(times))))  # noqa: E731
+        run(1)
+        times = 1
+        while run(times) < at_least:
+            times *= 2
+        return times / min(run(times) for _ in range(5))
 
-    flops = 2 * size**3 * products * plan.num_devices / best(multiply, (size, size))
-    moved = 2 * 4 * 16 * size**2 * plan.num_devices / best(add, (16 * size**2,))
+    flops = 2 * size**3 * plan.num_devices * rate(multiply, (size, size))
+    moved = 2 * 4 * 16 * size**2 * plan.num_devices * rate(add, (16 * size**2,))
     return {"matrix_flops": flops, "memory_bytes_per_second": moved}
 
 

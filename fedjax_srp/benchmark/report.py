@@ -17,8 +17,8 @@ def write(results: dict[str, Any], out: Path) -> Path:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Seconds of ours and of each rival, medians, and the median ratio pair by pair."""
-    head = ["what", "rival", "ours (s)", "rival (s)", "rival / ours"]
+    """Seconds of ours and of each rival (bytes where a row says so), medians, and the median ratio pair by pair."""
+    head = ["what", "rival", "ours", "rival", "rival / ours"]
     rows = [
         [p["name"], p["against"], *(f"{p[k]:.4g}" for k in ("ours", "rival", "rival_over_ours"))]
         for p in results["pairs"]
@@ -48,18 +48,26 @@ def figure(results: dict[str, Any]) -> Any:
     """How many times longer the rivals take, and how cost follows cohort and federation."""
     from matplotlib.figure import Figure
 
-    curves = results["curves"]
-    drawn = Figure(figsize=(6 + 3.2 * len(curves), 0.34 * len(results["pairs"]) + 1.6), layout="constrained")
-    axes = drawn.subplots(1, 1 + len(curves), width_ratios=[2] + [1] * len(curves), squeeze=False)[0]
-    pairs = results["pairs"][::-1]
-    axes[0].barh([f"{p['name']}\nagainst {p['against']}" for p in pairs], [p["rival_over_ours"] for p in pairs])
-    axes[0].axvline(1.0, color="black", linewidth=0.8)
-    axes[0].set_xscale("log")
-    axes[0].set_xlabel("times as long as ours")
-    axes[0].tick_params(axis="y", labelsize=7)
-    for ax, (name, curve) in zip(axes[1:], curves.items(), strict=True):
+    curves, pairs = results["curves"], results["pairs"][::-1]
+    rows = max(0.32 * len(pairs) + 1.2, 5.0)
+    columns = -(-len(curves) // 2)
+    grid = [["pairs", *range(columns)], ["pairs", *range(columns, 2 * columns)]]
+    drawn = Figure(figsize=(6 + 3.4 * columns, rows), layout="constrained")
+    axes = drawn.subplot_mosaic(grid, width_ratios=[2] + [1] * columns)
+    bars = axes["pairs"]
+    ratios = [p["rival_over_ours"] for p in pairs]
+    drawn_bars = bars.barh([f"{p['name']}\nagainst {p['against']}" for p in pairs], ratios)
+    bars.bar_label(drawn_bars, [f"{ratio:.2g}" for ratio in ratios], padding=2, fontsize=7)
+    bars.axvline(1.0, color="black", linewidth=0.8)
+    bars.set_xscale("log")
+    bars.set_xlabel("times as long as ours")
+    bars.tick_params(axis="y", labelsize=7)
+    for position, (name, curve) in enumerate(curves.items()):
+        ax = axes[position]
         ax.plot([int(x) for x in curve], list(curve.values()), marker="o")
         ax.set_xscale("log")
         ax.set_ylim(bottom=0)
         ax.set_title(name, fontsize=8)
+    for position in range(len(curves), 2 * columns):
+        axes[position].set_axis_off()
     return drawn

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
+import math
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from .. import __version__, algorithms, models, participation
 from ..base import FederatedAlgorithm
 from ..data import FederatedData, linear_task
 from .loop import JitLoop
-from .measure import Rounds, in_turn, limits, paired, peak_memory, seconds, synthetic
+from .measure import Rounds, arrays, in_turn, limits, paired, peak_memory, seconds, synthetic
 
 REPEATED_SEEDS = 4
 
@@ -31,7 +32,7 @@ class Sizes(NamedTuple):
     convolution: tuple[int, int, tuple[int, int]]  # clients, examples, channels
     linear: tuple[int, int]  # clients, dimension
     cohorts: tuple[int, ...]  # of as many clients as the largest
-    cohort_examples: int
+    chunks: tuple[int, ...]
     federations: tuple[int, ...]  # a tenth of the first takes part
     matrix: int
     repeats: int
@@ -43,8 +44,8 @@ FULL = Sizes(
     hidden=(512, 256, 64),
     convolution=(20, 100, (64, 64)),
     linear=(1000, 100),
-    cohorts=(10, 32, 100, 320, 1000),
-    cohort_examples=50,
+    cohorts=(10, 20, 100, 320, 1000),
+    chunks=(1, 2, 4, 8, 16),
     federations=(100, 1000, 10_000),
     matrix=2048,
     repeats=5,
@@ -56,7 +57,7 @@ QUICK = Sizes(
     convolution=(2, 10, (4, 4)),
     linear=(20, 10),
     cohorts=(2, 8),
-    cohort_examples=10,
+    chunks=(1, 2),
     federations=(20, 40),
     matrix=256,
     repeats=2,
@@ -83,6 +84,11 @@ class Report(NamedTuple):
         """Notes the time a program took to compile."""
         self.results["compile_seconds"][name] = run.compile_seconds
         self.say(f"{name:44s} compiled in {run.compile_seconds:.1f} s")
+
+    def known(self, name: str, values: Mapping[int, float]) -> None:
+        """Notes a family of numbers by size."""
+        self.results["curves"][name] = {str(size): value for size, value in values.items()}
+        self.say(f"{name:44s} " + ", ".join(f"{size}: {value:.4g}" for size, value in values.items()))
 
     def curve(self, name: str, runs: dict[int, Callable[[], float]]) -> None:
         """Measures a family in turn: seconds by size."""
@@ -113,7 +119,7 @@ def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print
     peak, moved = results["limits"]["matrix_flops"], results["limits"]["memory_bytes_per_second"]
     say(f"limits: matrix products {peak / 1e9:.4g} GFLOP/s, memory {moved / 1e9:.4g} GB/s")
     _training(report, sizes, torch)
-    _others(report, sizes)
+    _others(report, sizes, torch)
     _scaling(report, sizes)
     results["memory"]["peak_bytes"] = peak_memory()
     say(f"peak memory {peak_memory() / 2**30:.2f} GiB")
@@ -134,7 +140,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _training(report: Report, sizes: Sizes, torch: bool) -> None:
-    """Rounds of the MLP and their evaluation, against a jitted loop, PyTorch and the arithmetic."""
+    """Rounds of the MLP and their evaluation, against a jitted loop, PyTorch and the machine's limits."""
     data = synthetic(sizes.clients, sizes.examples)
     model = models.mlp(data.example_shape, 10, sizes.hidden)
     fedavg = algorithms.fedavg(model)
@@ -144,21 +150,25 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
     srpfl = Rounds(fedrep, data, participation.doubling(max(1, sizes.clients // 10), 10))
     for name, run in (runs | {"FedRep round with evaluation": judged, "SRPFL round": srpfl}).items():
         report.compiled(name, run)
-    plain = runs["FedRep round"]
     timed: dict[str, Callable[[], float]] = {name: functools.partial(seconds, run) for name, run in runs.items()}
-    timed["FedRep evaluation, 10 epochs of the head"] = lambda: max(seconds(judged) - seconds(plain), 1e-9)
+    timed["FedRep evaluation, 10 epochs of the head"] = functools.partial(seconds, judged.judge)
 
     for name, algorithm in (("FedAvg round", fedavg), ("FedRep round", fedrep)):
         loop = JitLoop(algorithm, data)
         report.against(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
-    if torch and importlib.util.find_spec("torch") is not None:
-        rival = _torch(data, sizes.hidden)
-        theirs = rival.fedavg_round, rival.fedrep_round, rival.fine_tuned_evaluation
-        for (name, ours), other in zip(timed.items(), theirs, strict=True):
-            report.against(name, ours, "PyTorch loop", functools.partial(seconds, other))
-    weights = sum(a * b for a, b in zip((784, *sizes.hidden), (*sizes.hidden, 10), strict=True))
-    needed = 6 * weights * sizes.clients * sizes.examples / report.results["limits"]["matrix_flops"]
-    report.against("FedAvg round", timed["FedAvg round"], "its arithmetic at the matrix peak", lambda: needed)
+    if torch:
+        _against_torch(report, timed, data, lambda t: t.mlp(math.prod(data.example_shape), sizes.hidden))
+    widths = math.prod(data.example_shape), *sizes.hidden, 10
+    weights = [a * b for a, b in itertools.pairwise(widths)]
+    # Forwards, gradient of the weights, gradient of the inputs: the first layer does without the last.
+    needed = 2 * (3 * sum(weights) - weights[0]) * sizes.clients * sizes.examples
+    # A step reads the weights forwards and backwards and writes them.
+    moved = 3 * 4 * sum(weights) * sizes.clients * math.ceil(sizes.examples / 10)
+    for what, least in (
+        ("its arithmetic at the matrix peak", needed / report.results["limits"]["matrix_flops"]),
+        ("its weights through memory", moved / report.results["limits"]["memory_bytes_per_second"]),
+    ):
+        report.against("FedAvg round", timed["FedAvg round"], what, lambda least=least: least)
     for name, algorithm in (("FedAvg", fedavg), ("FedRep", fedrep)):
         batch, one = Rounds(algorithm, data, num_seeds=REPEATED_SEEDS), runs[f"{name} round"]
         looped = lambda one=one: sum(seconds(one) for _ in range(REPEATED_SEEDS))  # noqa: E731
@@ -170,32 +180,50 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
         report.against("FedRep round", timed["FedRep round"], "on one device", functools.partial(seconds, single))
 
 
-def _torch(data: FederatedData, hidden: tuple[int, ...]) -> Any:
-    from .torch_loop import TorchLoop
+def _against_torch(
+    report: Report, timed: dict[str, Callable[[], float]], data: FederatedData, model: Callable[[Any], Any]
+) -> None:
+    """Rounds and evaluation against the PyTorch loop, and against one that computes a head's inputs once a round.
 
-    def arrays(client):
-        split = jax.device_get(jax.vmap(client)(np.arange(data.num_clients, dtype=np.int32)))
-        return np.array(split.x, np.float32).reshape(*split.x.shape[:2], -1), split.y
+    Args:
+        report: of the benchmark.
+        timed: ours: FedAvg round, FedRep round and, where there is one, the evaluation.
+        data: of both.
+        model: what to make of the module `torch_loop`.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return
+    from . import torch_loop
 
-    return TorchLoop(*arrays(data.train_client), *arrays(data.test_client), hidden)
+    examples = arrays(data)
+    for cache, rival in ((False, "PyTorch loop"), (True, "PyTorch loop, features cached")):
+        loop = torch_loop.TorchLoop(model(torch_loop), examples, cache=cache)
+        theirs = loop.fedavg_round, loop.fedrep_round, loop.fine_tuned_evaluation
+        for (name, ours), other in list(zip(timed.items(), theirs, strict=False))[cache:]:  # FedAvg has nothing to keep
+            report.against(name, ours, rival, functools.partial(seconds, other))
 
 
-def _others(report: Report, sizes: Sizes) -> None:
+def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     """A convolutional model and the linear world."""
     clients, examples, channels = sizes.convolution
     images = synthetic(clients, examples, tests=10, shape=(32, 32, 3))
-    lenet = algorithms.fedavg(models.lenet5(images.example_shape, 10, channels))
+    lenet = models.lenet5(images.example_shape, 10, channels)
     task = linear_task(jax.random.key(0), *sizes.linear, rank=5, noise_std=1.0)
     linear = algorithms.linear_fedrep(task, 0.1, 50, init="random")
     cases: tuple[tuple[str, FederatedAlgorithm, Any, int], ...] = (
-        (f"LeNet FedAvg round, {clients} clients", lenet, images, 1),
+        (f"LeNet FedAvg round, {clients} clients", algorithms.fedavg(lenet), images, 1),
+        (f"LeNet FedRep round, {clients} clients", algorithms.fedrep(lenet), images, 1),
         (f"linear FedRep round, {sizes.linear[0]} clients", linear, task, 10),
     )
+    timed: dict[str, Callable[[], float]] = {}
     for name, algorithm, data, length in cases:
         run, loop = Rounds(algorithm, data, length=length), JitLoop(algorithm, data)
         report.compiled(name, run)
-        ours = lambda run=run: seconds(run) / run.length  # noqa: E731
-        report.against(name, ours, "jitted loop over clients", functools.partial(seconds, loop))
+        timed[name] = lambda run=run: seconds(run) / run.length
+        report.against(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
+    if torch:
+        convolutional = {name: timed[name] for name, *_ in cases[:2]}
+        _against_torch(report, convolutional, images, lambda t: t.lenet5(channels))
 
 
 def _scaling(report: Report, sizes: Sizes) -> None:
@@ -208,11 +236,15 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     def each(run: Rounds, count: int) -> Callable[[], float]:
         return lambda: seconds(run) / run.length / count
 
-    data, largest = synthetic(max(sizes.cohorts), sizes.cohort_examples, tests=1), max(sizes.cohorts)
+    largest = max(sizes.cohorts)
+    data = synthetic(largest, sizes.examples, tests=1)
     algorithm = fedrep(data)
     lengths = {n: max(1, min(largest // n, 8)) for n in sizes.cohorts}
     runs = {n: Rounds(algorithm, data, participation.fastest(n), lengths[n]) for n in sizes.cohorts}
     report.curve("seconds per participant, by cohort n", {n: each(run, n) for n, run in runs.items()})
+    report.known("working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()})
+    of_chunk = {c: Rounds(algorithm, data, chunk_size=c).working_bytes for c in sizes.chunks}
+    report.known("working bytes, by chunk", of_chunk)
     del runs, data
     cohort, rounds = max(1, sizes.federations[0] // 10), {}
     for num_clients in sizes.federations:

@@ -1,4 +1,4 @@
-"""The rival: a lean PyTorch loop over clients. No data loader; features recomputed in each head epoch, as people do."""
+"""The rival: a lean PyTorch loop over clients. No data loader, no copies; one client after the other."""
 
 # pyright: reportMissingImports=false
 
@@ -6,50 +6,94 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 
+def mlp(features: int, hidden: Sequence[int], num_classes: int = 10) -> nn.Sequential:
+    """Dense layers with ReLU between them."""
+    widths = [features, *hidden, num_classes]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def lenet5(channels: Sequence[int] = (64, 64), num_classes: int = 10) -> nn.Sequential:
+    """The SRPFL paper's LeNet-5 for CIFAR-10."""
+    return nn.Sequential(
+        nn.Conv2d(3, channels[0], 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(channels[0], channels[1], 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(25 * channels[1], 120), nn.ReLU(), nn.Linear(120, 64), nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )  # fmt: skip
+
+
+def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
+    """A random crop and mirror image of each of a batch (batch, c, h, w), by one indexing."""
+    batch, _, height, width = x.shape
+    padded, device = nn.functional.pad(x, (padding,) * 4), x.device
+    rows = torch.randint(0, 2 * padding + 1, (batch, 1), device=device) + torch.arange(height, device=device)
+    columns = torch.arange(width, device=device).expand(batch, width)
+    columns = torch.where(torch.rand(batch, 1, device=device) < 0.5, columns.flip(1), columns)
+    columns = columns + torch.randint(0, 2 * padding + 1, (batch, 1), device=device)
+    each = torch.arange(batch, device=device)[:, None, None]
+    moved = padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
+    return moved.permute(0, 3, 1, 2)  # channels last in memory
+
+
 class TorchLoop:
-    """FedAvg and FedRep rounds and FedRep's evaluation, one client after the other.
+    """FedAvg and FedRep rounds and FedRep's evaluation, on the first GPU where torch has one.
 
     Args:
-        x: (clients, examples, features) float32 training inputs.
-        y: (clients, examples) int labels.
-        x_test: (clients, test examples, features).
-        y_test: (clients, test examples).
-        hidden: widths of the hidden layers.
+        model: its last layer is the head; in channels-last format if images are to be.
+        examples: x (clients, examples, ...) float32, y (clients, examples) int, and x_test, y_test alike; channels of
+            images last.
         batch_size: examples a step.
+        augment: whether every step crops and flips its images.
+        cache: whether the head's inputs are computed once a round, and not in each of its epochs as most code does.
     """
 
-    def __init__(self, x, y, x_test, y_test, hidden, batch_size=10, num_classes=10):
-        self.x, self.y = torch.tensor(x), torch.tensor(y, dtype=torch.long)
-        self.x_test, self.y_test = torch.tensor(x_test), torch.tensor(y_test, dtype=torch.long)
-        self.batch_size, self.num_clients = batch_size, len(x)
-        widths = [x.shape[-1], *hidden]
-        layers: list[nn.Module] = []
-        for a, b in itertools.pairwise(widths):
-            layers += [nn.Linear(a, b), nn.ReLU()]
-        self.model = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
-        self.head = self.model[-1]
-        self.body = [p for p in self.model.parameters() if all(p is not q for q in self.head.parameters())]
+    def __init__(self, model, examples, batch_size=10, augment=False, cache=False):
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model, self.batch_size, self.augment, self.cache = model.to(device), batch_size, augment, cache
+        x, y, x_test, y_test = examples
+        self.x, self.x_test = (self._inputs(values).to(device) for values in (x, x_test))
+        self.y, self.y_test = (torch.tensor(labels, dtype=torch.long, device=device) for labels in (y, y_test))
+        self.num_clients, self.device = len(x), device
+        self.head, self.below = model[-1], model[:-1]
+        self.body = list(self.below.parameters())
         self.heads = [copy.deepcopy(self.head.state_dict()) for _ in range(self.num_clients)]
         self.loss = nn.CrossEntropyLoss()
+
+    def _inputs(self, values) -> torch.Tensor:
+        inputs = torch.tensor(values)
+        if inputs.ndim < 5:
+            return inputs
+        channels_last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+        inputs = inputs.permute(0, 1, 4, 2, 3)
+        return inputs if channels_last else inputs.contiguous()
 
     def _epochs(self, client, parameters, epochs, momentum=0.0):
         parameters = list(parameters)
         for p in self.model.parameters():
             p.requires_grad_(any(p is q for q in parameters))
         optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum)
-        x, y = self.x[client], self.y[client]
+        model, x, y = self.model, self.x[client], self.y[client]
+        if self.cache and not self.augment and parameters[0] is self.head.weight:
+            model = self.head
+            with torch.no_grad():
+                x = self.below(x)
         for _ in range(epochs):
-            order = torch.randperm(len(y))
+            order = torch.randperm(len(y), device=self.device)
             for begin in range(0, len(y), self.batch_size):
                 rows = order[begin : begin + self.batch_size]
+                batch = crop_and_flip(x[rows]) if self.augment else x[rows]
                 optimizer.zero_grad()
-                self.loss(self.model(x[rows]), y[rows]).backward()
+                self.loss(model(batch), y[rows]).backward()
                 optimizer.step()
 
     def fedavg_round(self):
@@ -62,6 +106,7 @@ class TorchLoop:
             for t, p in zip(total, self.model.parameters(), strict=True):
                 t += p.detach()
         self._load(self.model.parameters(), [t / self.num_clients for t in total])
+        self._wait()
 
     def fedrep_round(self, head_epochs=10):
         """Epochs of the head, one of the rest at every client, and the mean of the rest."""
@@ -76,6 +121,7 @@ class TorchLoop:
             for t, p in zip(total, self.body, strict=True):
                 t += p.detach()
         self._load(self.body, [t / self.num_clients for t in total])
+        self._wait()
 
     def fine_tuned_evaluation(self, epochs=10):
         """Mean accuracy after epochs of the head at every client."""
@@ -86,9 +132,13 @@ class TorchLoop:
             self._epochs(client, self.head.parameters(), epochs, 0.5)
             with torch.no_grad():
                 guess = self.model(self.x_test[client]).argmax(1)
-            correct.append((guess == self.y_test[client]).float().mean().item())
+            correct.append((guess == self.y_test[client]).float().mean())
         self.head.load_state_dict(start)
-        return float(np.mean(correct))
+        return float(np.mean([value.item() for value in correct]))
+
+    def _wait(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
     @staticmethod
     @torch.no_grad()
