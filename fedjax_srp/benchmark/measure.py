@@ -68,8 +68,8 @@ class Rounds:
         shard_data: bool = False,
     ):
         policy = EVERYBODY if participation is None else participation
-        held = traffic(algorithm, policy, data).held * (num_seeds or 1)
-        plan = layout(devices, chunk_size, data.num_clients, held)
+        sizes = traffic(algorithm, policy, data)
+        plan = layout(devices, chunk_size, data.num_clients, *sizes.of_seeds(num_seeds))
         self.program, self.length = program(algorithm, policy, CLOCK, evaluations, plan, num_seeds), length
         self.plan, self.data = plan, place_data(plan, data, shard_data)
         key = jax.random.key(0)

@@ -25,6 +25,7 @@ def evaluate(
     Returns:
         name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
     """
+    plan = plan.for_evaluation()
     cohort = all_clients(plan.num_clients)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
 

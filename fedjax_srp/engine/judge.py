@@ -66,7 +66,7 @@ def evaluate(
     if server_state is None:
         raise ValueError("server_state=None: a history that was loaded has none; simulate again and keep the history")
     names = check_evaluations(algorithm, evaluations)
-    plan = layout(devices, chunk_size, data.num_clients, traffic(algorithm, EVERYBODY, data).held)
+    plan = layout(devices, chunk_size, data.num_clients, *traffic(algorithm, EVERYBODY, data).of_seeds(None))
     compiled = program(algorithm, EVERYBODY, CLOCK, names, plan)
     server_state, key = place(plan, (server_state, key))
     scores = jax.device_get(compiled.scores(server_state, key, place_data(plan, data, shard_data)))

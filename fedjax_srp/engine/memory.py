@@ -56,9 +56,10 @@ def estimate(arguments: Arguments, data: FederatedSource, num_seeds: int | None 
         cohort = arguments.policy.select(key, policy, arguments.clock.sample(key, clock)[0])
         return policy, clock, cohort, jnp.zeros((2, plan.num_clients))  # expected and realised times
 
-    in_chunk = plan.chunk_size * CLIENT_FACTOR * sizes.held
+    judged = sizes.judged if arguments.evaluations else 0
+    in_chunk = CLIENT_FACTOR * max(plan.chunk_size * sizes.held, plan.judged_at_once * judged)
     if arguments.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
-        in_chunk += plan.window * sizes.examples
+        in_chunk += max(plan.window, plan.for_evaluation().window if judged else 0) * sizes.examples
     return Memory(
         data=math.ceil(num_bytes(data) / (plan.num_devices if arguments.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,

@@ -228,10 +228,15 @@ class Traffic(NamedTuple):
 
     up: int  # sent
     down: int  # received
-    held: int  # data, state and messages of a client while it trains or is judged
+    held: int  # data, state and messages of a client while it trains
+    judged: int  # data and state of a client while it is evaluated
     examples: int  # its data alone, as the model takes it
     client_state: int
     server_state: int
+
+    def of_seeds(self, num_seeds: int | None) -> tuple[int, int]:
+        """What a client holds while it trains, and while it is evaluated, in a batch of seeds."""
+        return self.held * (num_seeds or 1), self.judged * (num_seeds or 1)
 
 
 def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource) -> Traffic:
@@ -251,6 +256,6 @@ def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: Fe
 
     up, down, examples, tests, state, server = jax.eval_shape(exchange, jax.random.key(0), data)
     sent = up if algorithm.sends is None else (algorithm.sends, up[1:])
-    held = max(num_bytes(examples), num_bytes(tests)) + num_bytes((state, up))
+    held, judged = num_bytes((examples, state, up)), max(num_bytes(examples), num_bytes(tests)) + num_bytes(state)
     own = (num_bytes(part) for part in (examples, state, server))
-    return Traffic(_charged_bytes(sent), _charged_bytes(down), held, *own)
+    return Traffic(_charged_bytes(sent), _charged_bytes(down), held, judged, *own)

@@ -23,15 +23,16 @@ from .._checks import check_integer
 from ..base import Array, PyTree
 
 AXIS = "clients"
-CHUNK_BYTES = {"cpu": 12 * 2**20, "gpu": 2**30}  # of clients training at once on a device (CPU: its share of the cache)
+CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on a device (CPU: a cache of its own)
 
 
 class Layout(NamedTuple):
     """How clients lie on devices and how many train at once on each."""
 
     devices: tuple[Any, ...]  # of jax.Device
-    chunk_size: int  # clients at once per device
+    chunk_size: int  # clients that train at once per device
     num_clients: int
+    judged_at_once: int  # clients per device that are evaluated at once
 
     @property
     def num_devices(self) -> int:
@@ -58,6 +59,10 @@ class Layout(NamedTuple):
         """One axis, `clients`."""
         return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
 
+    def for_evaluation(self) -> Layout:
+        """The same devices with the evaluation's chunk."""
+        return self._replace(chunk_size=self.judged_at_once)
+
     def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
         """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
@@ -69,7 +74,11 @@ class Layout(NamedTuple):
 
 
 def layout(
-    devices: Sequence[Any] | int | None, chunk_size: int | None, num_clients: int, client_bytes: int = 0
+    devices: Sequence[Any] | int | None,
+    chunk_size: int | None,
+    num_clients: int,
+    client_bytes: int = 0,
+    judged_bytes: int = 0,
 ) -> Layout:
     """Checks and completes what the user asked for.
 
@@ -78,6 +87,7 @@ def layout(
         chunk_size: clients trained at once on each device; None for the measured default.
         num_clients: in the federation.
         client_bytes: what a client holds while it trains, for the default chunk.
+        judged_bytes: what it holds while it is evaluated.
 
     Raises:
         ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
@@ -98,10 +108,14 @@ def layout(
             f"devices belong to {len(processes)} of {jax.process_count()} processes: give None for the devices of all "
             "processes, or jax.local_devices() for a run of this process alone"
         )
+    each = -(-num_clients // len(devices))
     if chunk_size is None:
-        chunk_size = default_chunk_size(devices[0].platform, client_bytes, -(-num_clients // len(devices)))
-    check_integer("chunk_size", chunk_size, 1)
-    return Layout(tuple(devices), min(chunk_size, -(-num_clients // len(devices))), num_clients)
+        platform = devices[0].platform
+        chunks = tuple(default_chunk_size(platform, held, each) for held in (client_bytes, judged_bytes))
+    else:
+        check_integer("chunk_size", chunk_size, 1)
+        chunks = min(chunk_size, each), min(chunk_size, each)
+    return Layout(tuple(devices), chunks[0], num_clients, judged_at_once=chunks[1])
 
 
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int) -> int:
@@ -113,7 +127,7 @@ def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int
     floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
     in_cache = budget // max(client_bytes, 1)
-    return max(1, min(in_cache, max(floor, clients_per_device // 64)))
+    return max(1, min(in_cache, max(floor, clients_per_device // 64), clients_per_device))
 
 
 def device_index(plan: Layout) -> Array:

@@ -231,7 +231,7 @@ def _check(
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     clock = CLOCK if clock is None else clock
     sizes = traffic(algorithm, policy, data)
-    plan = layout(devices, chunk_size, data.num_clients, sizes.held * (num_seeds or 1))
+    plan = layout(devices, chunk_size, data.num_clients, *sizes.of_seeds(num_seeds))
     if checkpointed and 1 == len({device.process_index for device in plan.devices}) < jax.process_count():
         raise ValueError(
             f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "

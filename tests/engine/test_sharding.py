@@ -105,4 +105,8 @@ def test_layouts():
     assert layout(jax.devices()[2:3], None, NUM_CLIENTS).devices == (jax.devices()[2],)
     assert layout(None, None, NUM_CLIENTS).num_devices == 4
     small, large = (layout(1, None, 10_000, held) for held in (100, 10_000_000))
-    assert small.chunk_size > large.chunk_size >= 1
+    assert small.chunk_size > large.chunk_size == 1
+    judged = layout(1, None, 10_000, 10_000_000, 100)  # who is evaluated sends no message
+    assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
+    assert judged.for_evaluation().window == small.window
+    assert layout(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for
