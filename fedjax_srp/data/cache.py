@@ -22,6 +22,7 @@ import numpy as np
 
 FOLDER = ".fedjax_srp"
 _MANIFEST = "manifest.json"
+_FORMAT = 1  # of the arrays: to be raised when a `decode` returns other arrays for the same files
 _DAY = 86_400.0  # seconds; an unfinished cache that is older belongs to nobody
 
 
@@ -53,19 +54,24 @@ def cached(
     Returns:
         The arrays, memory-mapped and read-only, or as decoded where no folder can be written to.
     """
-    fingerprint = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
+    files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
+    fingerprint = [_FORMAT, *files]
     for folder in folders:
-        with contextlib.suppress(OSError, _StaleError):
+        try:
             return _read(folder, fingerprint)
+        except OSError:
+            continue
+        except _StaleError as error:
+            if str(error):
+                warnings.warn(f"{folder}: the cache is damaged ({error}); decoding the data again", stacklevel=2)
     arrays, reasons = decode(), []
     for folder in folders:
+        with contextlib.suppress(OSError, _StaleError):
+            return _read(folder, fingerprint)  # another process was faster
         try:
             _write(folder, fingerprint, arrays)
             return _read(folder, fingerprint)
-        except (
-            OSError,
-            _StaleError,
-        ) as error:  # read-only, full, or another process was faster and then wrote another one
+        except (OSError, _StaleError) as error:  # read-only, full, or replaced by a cache of other files
             reasons.append(" ".join(str(error).split()))
     warnings.warn(
         f"cannot keep decoded arrays, so they are decoded at every start: {'; '.join(reasons)}; make one of "
@@ -76,15 +82,15 @@ def cached(
 
 
 class _StaleError(Exception):
-    """The folder holds no cache of these files."""
+    """The folder holds a cache of other files, or a damaged one: then the message says how."""
 
 
-def _read(folder: Path, fingerprint: list[list]) -> dict[str, np.ndarray]:
+def _read(folder: Path, fingerprint: list) -> dict[str, np.ndarray]:
     """The arrays of a good cache.
 
     Raises:
         OSError: there is none.
-        _StaleError: it is of other files, or damaged, after a warning.
+        _StaleError: it is of other files, or damaged.
     """
     text = (folder / _MANIFEST).read_bytes()
     try:
@@ -93,9 +99,7 @@ def _read(folder: Path, fingerprint: list[list]) -> dict[str, np.ndarray]:
             raise _StaleError
         arrays = {name: _checked(folder / f"{name}.npy", digest) for name, digest in manifest["sha256"].items()}
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        reason = " ".join(str(error).split())
-        warnings.warn(f"{folder}: the cache is damaged ({reason}); decoding the data again", stacklevel=3)
-        raise _StaleError from error
+        raise _StaleError(" ".join(str(error).split())) from error
     return arrays
 
 
@@ -107,11 +111,11 @@ def _checked(path: Path, digest: str) -> np.ndarray:
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _write(folder: Path, fingerprint: list[list], arrays: Mapping[str, np.ndarray]) -> None:
+def _write(folder: Path, fingerprint: list, arrays: Mapping[str, np.ndarray]) -> None:
     """Puts a complete cache in place of whatever the folder is."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep(folder.parent, f"{folder.name}.incomplete-*")
-    with _incomplete(folder) as place:
+    with incomplete(folder) as place:
         digests = {}
         for name, array in arrays.items():
             np.save(place / f"{name}.npy", array, allow_pickle=False)
@@ -124,9 +128,9 @@ def _write(folder: Path, fingerprint: list[list], arrays: Mapping[str, np.ndarra
 
 
 @contextlib.contextmanager
-def _incomplete(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, gone at the end unless it was renamed."""
-    place = folder.with_name(f"{folder.name}.incomplete-{uuid.uuid4().hex}")
+def incomplete(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` to make it in, gone at the end unless it was renamed."""
+    place = path.with_name(f"{path.name}.incomplete-{uuid.uuid4().hex}")
     place.mkdir()
     try:
         yield place

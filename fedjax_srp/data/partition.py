@@ -1,7 +1,8 @@
 """Ways of dividing examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
 
-Every function divides train and test examples together, so that a client is tested on what it trains on. No example
-goes to two clients, every client gets at least one of each kind, and equal arguments give equal partitions.
+Every function divides train and test examples together. No example goes to two clients, every client gets at least one
+of each kind, and equal arguments give equal partitions. With the functions by class (`by_classes`, `consecutive` and
+`dirichlet`) a client is tested only on classes that it trains on; the others do not look at classes.
 
 The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then deal: which examples of
 a class go to whom is always a random permutation.
@@ -44,7 +45,7 @@ def by_classes(
     seed: int = 0,
     *,
     reserved_classes: int = 0,
-    reserved_fraction: float = 0.2,
+    reserved_fraction: float | None = None,
 ) -> Partition:
     """Every client gets `classes_per_client` distinct classes and as many examples as every other client.
 
@@ -64,11 +65,11 @@ def by_classes(
         classes_per_client: C, at most the number of classes.
         seed: of the assignment of classes and of the shards.
         reserved_classes: how many classes, the largest labels, only the last clients hold.
-        reserved_fraction: of the clients, rounded up, who are these last.
+        reserved_fraction: of the clients, rounded up, who are these last; None for 0.2.
 
     Raises:
-        ValueError: if there are fewer than C classes, a class has fewer examples than shards, or the reserved classes
-            or clients leave too few for the others.
+        ValueError: if there are fewer than C classes, a class has fewer examples than shards, the reserved classes or
+            clients leave too few for the others, or there is a fraction and nothing reserved.
     """
     num_clients = _positive("num_clients", num_clients)
     classes_per_client = _positive("classes_per_client", classes_per_client)
@@ -76,7 +77,7 @@ def by_classes(
     classes = _shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     if reserved_classes:
-        num_last = _reserved_clients(num_clients, reserved_fraction)
+        num_last = _reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
         free = len(classes) - _positive("reserved_classes", reserved_classes)
         if free < classes_per_client:
             raise ValueError(
@@ -84,6 +85,11 @@ def by_classes(
                 f"clients, who hold {classes_per_client} each; use at most {len(classes) - classes_per_client}"
             )
         is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, free)
+    elif reserved_fraction is not None:
+        raise ValueError(
+            f"reserved_fraction={reserved_fraction}: no classes are reserved for these clients; give reserved_classes "
+            "too, or leave it out"
+        )
     else:
         is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
     counts = is_owner.astype(np.int64)
@@ -282,6 +288,28 @@ def cap_examples(
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position within its class
         capped.append(np.sort(shuffled[by_class[rank < np.repeat(quota, sizes)]]))
     return capped
+
+
+def check_tested_classes(
+    before: Partition, capped: Sequence[np.ndarray], y_train: np.ndarray, y_test: np.ndarray, max_examples: int
+) -> None:
+    """Raises a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of.
+
+    Args:
+        before: the partition.
+        capped: `before.train` as `cap_examples` returned it.
+        y_train: (n_train,) labels.
+        y_test: (n_test,) labels.
+        max_examples: for the message.
+    """
+    owned = [np.unique(y_train[rows]) for rows in before.train]
+    for client, (classes, kept, tested) in enumerate(zip(owned, capped, before.test, strict=True)):
+        lost = np.setdiff1d(classes, y_train[kept])
+        if np.isin(lost, y_test[tested]).any():
+            raise ValueError(
+                f"max_examples={max_examples}: leaves client {client} no example of a class that it is tested on; use "
+                f"{max(map(len, owned))} or more, one for each of a client's classes"
+            )
 
 
 def _shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:

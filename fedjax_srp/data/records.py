@@ -18,64 +18,83 @@ import numpy as np
 from fedjax_srp.data.cache import cached, places
 from fedjax_srp.data.raw import RawArrays
 
+_INFO = "dataset_info.json"  # written last
+
 
 class Images(NamedTuple):
     """A data set of labelled images in the catalogue of tensorflow-datasets."""
 
     about: str
+    num_train: int
+    num_test: int
     num_classes: int
     shape: tuple[int, ...] = (28, 28)
     first_label: int = 0
+    num_cut: int | None = None  # training examples where the catalogue's own builder leaves out the rest of the archive
 
 
 IMAGES = {
-    "cifar10": Images("photographs of 10 kinds of things, 50,000 + 10,000", 10, (32, 32, 3)),
-    "cifar100": Images("photographs of 100 kinds of things, 50,000 + 10,000", 100, (32, 32, 3)),
-    "emnist/balanced": Images("digits and letters, 112,800 + 18,800, the same number of each", 47),
-    "emnist/byclass": Images("digits, upper and lower case letters, 697,932 + 116,323", 62),
-    "emnist/bymerge": Images("digits and letters, alike cases merged, 697,932 + 116,323", 47),
-    "emnist/digits": Images("digits, 240,000 + 40,000", 10),
-    "emnist/letters": Images("letters, cases merged, 88,800 + 14,800", 26, first_label=1),
-    "emnist/mnist": Images("digits, 60,000 + 10,000, cut as MNIST", 10),
-    "mnist": Images("digits, 60,000 + 10,000", 10),
+    "cifar10": Images("photographs of 10 kinds of things", 50_000, 10_000, 10, (32, 32, 3)),
+    "cifar100": Images("photographs of 100 kinds of things", 50_000, 10_000, 100, (32, 32, 3)),
+    "emnist/balanced": Images("digits and letters, the same number of each", 112_800, 18_800, 47),
+    "emnist/byclass": Images("digits, upper and lower case letters", 697_932, 116_323, 62),
+    "emnist/bymerge": Images("digits and letters, alike cases merged", 697_932, 116_323, 47),
+    "emnist/digits": Images("digits", 240_000, 40_000, 10),
+    "emnist/letters": Images("letters, cases merged", 124_800, 20_800, 26, first_label=1, num_cut=88_800),
+    "emnist/mnist": Images("digits, cut as MNIST", 60_000, 10_000, 10),
+    "mnist": Images("digits", 60_000, 10_000, 10),
 }
+NOT_LOADED = (  # of sentiment140
+    "is text, which load does not read; read its records with tensorflow_datasets.data_source, or load LEAF's Sent140 "
+    "from its folder"
+)
 
 
-def sources() -> dict[str, Callable[[Path | None], RawArrays]]:
+def sources() -> dict[str, Callable[[Path], RawArrays]]:
     """A source, as in `fedjax_srp.data.SOURCES`, for every data set of `IMAGES`."""
     return {name: _source(name, images) for name, images in IMAGES.items()}
 
 
-def _source(name: str, images: Images) -> Callable[[Path | None], RawArrays]:
-    def source(data_dir: Path | None) -> RawArrays:
+def _source(name: str, images: Images) -> Callable[[Path], RawArrays]:
+    def source(data_dir: Path) -> RawArrays:
         return read(name, data_dir)
 
-    source.__doc__ = f"{images.about} (once prepared: fedjax-srp data prepare {name})"
+    size = f"{images.num_train:,d} + {images.num_test:,d}"
+    source.__doc__ = f"{images.about}, {size} (once prepared: fedjax-srp data prepare {name})"
     return source
 
 
-def default_dir(data_dir: Path | None) -> Path:
-    """The folder of prepared data sets: the one given, else that of tensorflow-datasets."""
-    return data_dir or Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+def data_folder(data_dir: str | Path | None) -> Path:
+    """The folder of prepared data sets, `~` expanded: the one given, else that of tensorflow-datasets."""
+    return expanded(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
 
 
-def read(name: str, data_dir: Path | None) -> RawArrays:
-    """A prepared data set.
+def expanded(path: str | Path) -> Path:
+    """A path whose leading `~` is the home folder, where that is known."""
+    return Path(os.path.expanduser(path))  # unlike Path.expanduser it never raises
+
+
+def read(name: str, data_dir: Path) -> RawArrays:
+    """The newest version of a prepared data set.
 
     Images are as tensorflow-datasets has them, which for EMNIST is transposed; grey ones come without a channel axis.
     Labels count from 0, also those of emnist/letters (1 to 26 in its records).
 
     Args:
         name: one of `IMAGES`.
-        data_dir: None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        data_dir: folder of prepared data sets.
 
     Raises:
-        ValueError: in one line: not prepared, unfinished, or damaged.
+        ValueError: in one line: not prepared, unfinished, damaged, or letters that lack a part.
     """
-    folder, images = find(name, default_dir(data_dir)), IMAGES[name]
+    return read_version(name, find(name, data_dir))
+
+
+def read_version(name: str, folder: Path) -> RawArrays:
+    """Like `read`, of the version in a folder that passed `check`."""
+    data_dir, images = _data_dir(name, folder), IMAGES[name]
     files = [path for path in folder.iterdir() if path.is_file()]
-    version = f"{name}/{folder.name}"
-    arrays = cached(places(default_dir(data_dir), version), files, lambda: _decode(name, folder, images))
+    arrays = cached(places(data_dir, f"{name}/{folder.name}"), files, lambda: _decode(name, folder, images))
     labels = {kind: arrays[f"y_{kind}"] - images.first_label for kind in ("train", "test")}
     for kind, numbers in labels.items():
         if numbers.min() < 0 or numbers.max() >= images.num_classes:
@@ -84,6 +103,11 @@ def read(name: str, data_dir: Path | None) -> RawArrays:
                 f"name={name!r}: {folder} has the {kind} labels {numbers.min() + first}..{numbers.max() + first}, not "
                 f"{first}..{last}; {_again(name, folder)}"
             )
+    if len(labels["train"]) == images.num_cut:
+        raise ValueError(
+            f"name={name!r}: {folder} has only {images.num_cut:,d} of {images.num_train:,d} training examples, as "
+            f"tensorflow-datasets itself prepares it; {_again(name, folder)}"
+        )
     return RawArrays(
         arrays["x_train"], labels["train"], arrays["x_test"], labels["test"], num_classes=images.num_classes
     )
@@ -102,21 +126,29 @@ def find(name: str, data_dir: Path) -> Path:
             f"{prepare}"
         )
     versions = [path for path in (data_dir / name).glob("*.*.*") if _number(path.name)]
-    finished = [path for path in versions if (path / "dataset_info.json").is_file()]
-    if not finished:
-        begun = [*versions, *(data_dir / name).glob("incomplete.*")]
-        why = f"its preparation did not finish ({begun[0].name})" if begun else "it has not been prepared"
+    if not versions:
+        begun = next((data_dir / name).glob("incomplete.*"), None)
+        why = f"its preparation did not finish ({begun.name})" if begun else "it has not been prepared"
         raise ValueError(
             f"name={name!r}: {why} in data_dir={str(data_dir)!r}; {prepare}, or give data_dir=the folder that has it"
         )
-    folder = max(finished, key=lambda path: _number(path.name))
+    finished = [path for path in versions if (path / _INFO).is_file()]
+    folder = max(finished or versions, key=lambda path: _number(path.name))
+    check(name, folder)
+    return folder
+
+
+def check(name: str, folder: Path) -> None:
+    """Raises a ValueError of one line unless the folder of a version is complete and has the format that is read."""
+    if not (folder / _INFO).is_file():
+        raise ValueError(
+            f"name={name!r}: {folder} lacks {_INFO}, its preparation or a copy did not finish; {_again(name, folder)}"
+        )
     try:
-        info = json.loads((folder / "dataset_info.json").read_bytes())
+        info = json.loads((folder / _INFO).read_bytes())
         file_format, splits = info.get("fileFormat", "tfrecord"), {split["name"] for split in info["splits"]}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"name={name!r}: {folder / 'dataset_info.json'} is damaged ({error}); {_again(name, folder)}"
-        ) from error
+        raise ValueError(f"name={name!r}: {folder / _INFO} is damaged ({error}); {_again(name, folder)}") from error
     if file_format != "array_record":
         raise ValueError(
             f"name={name!r}: {folder} was prepared as {file_format} files, which only TensorFlow reads; "
@@ -124,7 +156,6 @@ def find(name: str, data_dir: Path) -> Path:
         )
     if not splits >= {"train", "test"}:
         raise ValueError(f"name={name!r}: {folder} lacks train or test records; {_again(name, folder)}")
-    return folder
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -135,8 +166,12 @@ def _number(version: str) -> tuple[int, ...]:
 
 def _again(name: str, folder: Path) -> str:
     """The remedy for records that cannot be trusted."""
-    data_dir = folder.parents[name.count("/") + 1]
-    return f"delete {folder} and run fedjax-srp data prepare {name} --data-dir {data_dir}"
+    return f"delete {folder} and run fedjax-srp data prepare {name} --data-dir {_data_dir(name, folder)}"
+
+
+def _data_dir(name: str, folder: Path) -> Path:
+    """Where `folder`, of one version of a data set, was found."""
+    return folder.parents[name.count("/") + 1]
 
 
 def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:

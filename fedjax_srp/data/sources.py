@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from fedjax_srp.data.partition import Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
 
 
-def _digits(data_dir: Path | None) -> RawArrays:
+def _digits(data_dir: Path) -> RawArrays:
     """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16; of every class 3 in 10 are for testing."""
     del data_dir
     from sklearn.datasets import load_digits  # half a second, only for those who ask
@@ -31,8 +32,8 @@ def _digits(data_dir: Path | None) -> RawArrays:
     return RawArrays(x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16)
 
 
-# A source: data_dir (None: where it keeps its files by default) -> arrays. Its errors are one line with the remedy.
-SOURCES: dict[str, Callable[[Path | None], RawArrays]] = {"digits": _digits, **records.sources()}
+# A source: data_dir -> arrays. Its errors are one line with the remedy.
+SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits, **records.sources()}
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. A data set that is not here is divided by 255
 # only (FEMNIST is meant to be).
@@ -56,6 +57,7 @@ class _Division(NamedTuple):
     needs: tuple[str, ...]
     may_have: tuple[str, ...]
     divide: Callable[..., Partition]  # (arrays, num_clients, seed, **given)
+    is_by_class: bool = False  # a client is tested only on classes that it trains on
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -77,10 +79,15 @@ def _natural(raw: RawArrays, num_clients: int | None, seed: int) -> Partition:
 
 PARTITIONS: dict[str, _Division] = {
     "classes": _Division(
-        ("classes_per_client",), ("reserved_classes", "reserved_fraction"), _by_labels(partitions.by_classes)
+        ("classes_per_client",),
+        ("reserved_classes", "reserved_fraction"),
+        _by_labels(partitions.by_classes),
+        is_by_class=True,
     ),
-    "consecutive": _Division(("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive)),
-    "dirichlet": _Division(("alpha",), (), _by_labels(partitions.dirichlet)),
+    "consecutive": _Division(
+        ("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive), is_by_class=True
+    ),
+    "dirichlet": _Division(("alpha",), (), _by_labels(partitions.dirichlet), is_by_class=True),
     "lognormal": _Division(("sigma",), (), _by_labels(partitions.lognormal_sizes)),
     "natural": _Division((), (), _natural),
     "iid": _Division((), (), _by_labels(partitions.iid)),
@@ -88,10 +95,12 @@ PARTITIONS: dict[str, _Division] = {
 
 
 def names(data_dir: str | Path | None = None) -> list[str]:
-    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`."""
-    if data_dir is None:
-        return sorted(SOURCES)
-    folder = Path(data_dir)
+    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`.
+
+    Args:
+        data_dir: as of `load`.
+    """
+    folder = records.data_folder(data_dir)
     files = [file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)]
     return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
 
@@ -117,8 +126,8 @@ def load(
     Args:
         name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
             writer_train and writer_test (or user_train and user_test) where examples belong to people; or the path of
-            a folder in LEAF's layout, with `train/*.json` and `test/*.json`. What lies in `data_dir` as `<name>.npz` or
-            as such a folder comes before a built-in source of that name.
+            a folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. What lies in
+            `data_dir` as `<name>.npz` or as such a folder comes before a built-in source of that name.
         num_clients: M; may be left out for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
         partition: "classes", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
@@ -131,9 +140,10 @@ def load(
         reserved_fraction: which fraction of the clients these last are (default 0.2). A clock that is ordered makes
             them the slowest.
         classes: keep the examples of these labels only, renumbered 0, 1, ... in this order.
-        max_examples: at most so many training examples per client, classes in proportion; None for all.
+        max_examples: at most so many training examples per client, classes in proportion; None for all. Partitions by
+            class refuse a number that takes a class away that the client is tested on.
         seed: of the partition. What is for training and what for testing never depends on it.
-        data_dir: folder with prepared data sets.
+        data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Returns:
         The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the constants of `NORMALISATION`
@@ -146,7 +156,7 @@ def load(
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
         20
     """
-    name, raw = _read(str(name), None if data_dir is None else Path(data_dir))
+    name, raw = _read(str(name), records.data_folder(data_dir))
     if classes is not None:
         raw = keep_classes(raw, classes)
     given = {
@@ -161,20 +171,18 @@ def load(
     kind = _choose_partition(partition, given, has_users=raw.users_train is not None and raw.users_test is not None)
     if num_clients is None and kind != "natural":
         raise ValueError(f"num_clients=None: partition {kind!r} needs a number of clients, e.g. num_clients=10")
-    if max_examples is not None and max_examples < given.get("classes_per_client", 1):
-        raise ValueError(
-            f"max_examples={max_examples}: must be at least 1, and at least one per class; "
-            f"use {given.get('classes_per_client', 1)} or more"
-        )
-    train, test = PARTITIONS[kind].divide(raw, num_clients, seed, **given)
+    parts = PARTITIONS[kind].divide(raw, num_clients, seed, **given)
+    train = parts.train
     if max_examples is not None:
-        train = partitions.cap_examples(train, raw.y_train, max_examples, seed)
+        train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
+        if PARTITIONS[kind].is_by_class:
+            partitions.check_tested_classes(parts, train, raw.y_train, raw.y_test, max_examples)
     scale, offset = raw.scale, raw.offset
     if scale is None and offset is None and raw.x_train.dtype == np.uint8 and name in NORMALISATION:
         mean, std = (np.array(values) for values in NORMALISATION[name])
         scale, offset = _per_channel(1 / (255 * std)), _per_channel(-mean / std)  # (x / 255 - mean) / std
     return from_arrays(
-        raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=test,
+        raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
     )  # fmt: skip
 
@@ -184,29 +192,27 @@ def _per_channel(values: np.ndarray) -> np.ndarray:
     return values[0] if len(values) == 1 else values
 
 
-def _read(name: str, data_dir: Path | None) -> tuple[str, RawArrays]:
+def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     """The data set called `name`, and its name in results."""
-    path = Path(name)
+    path = records.expanded(name)
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
-    if data_dir is not None and (data_dir / f"{name}.npz").is_file():
-        return name, npz.read(data_dir / f"{name}.npz")
-    if data_dir is not None and leaf.is_leaf(data_dir / name):
-        return name, leaf.read(data_dir / name)
-    if name not in SOURCES and path.is_dir():
+    if not path.is_absolute():
+        if os.path.isfile(data_dir / f"{name}.npz"):  # unlike Path.is_file it never raises
+            return name, npz.read(data_dir / f"{name}.npz")
+        if leaf.is_leaf(data_dir / name):
+            return name, leaf.read(data_dir / name)
+    if name in SOURCES:
+        return name, SOURCES[name](data_dir)
+    if leaf.is_leaf(path) or (path.name != name and os.path.isdir(path)):
         return path.resolve().name, leaf.read(path)
     if name == "sentiment140":
-        raise ValueError(
-            "name='sentiment140': is text, which cannot be loaded yet; read its prepared records with "
-            "tensorflow_datasets.data_source, or use a data set of images"
-        )
+        raise ValueError(f"name='sentiment140': {records.NOT_LOADED}")
     known = names(data_dir)
-    if name not in SOURCES:
-        raise ValueError(
-            f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, "
-            "a path to an .npz file or a LEAF folder, or data_dir=the folder that has it"
-        )
-    return name, SOURCES[name](data_dir)
+    raise ValueError(
+        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, "
+        "a path to an .npz file or a LEAF folder, or data_dir=the folder that has it"
+    )
 
 
 def _choose_partition(partition: str | None, given: Collection[str], has_users: bool) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -107,7 +108,7 @@ def simulate_seeds(
         data: as in `simulate`, shared by the seeds.
         keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
         **options: every other argument of `simulate`. `time_limit` and `target` end a batch when every seed of it has
-            reached them. With a `checkpoint_dir` the keys stay one batch, and what cannot fit is refused.
+            reached them; each of several batches has its own folder in `checkpoint_dir`.
 
     Returns:
         One `History` per key, in their order.
@@ -132,11 +133,15 @@ def simulate_seeds(
     bound = inspect.signature(simulate).bind(algorithm, data, key=keys, **options)
     bound.apply_defaults()
     options = bound.arguments
-    at_once = keys.size if options["checkpoint_dir"] is not None else _seeds_at_once(keys.size, **options)
+    at_once, folder = _seeds_at_once(keys.size, **options), options["checkpoint_dir"]
     if at_once < keys.size and options["progress"]:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
-    batches = [keys[first : first + at_once] for first in range(0, keys.size, at_once)]
-    runs = [run for batch in batches for run in _simulate(batch.size, **options | {"key": batch, "throw": False})]
+    runs: list[History] = []
+    for first in range(0, keys.size, at_once):
+        batch = keys[first : first + at_once]
+        if folder is not None and at_once < keys.size:
+            options["checkpoint_dir"] = Path(folder) / f"seeds_{first}_to_{first + batch.size}"
+        runs += _simulate(batch.size, **options | {"key": batch, "throw": False})
     return _thrown(runs, options["throw"])
 
 

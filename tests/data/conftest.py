@@ -5,6 +5,12 @@ import socket
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _no_data_of_this_machine(monkeypatch, tmp_path):
+    """The default folder of prepared data sets is not there."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "default"))
+
+
 @pytest.fixture
 def no_network(monkeypatch):
     """Every attempt to reach another machine fails as it does without a network; returns the attempts."""

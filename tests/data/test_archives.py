@@ -4,14 +4,17 @@ import functools
 import http.server
 import re
 import shutil
+import socket
 import threading
+from pathlib import Path
 
 import pytest
 import small_archives
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import resource
 
 from fedjax_srp import cli
-from fedjax_srp.data import _builders, load, prepare, records
+from fedjax_srp.data import _builders, _downloads, load, prepare, records
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +88,8 @@ def test_it_says_what_it_did(small):
     _, _, said = small
     assert re.fullmatch(r"mnist: preparing .*/mnist/3\.0\.1", said[0])
     assert re.fullmatch(r"mnist: 60 training and 20 test examples, \d+\.\d s", said[1])
-    assert re.fullmatch(r"sentiment140: 2 train and 1 test, \d+\.\d s", said[-1])
+    assert re.fullmatch(r"sentiment140: 2 train and 1 test, \d+\.\d s", said[-2])
+    assert said[-1].startswith("sentiment140: is text, which load does not read; read its records with tensorflow_")
 
 
 def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
@@ -115,6 +119,25 @@ def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, 
     assert message in error
     assert error.count("\n") == 1
     assert path.read_text() != text
+
+
+def test_another_version_does_not_vouch_for_an_unfinished_one(data_dir, no_network, capsys):
+    folder = data_dir / "mnist" / "3.0.1"
+    shutil.copytree(folder, folder.with_name("2.0.0"))
+    (folder / "dataset_info.json").unlink()
+    assert main("mnist", "--data-dir", data_dir) == 2
+    said = capsys.readouterr()
+    assert f"{folder} lacks dataset_info.json" in said.err
+    assert f"delete {folder} and run fedjax-srp data prepare mnist --data-dir {data_dir}" in said.err
+    assert "prepared already" not in said.out
+
+
+def test_a_folder_below_home(monkeypatch, tmp_path, no_network):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    small_archives.mnist(tmp_path / "data")
+    assert prepare(["mnist"], "~/data", say=lambda _: None) == [tmp_path / "data" / "mnist" / "3.0.1"]
+    assert load("mnist", 2, data_dir="~/data").num_clients == 2
+    assert not Path("~").exists()
 
 
 def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network, capsys):
@@ -153,8 +176,45 @@ def test_another_archive_is_refused(content, found, tmp_path, no_network, capsys
     path.write_bytes(content(path.read_bytes()))
     assert main("emnist/digits", "--data-dir", tmp_path) == 2
     error = capsys.readouterr().err
-    assert re.search(f"{re.escape(str(path))}: {found}; delete it and put the original there\n$", error)
+    assert re.search(f"{re.escape(str(path))}: {found}; delete it and run the command again\n$", error)
     assert not no_network
+
+
+def downloaded(data_dir, file, content, with_info=True):
+    """Puts a file where tensorflow-datasets has its downloads of MNIST, under the name of the original's checksum."""
+    ((url, info),) = ((url, info) for url, info in _builders.MNIST.url_infos.items() if info.filename == file)
+    path = data_dir / "downloads" / "mnist" / resource.get_dl_fname(url, info.checksum)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    if with_info:
+        resource.write_info_file(url, path, "mnist", file, info)
+    return path
+
+
+@pytest.mark.parametrize("spoil", [lambda good: good[:-20], lambda good: good[:-9] + b"\7" + good[-8:]])
+def test_what_tensorflow_datasets_downloaded_is_compared_too(spoil, tmp_path, no_network, capsys):
+    small_archives.mnist(tmp_path)
+    manual = tmp_path / "downloads" / "manual"
+    for file in ("train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
+        good = (manual / file).read_bytes()
+        (manual / file).unlink()
+        path = downloaded(tmp_path, file, good)
+    path.write_bytes(spoil(good))
+    assert main("mnist", "--data-dir", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert re.search(f"{re.escape(str(path))}: has .*, the original .*; delete it and run the command again\n$", error)
+    path.write_bytes(good)
+    assert main("mnist", "--data-dir", tmp_path) == 0
+    assert not no_network
+
+
+def test_a_download_that_tensorflow_datasets_would_not_use_is_missing(tmp_path, no_network, capsys):
+    small_archives.mnist(tmp_path)
+    file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
+    downloaded(tmp_path, file.name, file.read_bytes(), with_info=False)
+    file.unlink()
+    assert main("mnist", "--data-dir", tmp_path) == 2
+    assert f"put these files into {file.parent} by hand: {file.name} (39 bytes" in capsys.readouterr().err
 
 
 def test_a_killed_preparation_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
@@ -204,9 +264,13 @@ def served(tmp_path, monkeypatch):
 
 
 def test_archives_are_downloaded(served):
-    _, data_dir = served
+    files, data_dir = served
     prepare(["mnist"], data_dir, say=lambda _: None)
     assert len(records.read("mnist", data_dir).y_train) == 60
+    kept = data_dir / "downloads" / "manual"
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == {
+        path.name: path.read_bytes() for path in files.iterdir()
+    }
 
 
 def test_a_download_of_something_else_is_refused(served, capsys):
@@ -214,7 +278,8 @@ def test_a_download_of_something_else_is_refused(served, capsys):
     (files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"a page that asks for a login")
     assert main("mnist", "--data-dir", data_dir) == 2
     error = capsys.readouterr().err
-    assert "mnist: what was downloaded is another file (Artifact http://127.0.0.1" in error
+    assert "cannot download (what 127.0.0.1 sends has 28 bytes, the original 39 bytes); put these files into" in error
+    assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
     assert error.count("\n") == 1
 
 
@@ -223,9 +288,38 @@ def test_a_server_without_the_file_is_like_no_network(served, capsys):
     (files / "t10k-labels-idx1-ubyte.gz").unlink()
     assert main("mnist", "--data-dir", data_dir) == 2
     error = capsys.readouterr().err
-    assert "cannot download (Failed to get url http://127.0.0.1" in error
-    assert "HTTP code: 404.); put these files into" in error
+    assert "cannot download (status 404 at 127.0.0.1); put these files into" in error
     assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
+
+
+@pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\nso far"])
+def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
+    """It accepts connections and then says nothing, or stops in the middle."""
+    monkeypatch.setattr(_downloads, "_TIMEOUT", (0.2, 0.2))
+    small_archives.mnist(tmp_path)
+    file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
+    file.unlink()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address, connections = f"http://127.0.0.1:{server.getsockname()[1]}/", []
+        monkeypatch.setattr(_builders.MNIST, "URL", address)
+        infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
+        monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
+
+        def answer():
+            while len(connections) < _downloads._ATTEMPTS:
+                connections.append(server.accept()[0])
+                connections[-1].sendall(sends)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        assert main("mnist", "--data-dir", tmp_path) == 2
+        thread.join()
+        for connection in connections:
+            connection.close()
+    error = capsys.readouterr().err
+    assert re.search(rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes", error)
+    assert error.count("\n") == 1
+    assert not list(file.parent.glob("*incomplete*"))
 
 
 @pytest.mark.parametrize(

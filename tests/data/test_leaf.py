@@ -3,10 +3,12 @@
 import json
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_srp as srp
 from fedjax_srp import cli
 from fedjax_srp.data import leaf, load, names
 
@@ -89,12 +91,64 @@ def test_images_that_are_no_255ths_in_some_files(femnist):
     np.testing.assert_allclose(data.train_client(jnp.int32(0)).x[0], pixels["f01"][0].reshape(28, 28) / 255, rtol=1e-6)
 
 
-def test_text_is_not_supported_yet(tmp_path):
-    x = {"anna": [["1467", "Mon Apr 06", "NO_QUERY", "anna", "closed again", "training"]]}
+def tweet(user, text, kind):
+    """An input as LEAF writes it."""
+    return ["1467", "Mon Apr 06", "NO_QUERY", user, text, {"train": "training", "test": "test"}[kind]]
+
+
+@pytest.fixture
+def sent140(tmp_path):
+    """Two users; labels as strings of Sentiment140's polarity."""
+    texts = {
+        "train": {"anna": ["Good day, good people!", "so bad"], "ben": ["a good one", "bad, bad, bad"]},
+        "test": {"anna": ["good news", "", "day " * 40], "ben": ["BAD?"]},
+    }
+    labels = {"train": {"anna": ["4", "0"], "ben": ["4", "0"]}, "test": {"anna": ["4", "0", "4"], "ben": ["0"]}}
+    for kind, of in texts.items():
+        x = {user: [tweet(user, text, kind) for text in lines] for user, lines in of.items()}
+        write(tmp_path / "sent140" / kind / "data.json", ["anna", "ben"], x, labels[kind])
+    return tmp_path / "sent140"
+
+
+def test_tweets_become_tokens(sent140):
+    data = load(sent140, partition="natural")
+    assert (data.num_clients, data.num_classes, data.example_shape) == (2, 2, (25,))
+    assert (data.x_train.dtype, data.scale) == (jnp.int32, None)
+    anna, ben = (data.train_client(jnp.int32(i)) for i in range(2))
+    # bad is there 4 times, "," and good 3 times, then once: ! a day one people so
+    assert anna.x[0, :7].tolist() == [4, 7, 3, 4, 9, 5, 0]
+    assert ben.x[1, :6].tolist() == [2, 3, 2, 3, 2, 0]
+    assert (anna.y.tolist(), ben.y.tolist()) == ([1, 0], [1, 0])
+    test = data.test_client(jnp.int32(0))
+    assert test.x[0, :3].tolist() == [4, 1, 0]  # news is unknown: only training texts count
+    assert not np.asarray(test.x[1]).any()
+    assert test.x[2].tolist() == [7] * 25
+    assert test.y.tolist() == [1, 0, 1]
+
+
+def test_tweets_are_read_once(sent140, monkeypatch):
+    first = leaf.read(sent140)
+    monkeypatch.setattr(leaf, "_decode", None)
+    np.testing.assert_array_equal(leaf.read(sent140).x_train, first.x_train)
+
+
+def test_plain_strings(sent140, tmp_path):
+    tokens = leaf.read(sent140).x_train
     for kind in ("train", "test"):
-        write(tmp_path / "sent140" / kind / "data.json", ["anna"], x, {"anna": [0]})
-    with pytest.raises(ValueError, match=r"train/data.json holds text \('1467'...\); text is not supported yet, only"):
-        load(tmp_path / "sent140")
+        content = json.loads((sent140 / kind / "data.json").read_text())
+        x = {user: [example[4] for example in data["x"]] for user, data in content["user_data"].items()}
+        y = {user: data["y"] for user, data in content["user_data"].items()}
+        write(tmp_path / "plain" / kind / "data.json", content["users"], x, y)
+    np.testing.assert_array_equal(leaf.read(tmp_path / "plain").x_train, tokens)
+
+
+def test_tweets_train_an_lstm(sent140):
+    data = load(sent140)
+    sizes = {"vocabulary": 12, "embedding": 4, "features": 4, "dense": 4, "batch_size": 2}
+    method = srp.methods.get("fedavg", dataset=data, model="lstm", **sizes)
+    history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=jax.random.key(0), progress=False)
+    assert np.isfinite(history.accuracy).all()
+    assert history.diverged is None
 
 
 def broken(**changes):
@@ -110,6 +164,14 @@ BROKEN = {
     "has another layout (TypeError": json.dumps([1, 2]),
     "has 1 inputs, 2 labels and num_samples 1 of user 'a'": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
     "has 1 inputs, 1 labels and num_samples 3 of user 'a'": broken(num_samples=[3]),
+    "has the label 'None', which is no integer; number the classes from 0": broken(
+        user_data={"a": {"x": [[0.5]], "y": [None]}}
+    ),
+    "has the label '0.5', which is no integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
+    "has the label 'e', which is no integer": broken(user_data={"a": {"x": ["to b"], "y": ["e"]}}),
+    "has the input '2' among texts; give texts, or lists of id, date": broken(
+        num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}
+    ),
     "has no examples; remove it": broken(users=[], num_samples=[]),
     "has inputs that are no table of numbers": broken(
         num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}
@@ -145,4 +207,7 @@ def test_shapes_must_agree(tmp_path):
     for kind, x in (("train", [[0.5]]), ("test", [[0.5, 1.0]])):
         write(tmp_path / kind / "data.json", ["a"], {"a": x}, {"a": [0]})
     with pytest.raises(ValueError, match=re.escape("examples of shapes (1,) and (2,); give one shape")):
+        load(tmp_path)
+    write(tmp_path / "test" / "data.json", ["a"], {"a": ["good"]}, {"a": [0]})
+    with pytest.raises(ValueError, match=re.escape("examples of shapes (1,) and text; give one shape")):
         load(tmp_path)

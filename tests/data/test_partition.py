@@ -314,6 +314,7 @@ ERRORS = {
     "reserved_fraction=1: must lie between": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=1
     ),
+    "reserved_fraction=0.2: no classes are reserved": lambda: partition.by_classes(y, y, 5, 5, reserved_fraction=0.2),
     "reserved_fraction=0.9: is all of num_clients=5 clients; use a smaller": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=0.9
     ),

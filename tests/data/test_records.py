@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorflow_datasets.image_classification import mnist as catalogue
 
 from fedjax_srp import cli
 from fedjax_srp.data import cache, load, names, records
 
+EMNIST_CONFIGS = catalogue.EMNIST.BUILDER_CONFIGS
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
+KINDS = ("train", "test")
 IMAGES = ("mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100")
 
 
@@ -43,6 +46,26 @@ def test_every_pixel_and_label(name, small, no_network):
         == {"mnist": 10, "emnist/letters": 26, "emnist/digits": 10, "cifar10": 10, "cifar100": 100}[name]
     )
     assert not no_network
+
+
+def test_sizes_are_those_of_the_catalogue_but_for_letters():
+    sizes = {f"emnist/{config.name}": (config.train_examples, config.test_examples) for config in EMNIST_CONFIGS}
+    ours = {name: (images.num_train, images.num_test) for name, images in records.IMAGES.items()}
+    assert sizes.pop("emnist/letters") == (records.IMAGES["emnist/letters"].num_cut, 14_800)
+    assert ours["emnist/letters"] == (26 * 4800, 26 * 800)  # all that are in the archive
+    assert {name: ours[name] for name in sizes} == sizes
+    assert ours["mnist"] == (catalogue._TRAIN_EXAMPLES, catalogue._TEST_EXAMPLES)
+
+
+def test_letters_without_the_rest_are_refused(data_dir, monkeypatch):
+    cut = records.IMAGES["emnist/letters"]._replace(num_cut=60)
+    monkeypatch.setitem(records.IMAGES, "emnist/letters", cut)
+    with pytest.raises(ValueError, match="has only 60 of 124,800 training examples, as tensorflow-datasets") as error:
+        load("emnist/letters", 2, data_dir=data_dir)
+    assert f"; delete {data_dir}/emnist/letters/3.1.0 and run fedjax-srp data prepare emnist/letters" in str(
+        error.value
+    )
+    assert "\n" not in str(error.value)
 
 
 def test_load_by_name(small, no_network, monkeypatch):
@@ -97,7 +120,7 @@ def test_a_damaged_cache_is_decoded_again(reason, data_dir):
     DAMAGES[reason](folder_of(data_dir))
     with pytest.warns(UserWarning, match="the cache is damaged .*; decoding the data again") as caught:
         again = records.read("mnist", data_dir)
-    assert reason in str(caught[0].message)
+    assert [reason in str(warning.message) for warning in caught] == [True]
     np.testing.assert_array_equal(again.x_train, good)
     records.read("mnist", data_dir)  # without a warning
 
@@ -152,29 +175,40 @@ def test_without_any_place_for_a_cache(data_dir, tmp_path, monkeypatch):
 
 
 def test_many_at_once(data_dir):
-    """Two processes that decode at the same time: the second to finish replaces the first, both have good arrays."""
+    """Two processes that decode at the same time: the second to finish takes what the first has written."""
     place, origin = folder_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
-    arrays = {"x": np.arange(5)}
+    written = []
 
     def decode():
-        cache.cached([place], origin, lambda: arrays)
-        return arrays
+        cache.cached([place], origin, lambda: {"x": np.arange(5)})
+        written.append((place / "manifest.json").stat().st_ino)
+        return {"x": np.arange(5)}
 
-    np.testing.assert_array_equal(cache.cached([place], origin, decode)["x"], arrays["x"])
+    np.testing.assert_array_equal(cache.cached([place], origin, decode)["x"], np.arange(5))
+    assert (place / "manifest.json").stat().st_ino == written[0]
     assert [path.name for path in place.parent.iterdir()] == ["3.0.1"]
+
+
+def test_a_cache_of_another_decoder_is_not_used(data_dir, monkeypatch):
+    records.read("mnist", data_dir)
+    monkeypatch.setattr(cache, "_FORMAT", cache._FORMAT + 1)
+    monkeypatch.setattr(records, "_decode", lambda *_: {f"{c}_{k}": np.ones(3, int) for c in "xy" for k in KINDS})
+    assert len(records.read("mnist", data_dir).x_train) == 3
 
 
 RECORDS = "mnist-train.array_record-00000-of-00001"
 UNFINISHED = {
     "it has not been prepared in data_dir=": lambda folder: shutil.rmtree(folder.parent),
-    "its preparation did not finish (3.0.1)": lambda folder: [path.unlink() for path in folder.iterdir()],
     "its preparation did not finish (incomplete.AB_3.0.1)": lambda folder: folder.rename(
         folder.parent / "incomplete.AB_3.0.1"
     ),
-    "its preparation did not finish": lambda folder: (folder / "dataset_info.json").unlink(),
     "is no folder; give data_dir=": lambda folder: shutil.rmtree(folder.parents[1]),
 }
 DAMAGED = {
+    "lacks dataset_info.json, its preparation or a copy did not finish": lambda folder: (
+        folder / "dataset_info.json"
+    ).unlink(),
+    "3.0.1 lacks dataset_info.json": lambda folder: [path.unlink() for path in folder.iterdir()],
     "dataset_info.json is damaged (Expecting": lambda folder: (folder / "dataset_info.json").write_text("{"),
     "is damaged (Corrupted Riegeli/records file: chunk data hash mismatch": lambda folder: flip(folder / RECORDS),
     "is damaged (Corrupted Riegeli": lambda folder: truncate(folder / RECORDS),
@@ -217,9 +251,18 @@ def test_another_format_is_refused(data_dir):
         load("mnist", 4, data_dir=data_dir)
 
 
-def test_text_is_not_loaded_yet(small):
-    with pytest.raises(ValueError, match="name='sentiment140': is text, which cannot be loaded yet; read its"):
-        load("sentiment140", 2, data_dir=small[0])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sentiment140", "name='sentiment140': is text, which load does not read; read its records with"),
+        ("emnist", "name='emnist': no such data set (did you mean mnist or emnist/"),
+    ],
+)
+def test_folders_that_are_no_data_set_by_themselves(name, message, small, monkeypatch):
+    for where in (small[0], small[0].parent):
+        monkeypatch.chdir(where)  # a folder of that name is in the first
+        with pytest.raises(ValueError, match="^" + re.escape(message)):
+            load(name, 2, data_dir=small[0])
 
 
 def test_the_newest_version_is_read(data_dir):

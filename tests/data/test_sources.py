@@ -1,6 +1,8 @@
 """Named data sets and files, from a name to federated data."""
 
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -29,6 +31,7 @@ def folder(tmp_path):
     np.savez(tmp_path / "people.npz", **arrays, **users)
     np.savez(tmp_path / "half.npz", x_train=arrays["x_train"], other=np.arange(3))
     np.savez(tmp_path / "odd.npz", **arrays, user_train=np.arange(3), user_test=np.arange(120))
+    np.savez(tmp_path / "writers.npz", **arrays, writer_train=users["writer_train"])
     np.savez(tmp_path / "objects.npz", **arrays | {"y_train": np.array([{}] * 300)})
     (tmp_path / "text.npz").write_text("no archive")
     (tmp_path / "emnist").mkdir()
@@ -64,6 +67,7 @@ def test_max_examples():
         assert set(np.bincount(train.y)) <= {0, 8}
     np.testing.assert_array_equal(data.test_indices, load("digits", 10, classes_per_client=5).test_indices)
     assert max(np.asarray(load("digits", 10, alpha=0.3, max_examples=50).train_counts)) == 50
+    assert max(np.asarray(load("digits", 10, max_examples=3).train_counts)) == 3  # iid promises nothing
 
 
 def test_partition_follows_from_the_arguments(folder):
@@ -156,9 +160,65 @@ def test_floats_are_not_normalised(tmp_path):
     assert load("mnist", 2, data_dir=tmp_path).scale is None
 
 
-def test_names(folder):
+def test_names(folder, monkeypatch):
     assert names() == sorted(SOURCES)
     assert {"digits", "mnist", "people", "emnist/digits"} <= set(names(folder))
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert names(f"~/{folder.name}") == names(folder)
+
+
+def test_the_default_folder_is_that_of_tensorflow_datasets(folder, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
+    assert load("people").num_clients == 10
+    assert names() == names(folder)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("TFDS_DATA_DIR", f"~/{folder.name}")
+    assert load("people").num_clients == 10
+
+
+def test_paths_below_home(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert load("people", data_dir=f"~/{folder.name}").num_clients == 10
+    assert load(f"~/{folder.name}/people.npz").name == "people"
+
+
+def test_a_folder_that_cannot_be_read_is_in_nobodys_way(folder, monkeypatch):
+    is_dir = Path.is_dir
+
+    def guarded(path):
+        if "secret" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", guarded)
+    (folder / "secret").mkdir()
+    assert load("digits", 10, data_dir=folder).name == "digits"
+    with pytest.raises(ValueError, match="name='secret': no such data set"):
+        load("secret", data_dir=folder)
+
+
+def spoil_data(content):
+    """The first compressed bytes of an archive begin a block of no known type."""
+    content[30 + sum(struct.unpack_from("<HH", content, 26))] = 0xFF  # behind the header, a name and an extra field
+
+
+def name_another_compression(content):
+    content[8] = content[content.index(b"PK\1\2") + 10] = 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"), [(spoil_data, zlib.error), (name_another_compression, NotImplementedError)]
+)
+def test_a_damaged_copy(damage, error, tmp_path):
+    x, y = np.arange(4000.0).reshape(500, 8), np.arange(500) % 2
+    np.savez_compressed(tmp_path / "toy.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    content = bytearray((tmp_path / "toy.npz").read_bytes())
+    damage(content)
+    (tmp_path / "toy.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"toy.npz': damaged, or not an .npz file .*; copy it again, or") as caught:
+        load("toy", 2, data_dir=tmp_path)
+    assert isinstance(caught.value.__cause__, error)
+    assert "\n" not in str(caught.value)
 
 
 ERRORS = {
@@ -168,8 +228,9 @@ ERRORS = {
     "name='{}/pepole.npz': no such file (did you mean people.npz?)": {"name": "/pepole.npz"},
     "name='{}/half.npz': lacks y_train, x_test, y_test; found x_train": {"name": "/half.npz"},
     "name='{}/odd.npz': user_train has shape (3,) and y_train (300,); give one user": {"name": "/odd.npz"},
-    "name='{}/objects.npz': not an .npz file of plain arrays": {"name": "/objects.npz"},
-    "name='{}/text.npz': not an .npz file of plain arrays": {"name": "/text.npz"},
+    "name='{}/objects.npz': damaged, or not an .npz file of plain arrays": {"name": "/objects.npz"},
+    "name='{}/text.npz': damaged, or not an .npz file of plain arrays": {"name": "/text.npz"},
+    "name='{}/writers.npz': has writer_train and no writer_test; give both, or neither": {"name": "/writers.npz"},
     "partition='dirichelt': no such partition (did you mean dirichlet?); use one of classes": {
         "partition": "dirichelt"
     },
@@ -194,11 +255,19 @@ ERRORS = {
     "classes: 11 has no training examples; the data set has the classes 0..9": {"classes": [3, 11]},
     "classes_per_client=3: only 2 classes": {"classes": [3, 4], "classes_per_client": 3},
     "name='sentiment140': is text": {"name": "sentiment140"},
-    "max_examples=4: must be at least 1, and at least one per class; use 5": {
+    "max_examples=4: leaves client 0 no example of a class that it is tested on; use 5 or more": {
         "classes_per_client": 5,
         "max_examples": 4,
     },
-    "max_examples=0: must be at least 1": {"max_examples": 0},
+    "max_examples=3: leaves client 0 no example of a class that it is tested on; use 10 or more": {
+        "alpha": 1.0,
+        "max_examples": 3,
+    },
+    "max_examples=0: must be an integer of at least 1": {"max_examples": 0},
+    "reserved_fraction=0.5: no classes are reserved for these clients; give reserved_classes too": {
+        "classes_per_client": 5,
+        "reserved_fraction": 0.5,
+    },
     "classes_per_client=11: only 10 classes": {"classes_per_client": 11},
 }
 
