@@ -96,11 +96,15 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def in_turn(contenders: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Measurements of every contender, `repeats` times one after the other."""
+def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: float = 0.25) -> dict[str, list[float]]:
+    """Measurements of every contender, `repeats` times one after the other, with a pause before each.
+
+    The threads of one library go on waiting for work, and use up the cores, for some time after their last task.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
         for name, measure in contenders.items():
+            time.sleep(pause)
             times[name].append(measure())
     return times
 
