@@ -1,6 +1,6 @@
 """Memory of the process over the rounds of a large federation: it should be level, whatever the cohort.
 
-    python benchmarks/memory.py [--clients 10000] [--cohorts 100 1000] [--rounds 200] [--out FILE.json]
+    python benchmarks/memory.py [--clients 10000] [--cohorts 100 200] [--rounds 200] [--out FILE.json]
 
 FedRep with an MLP 512-256-64 on clients of 150 random images of 28 x 28 each. For every cohort size, what the process
 holds after 10 rounds and after all of them, and what the compiler says a segment works with on each device. The peak is
@@ -30,7 +30,7 @@ def held() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--cohorts", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--cohorts", type=int, nargs="+", default=[100, 200])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
