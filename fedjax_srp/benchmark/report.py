@@ -12,7 +12,7 @@ def write(results: dict[str, Any], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     (out / "benchmark.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     (out / "benchmark.txt").write_text(table(results) + "\n", "utf-8")
-    figure(results).savefig(out / "benchmark.png", dpi=150)
+    figure(results).savefig(out / "benchmark.png", dpi=100)
     return out
 
 
@@ -57,16 +57,17 @@ def figure(results: dict[str, Any]) -> Any:
     bars = axes["pairs"]
     ratios = [p["rival_over_ours"] for p in pairs]
     drawn_bars = bars.barh([f"{p['name']}\nagainst {p['against']}" for p in pairs], ratios)
-    bars.bar_label(drawn_bars, [f"{ratio:.2g}" for ratio in ratios], padding=2, fontsize=7)
+    bars.bar_label(drawn_bars, [f"{ratio:.3g}" for ratio in ratios], padding=2, fontsize=7)
     bars.axvline(1.0, color="black", linewidth=0.8)
     bars.set_xscale("log")
+    bars.set_xlim(right=2 * max(ratios))
     bars.set_xlabel("times as long as ours")
     bars.tick_params(axis="y", labelsize=7)
     for position, (name, curve) in enumerate(curves.items()):
         ax = axes[position]
         ax.plot([int(x) for x in curve], list(curve.values()), marker="o")
         ax.set_xscale("log")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.15 * max(curve.values()))
         ax.set_title(name, fontsize=8)
     for position in range(len(curves), 2 * columns):
         axes[position].set_axis_off()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .. import __version__, algorithms, models, participation
+from .. import __version__, algorithms, methods, models, participation
 from ..base import FederatedAlgorithm
 from ..data import FederatedData, linear_task
 from .loop import JitLoop
@@ -33,6 +33,7 @@ class Sizes(NamedTuple):
     linear: tuple[int, int]  # clients, dimension
     cohorts: tuple[int, ...]  # of as many clients as the largest
     chunks: tuple[int, ...]
+    methods: tuple[str, ...]  # whose programs are compiled
     federations: tuple[int, ...]  # a tenth of the first takes part
     matrix: int
     repeats: int
@@ -46,6 +47,7 @@ FULL = Sizes(
     linear=(1000, 100),
     cohorts=(10, 20, 100, 320, 1000),
     chunks=(1, 2, 4, 8, 16),
+    methods=tuple(methods.names()),
     federations=(100, 1000, 10_000),
     matrix=2048,
     repeats=5,
@@ -58,6 +60,7 @@ QUICK = Sizes(
     linear=(20, 10),
     cohorts=(2, 8),
     chunks=(1, 2),
+    methods=("fedavg",),
     federations=(20, 40),
     matrix=256,
     repeats=2,
@@ -121,6 +124,7 @@ def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print
     _training(report, sizes, torch)
     _others(report, sizes, torch)
     _scaling(report, sizes)
+    _compiling(report, sizes)
     results["memory"]["peak_bytes"] = peak_memory()
     say(f"peak memory {peak_memory() / 2**30:.2f} GiB")
     return results
@@ -224,6 +228,18 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     if torch:
         convolutional = {name: timed[name] for name, *_ in cases[:2]}
         _against_torch(report, convolutional, images, lambda t: t.lenet5(channels))
+
+
+def _compiling(report: Report, sizes: Sizes) -> None:
+    """Every method at its default setting with its own evaluation: start, segment and evaluation."""
+    for model, shape in (("mlp", (28, 28)), ("lenet5", (32, 32, 3))):
+        data = synthetic(20, examples=10, tests=5, shape=shape)
+        for name in sizes.methods:
+            method = methods.get(name, dataset=data, model=model)
+            evaluations = tuple(method.algorithm.evaluations)[:1]
+            report.compiled(
+                f"{name}, {model}", Rounds(method.algorithm, data, method.participation, evaluations=evaluations)
+            )
 
 
 def _scaling(report: Report, sizes: Sizes) -> None:
