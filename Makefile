@@ -14,7 +14,7 @@ WORKERS ?= auto
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
 
-demo: .venv/.run ## the main job in about a minute: every method of the SRPFL paper on scikit-learn's digits
+demo: .venv/.run ## the main job in about a minute: eight methods of the SRPFL paper on scikit-learn's digits
 	@$(BIN)/fedjax-srp demo --out $(OUT)
 
 test: .venv/.dev ## all tests; ARGS="-k name" for some

@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for a name that is not `known`: the nearest ones first, then what there is."""
@@ -31,3 +35,30 @@ def check_integer(argument: str, value: Any, minimum: int) -> int:
     if number < minimum:
         raise ValueError(f"{argument}={number} must be at least {minimum}")
     return number
+
+
+def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
+    """Raises a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
+
+    Whatever is traced passes, since its values are not known yet.
+    """
+    if isinstance(value, Tracer):
+        numbers, kind = None, value.dtype
+    else:
+        try:
+            numbers = np.asarray(value)
+        except ValueError:  # rows of unequal length
+            raise ValueError(f"{argument} must be a rectangular array of numbers, got {value!r}; {remedy}") from None
+        kind = numbers.dtype
+    if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
+        raise ValueError(f"{argument} must be of real numbers, got {value!r}; {remedy}")
+    if np.ndim(value) > max_ndim:
+        raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")
+    if numbers is None:
+        return
+    bad = ~np.isfinite(numbers) | (numbers <= 0 if positive else numbers < 0)
+    if np.any(bad):
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+        sign = "positive" if positive else ">= 0"
+        raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{place}; {remedy}")

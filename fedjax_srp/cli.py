@@ -36,6 +36,7 @@ class Command(NamedTuple):
     groups: dict[str, list[Option]]  # "" for options that need no heading
     work: Callable[[dict[str, Any]], object]  # option -> value
     positional: str | None = None
+    check: Callable[[dict[str, Any], set[str]], None] | None = None  # of values and of the options that were given
 
 
 def _demo(arguments: dict[str, Any]) -> None:
@@ -68,7 +69,7 @@ def _benchmark(arguments: dict[str, Any]) -> None:
 
 COMMANDS = {
     "demo": Command(
-        "Every method of the SRPFL paper on scikit-learn's digits, in about a minute.",
+        "Eight methods of the SRPFL paper on scikit-learn's digits, in about a minute.",
         {
             "": [
                 Option("out", str, "runs/demo", "folder for table, figure and runs"),
@@ -83,6 +84,7 @@ COMMANDS = {
         "One method on one data set; the same command continues a run that was interrupted.",
         run_command.GROUPS,
         run_command.run,
+        check=run_command.check_given,
     ),
     "report": Command(
         "Table and figure of finished runs.",
@@ -141,7 +143,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             os._exit(130)
         return 130
     except (ValueError, FileNotFoundError, FloatingPointError) as error:
-        if not _is_ours(error):
+        if not is_ours(error):
             raise
         print(f"{PROG}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -163,6 +165,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
         words = [" ".join(words[:2]), *words[2:]]
     if words[0] not in (*COMMANDS, "-h", "--help"):
         raise unknown("command", words[0], COMMANDS)
+    given: set[str] = set()
     if words[0] in COMMANDS:
         flags = [f"--{o.name.replace('_', '-')}" for group in COMMANDS[words[0]].groups.values() for o in group]
         switches = ["--no-" + flag[2:] for flag in flags]
@@ -172,6 +175,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
                 nearest = difflib.get_close_matches(flag, flags, n=2, cutoff=0.7)
                 hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
                 raise ValueError(f"unknown argument {flag}; {hint}see {PROG} {words[0]} --help")
+            given.add(flag.removeprefix("--").replace("-", "_"))
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
@@ -189,7 +193,10 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     arguments: dict[str, Any] = {}
     for name, value in vars(parsed).items():
         arguments |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
-    return COMMANDS[words[0]], arguments
+    command = COMMANDS[words[0]]
+    if command.check is not None:
+        command.check(arguments, given)
+    return command, arguments
 
 
 def _dataclass(name: str, command: Command) -> type:
@@ -230,10 +237,15 @@ def _one_line(box: str, command: str) -> str:
     return f"{' '.join(text.split())} (see {PROG} {command} --help)"
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised it on purpose; an error from deeper is a bug and keeps its traceback."""
+def is_ours(error: BaseException, folder: Path = Path(__file__).parent) -> bool:
+    """Whether code in a folder raised it on purpose; an error from deeper is a bug and keeps its traceback.
+
+    Args:
+        error: as caught.
+        folder: default this package.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(folder)
 
 
 if __name__ == "__main__":

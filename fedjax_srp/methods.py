@@ -2,90 +2,42 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import optax
 
 from . import algorithms, models, participation
-from ._checks import unknown
+from ._checks import check_integer, unknown
+from .algorithms._local import check_momentum
 from .base import FederatedAlgorithm, Method
 from .models import SplitModel
-
-
-class Options(NamedTuple):
-    """What a recipe may use of the arguments of `get`."""
-
-    optimizer: optax.GradientTransformation
-    inner_step_size: float
-    batch_size: int
-    local_epochs: int
-    head_epochs: int
-    representation_epochs: int
-    fine_tune_epochs: int
-    client_weighting: str
 
 
 class Recipe(NamedTuple):
     """One row of the table of methods."""
 
-    build: Callable[[SplitModel, Options], FederatedAlgorithm]
+    factory: Callable[..., FederatedAlgorithm]  # gets a model, and of the arguments of `get` those that it takes
     doubling: bool  # SRPFL's participation; otherwise everybody, or `pool` clients at random
     head_layers: int  # above the model's cut
     twin: str | None  # the same algorithm without doubling
     source: str
-    learning_rate: float = 0.01  # SRPFL, section 5
 
 
-def _fedrep(model: SplitModel, o: Options) -> FederatedAlgorithm:
-    return algorithms.fedrep(
-        model,
-        o.optimizer,
-        o.batch_size,
-        o.head_epochs,
-        o.representation_epochs,
-        o.local_epochs,
-        fine_tune_epochs=o.fine_tune_epochs,
-        client_weighting=o.client_weighting,
-    )
-
-
-def _common(o: Options) -> dict[str, Any]:
-    return {
-        "optimizer": o.optimizer,
-        "batch_size": o.batch_size,
-        "local_epochs": o.local_epochs,
-        "fine_tune_epochs": o.fine_tune_epochs,
-        "client_weighting": o.client_weighting,
-    }
-
-
-def _lg_fedavg(model: SplitModel, o: Options) -> FederatedAlgorithm:
-    return algorithms.lg_fedavg(model, **_common(o))
-
-
-def _fedavg(model: SplitModel, o: Options) -> FederatedAlgorithm:
-    return algorithms.fedavg(model, **_common(o))
-
-
-def _fedavg_ft(model: SplitModel, o: Options) -> FederatedAlgorithm:
-    return algorithms.fedavg(model, **_common(o), evaluation="fine_tune")
-
-
-def _hf_maml(model: SplitModel, o: Options) -> FederatedAlgorithm:
-    return algorithms.hf_maml(model, inner_step_size=o.inner_step_size, **_common(o))
-
+_fedavg_ft = functools.partial(algorithms.fedavg, evaluation="fine_tune")
 
 RECIPES: dict[str, Recipe] = {
-    "srpfl": Recipe(_fedrep, True, 1, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
-    "fedrep": Recipe(_fedrep, False, 1, None, "FedRep, Algorithm 1"),
-    "lg_srpfl": Recipe(_lg_fedavg, True, 2, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),
-    "lg_fedavg": Recipe(_lg_fedavg, False, 2, None, "Liang et al. 2020, the last two layers global"),
-    "flanp_fedavg": Recipe(_fedavg, True, 1, "fedavg", "FLANP as a baseline of SRPFL: fedavg x doubling"),
-    "fedavg": Recipe(_fedavg, False, 1, None, "McMahan et al. 2017"),
+    "srpfl": Recipe(algorithms.fedrep, True, 1, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
+    "fedrep": Recipe(algorithms.fedrep, False, 1, None, "FedRep, Algorithm 1"),
+    "lg_srpfl": Recipe(algorithms.lg_fedavg, True, 2, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),
+    "lg_fedavg": Recipe(algorithms.lg_fedavg, False, 2, None, "Liang et al. 2020, the last two layers global"),
+    "flanp_fedavg": Recipe(algorithms.fedavg, True, 1, "fedavg", "FLANP as a baseline of SRPFL: fedavg x doubling"),
+    "fedavg": Recipe(algorithms.fedavg, False, 1, None, "McMahan et al. 2017"),
     "flanp_fedavg_ft": Recipe(_fedavg_ft, True, 1, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),
     "fedavg_ft": Recipe(_fedavg_ft, False, 1, None, "fedavg judged after fine-tuning the last layer"),
-    "hf_maml": Recipe(_hf_maml, False, 1, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free", 0.1),
+    "hf_maml": Recipe(algorithms.hf_maml, False, 1, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),
 }
 
 
@@ -105,15 +57,36 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+def without_effect(name: str) -> list[str]:
+    """The arguments of `get` that only other methods read.
+
+    Raises:
+        ValueError: no such method.
+
+    Example:
+        >>> without_effect("srpfl")
+        ['inner_step_size']
+    """
+    row = recipe(name)
+    read = _arguments(row.factory) | (_arguments(participation.doubling) if row.doubling else {"pool"})
+    by_some = _arguments(participation.doubling).union(*(_arguments(other.factory) for other in RECIPES.values()))
+    return [argument for argument in inspect.signature(get).parameters if argument in by_some - read]
+
+
+def _arguments(function: Callable) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
 def get(
     name: str,
     *,
     dataset: Any,
     model: str | SplitModel = "mlp",
     optimizer: optax.GradientTransformation | None = None,
-    learning_rate: float | None = None,
+    learning_rate: float = 0.01,
     inner_step_size: float = 0.01,
     momentum: float = 0.0,
+    fine_tune_momentum: float | None = None,
     weight_decay: float = 0.0,
     batch_size: int = 10,
     local_epochs: int = 1,
@@ -130,14 +103,20 @@ def get(
 ) -> Method:
     """A method of the SRPFL paper, at its hyper-parameters unless told otherwise (section 5 and appendix C).
 
+    One set of arguments serves every method, so that a grid can pass the same ones to all of them: what only other
+    methods read (`without_effect`) is ignored.
+
     Args:
         name: one of `names()`.
         dataset: what it will run on; gives the model its shapes.
         model: one of `srp.models.names()`, cut where the method wants it, or a `SplitModel` cut as you want it.
-        optimizer: of local training; None for SGD with the next three.
-        learning_rate: step size of local training; None for the paper's, 0.01 (HF-MAML: beta = 0.1).
-        inner_step_size: alpha of HF-MAML; 0.01 in the paper.
+        optimizer: of local training; None for SGD with `learning_rate`, `momentum` and `weight_decay`.
+        learning_rate: step size of local training; 0.01 in all experiments of the paper (its code has beta = 0.1 for
+            HF-MAML).
+        inner_step_size: alpha of HF-MAML; 0.01 in the code, unsaid in the text.
         momentum: 0 in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
+        fine_tune_momentum: of fine-tuning, which then is SGD with `learning_rate` and `weight_decay`; None fine-tunes
+            as in training. The code has 0.5 in every method, also where training has none.
         weight_decay: on weights only; 0 in the text, 1e-4 in the code.
         batch_size: 10 in the paper.
         local_epochs: epochs of a round (FedRep: alternations of head and representation epochs); 1 for CIFAR-10 and 5
@@ -159,7 +138,8 @@ def get(
         A `Method`, to be passed to `srp.simulate`.
 
     Raises:
-        ValueError: an unknown name (with the nearest ones) or an argument out of range.
+        ValueError: an unknown name (with the nearest ones), an argument out of range, a model that does not take the
+            examples of `dataset`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -168,29 +148,53 @@ def get(
         'doubling'
     """
     row = recipe(name)
+    _check_sizes(dataset, pool=pool, **({"initial": initial} if row.doubling else {}))
     if isinstance(model, str):
-        model = models.get(model, dataset, head_layers=row.head_layers, **model_options)
+        model = _cut_for(name, models.get(model, dataset, **model_options))
     elif model_options:
         raise ValueError(
             f"{', '.join(model_options)}: options of a model given by name, but model is a SplitModel already"
         )
     if augment is not None:
         model = models.augmented(model, models.augmentation(augment, dataset))
-    if optimizer is None:
-        rate = row.learning_rate if learning_rate is None else learning_rate
-        optimizer = algorithms.sgd(rate, momentum, weight_decay)
-    options = Options(
-        optimizer,
-        inner_step_size,
-        batch_size,
-        local_epochs,
-        head_epochs,
-        representation_epochs,
-        fine_tune_epochs,
-        client_weighting,
-    )
+    fine_tune_optimizer = None
+    if fine_tune_momentum is not None:
+        check_momentum("fine_tune_momentum", fine_tune_momentum)
+        fine_tune_optimizer = algorithms.sgd(learning_rate, fine_tune_momentum, weight_decay)
+    options = {
+        "optimizer": algorithms.sgd(learning_rate, momentum, weight_decay) if optimizer is None else optimizer,
+        "inner_step_size": inner_step_size,
+        "batch_size": batch_size,
+        "local_epochs": local_epochs,
+        "head_epochs": head_epochs,
+        "representation_epochs": representation_epochs,
+        "fine_tune_epochs": fine_tune_epochs,
+        "client_weighting": client_weighting,
+        "fine_tune_optimizer": fine_tune_optimizer,
+    }
+    taken = _arguments(row.factory)
+    algorithm = row.factory(model, **{argument: value for argument, value in options.items() if argument in taken})
     if row.doubling:
         policy = participation.doubling(initial, rounds_per_stage, pool, redraw)
     else:
         policy = participation.full() if pool is None else participation.uniform(pool)
-    return Method(name, row.build(model, options), policy)
+    return Method(name, algorithm, policy)
+
+
+def _check_sizes(dataset: Any, **sizes: int | None) -> None:
+    """Refuses numbers of participants below 1 and, where the data has a number of clients, above it."""
+    num_clients = getattr(dataset, "num_clients", None)
+    for argument, size in sizes.items():
+        if size is not None and check_integer(argument, size, 1) > (num_clients or size):
+            raise ValueError(f"{argument}={size} is larger than num_clients={num_clients}; give at most {num_clients}")
+
+
+def _cut_for(name: str, model: SplitModel) -> SplitModel:
+    """A model cut where a method wants it."""
+    head_layers = recipe(name).head_layers
+    if head_layers > len(model.layers):
+        raise ValueError(
+            f"method {name!r} takes the last {head_layers} layers of a model as its head and model {model.name!r} has "
+            f"{len(model.layers)} ({', '.join(model.layers)}); give it more, e.g. hidden=(64, 32)"
+        )
+    return model.cut_above(head_layers)

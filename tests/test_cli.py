@@ -1,9 +1,11 @@
 """The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
 
+import dataclasses
 import inspect
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Literal, get_args
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedjax_srp as srp
@@ -106,11 +109,39 @@ def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
-def test_overwrite_removes_only_what_a_run_wrote(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "summary.json").write_text("{}")
-    run_command._clear(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_overwriting_puts_the_new_result_in_place_of_the_old_one_once_it_is_there(
+    finished, tmp_path, monkeypatch, capsys
+):
+    from fedjax_srp.engine.checkpoint import Checkpoints
+
+    folder, save = tmp_path / "run", Checkpoints.save
+    shutil.copytree(finished, folder)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "checkpoint" / "2").mkdir(parents=True)
+    (folder / "checkpoint" / "2" / "state").write_text("hours of work")
+    before = contents(folder)
+    words = (*TINY, "--out", folder, "--seed", 4, "--overwrite")
+    assert main(*words, "--chunk-size", 0) == 2  # found by simulate
+    assert main(*words, "--clock", "fixd") == 2
+    assert {name: text for name, text in contents(folder).items() if "overwriting" not in name} == before
+
+    def killed_while_running(self, num_rounds, *rest):
+        save(self, num_rounds, *rest)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", killed_while_running)
+        assert main(*words) == 130
+    assert contents(folder).items() >= before.items()
+    capsys.readouterr()
+    assert main(*words) == 0
+    assert "continuing" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == {path.name for path in finished.iterdir()} | {"notes.txt"}
+    assert History.load(folder).config["seed"] == 4
 
 
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
@@ -130,6 +161,26 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd' (did you mean fixed?)"),
     (("run", "--method", "srpfl", *DATA, "--communication", -1), "communication=-1.0"),
     (("run", "--method", "srpfl", *DATA, "--redraw", "never"), "'never'"),
+    (("run", "--method", "fedrep", *DATA, "--pool", 11), "error: pool=11 is larger than num_clients=10; give at most"),
+    (("run", "--method", "fedrep", *DATA, "--pool", 0), "error: pool=0 must be at least 1"),
+    (("run", "--method", "srpfl", *DATA, "--initial", 11), "error: initial=11 is larger than num_clients=10; give at"),
+    (("run", "--method", "fedavg", *DATA, "--model", "lenet5"), "model='lenet5' for data set 'digits': "),
+    (("run", "--method", "fedavg", *DATA, "--model", "lstm"), "model='lstm' for data set 'digits': "),
+    (("run", "--method", "fedavg", *DATA, "--vocabulary", 9), "vocabulary: belongs to model 'lstm' and the model is"),
+    (("run", "--method", "lg_fedavg", *DATA, "--hidden"), "method 'lg_fedavg' takes the last 2 layers of a model"),
+    (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate must be finite and positive, got -1"),
+    (("run", "--method", "fedavg", *DATA, "--momentum", 1), "momentum=1.0 must be below 1; give 0 for none"),
+    (("run", "--method", "fedavg", *DATA, "--weight-decay", -1), "weight_decay must be finite and >= 0, got -1.0"),
+    (("run", "--method", "hf_maml", *DATA, "--inner-step-size", -1), "inner_step_size must be finite and >= 0, got -1"),
+    (("run", "--method", "fedrep", *DATA, "--redraw", "stage"), "redraw: has no effect on method 'fedrep', only on s"),
+    (("run", "--method", "fedavg", *DATA, "--initial=10"), "initial: has no effect on method 'fedavg', only on srpfl"),
+    (("run", "--method", "hf_maml", *DATA, "--rounds-per-stage", 5), "rounds_per_stage: has no effect on method 'hf_"),
+    (("run", "--method", "fedavg", *DATA, "--head_epochs", 5), "head_epochs: has no effect on method 'fedavg', only "),
+    (("run", "--method", "srpfl", *DATA, "--inner-step-size", 1), "inner_step_size: has no effect on method 'srpfl', "),
+    (("run", "--method", "srpfl", *DATA, "--redraw", "stage"), "redraw: has no effect without a pool"),
+    (("run", "--method", "srpfl", *DATA, "--seed", 10**23), f"seed={10**23}: must lie between 0 and 4294967295"),
+    (("run", "--method", "srpfl", *DATA, "--seed", -1), "seed=-1: must lie between 0 and 4294967295"),
+    (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1: "),
     (("run", *DATA), "--method"),
     (("report",), "FOLDER"),
     (("demo", "--seeds", 0), "seeds=0"),
@@ -145,6 +196,57 @@ def test_an_error_of_use_is_one_line(words, message, tmp_path, capsys):
     assert error.startswith("fedjax-srp: error: ")
     assert error.count("\n") == 1
     assert not list(tmp_path.glob("run/*.json"))
+
+
+def write_npz(path, x, num_classes=3):
+    y = np.arange(len(x)) % num_classes
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    return path
+
+
+SHAPES = {"numbers": ((7,), np.float32), "pixels": ((16, 16), np.uint8), "tokens": ((7,), np.int32)}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    arrays = {name: rng.integers(0, 9, (60, *shape)).astype(dtype) for name, (shape, dtype) in SHAPES.items()}
+    (folder / "times.csv").write_text("1,2,3,4,5,6\n6,5,4,3,2,1\n")
+    return {name: write_npz(folder / f"{name}.npz", x) for name, x in arrays.items()} | {"times": folder / "times.csv"}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        ("numbers", "lstm", "model 'lstm' takes integer tokens, data set 'numbers' has float32 inputs; choose model="),
+        ("tokens", "mlp", "model 'mlp' takes floats, data set 'tokens' has int32 inputs; choose model='lstm'"),
+    ],
+)
+def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files, tmp_path, capsys):
+    words = ("run", "--method", "fedavg", "--dataset", files[name], "--num-clients", 6, "--model", model)
+    assert main(*words, "--out", tmp_path, "--no-progress") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "options", "cohorts"),
+    [
+        ("lg_srpfl", "numbers", "--clock random --pool 5 --redraw stage --model mlp --hidden 4 4", [2, 4, 5]),
+        ("flanp_fedavg_ft", "pixels", "--clock ordered:fixed --model lenet5 --channels 2 8 --hidden 4 4", [2, 4, 6]),
+        ("hf_maml", "tokens", "--clock dynamic:exponential(2) --pool 4 --model lstm --features 4 --dense 4", [4] * 3),
+        ("fedrep", "pixels", "--clock trace:TIMES --model mlp --hidden 4 --augment crop_flip", [6] * 3),
+    ],
+)
+def test_methods_clocks_pools_and_models_go_together(method, name, options, cohorts, files, tmp_path):
+    words = ["run", "--method", method, "--dataset", files[name], "--num-clients", 6, "--out", tmp_path]
+    words += [*options.replace("TIMES", str(files["times"])).split(), "--num-rounds", 3, "--eval-every", 3]
+    doubling = ("--initial", 2, "--rounds-per-stage", 1) if cohorts[0] == 2 else ()
+    assert main(*words, *doubling, "--fine-tune-epochs", 1, "--no-progress") == 0
+    history = History.load(tmp_path)
+    assert history.name == method
+    assert history.cohort_size.tolist() == cohorts
+    assert history.diverged is None
+    assert np.isfinite(history.final_accuracy)
 
 
 def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
@@ -269,6 +371,61 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     assert "SRPFL" in text
     assert "time at C = 5" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "table.csv", "table.txt"]
+
+
+# Which runs are repeats.
+
+
+def save_as(history, folder, method="srpfl", seed=3, **options):
+    arguments = history.config["arguments"] | {"method": method, "seed": seed} | options
+    config = {**history.config, "name": method, "seed": seed, "arguments": arguments}
+    dataclasses.replace(history, name=method, config=config).save(folder)
+
+
+def rows_of(folder, *words):
+    assert main("report", folder, *words) == 0
+    return pd.read_csv(folder / "table.csv", keep_default_na=False).set_index("method")
+
+
+def test_runs_that_differ_in_the_seed_alone_are_repeats(finished, tmp_path):
+    history = History.load(finished)
+    for seed in (1, 2):
+        save_as(history, tmp_path / f"srpfl{seed}", seed=seed, communication=float(seed), chunk_size=seed)
+        save_as(history, tmp_path / f"fedrep{seed}", "fedrep", seed)
+    assert rows_of(tmp_path)[["runs", "twin"]].T.to_dict("list") == {"srpfl": [2, "fedrep"], "fedrep": [2, ""]}
+
+
+def test_runs_that_differ_in_more_have_rows_of_their_own(finished, tmp_path):
+    history = History.load(finished)
+    for rate in (0.1, 0.2):
+        for initial in (2, 5):
+            folder = tmp_path / f"srpfl_{rate}_{initial}"
+            save_as(history, folder, seed=1, learning_rate=rate, initial=initial)
+        save_as(history, tmp_path / f"fedrep_{rate}", "fedrep", 1, learning_rate=rate)
+    save_as(history, tmp_path / "fedrep_again", "fedrep", 2, learning_rate=0.2, initial=7)  # which it does not read
+    rows = rows_of(tmp_path, "--target", 0.05)
+    twins = {f"SRPFL, learning_rate={r}, initial={n}": f"FedRep, learning_rate={r}" for r in (0.1, 0.2) for n in (2, 5)}
+    assert rows["twin"].to_dict() == twins | dict.fromkeys(twins.values(), "")
+    assert rows["runs"].to_dict() == dict.fromkeys(rows.index, 1) | {"FedRep, learning_rate=0.2": 2}
+    np.testing.assert_array_equal(rows.loc[list(twins), "speed_up_0"].astype(float), 1.0)
+
+
+def test_the_same_run_twice_is_refused(finished, tmp_path, capsys):
+    history = History.load(finished)
+    for folder in ("first", "second"):
+        save_as(history, tmp_path / folder)
+    assert main("report", tmp_path) == 2
+    expected = f"{tmp_path / 'first'} and {tmp_path / 'second'} hold the same run, srpfl with seed 3; remove one of"
+    assert expected in capsys.readouterr().err
+
+
+def test_runs_of_python_and_of_the_command_line_do_not_mix(finished, tmp_path):
+    history = History.load(finished)
+    save_as(history, tmp_path / "command", seed=1)
+    python = {key: value for key, value in history.config.items() if key not in ("arguments", "seed")}
+    for key in (1, 2):
+        dataclasses.replace(history, config=python | {"key": [0, key]}).save(tmp_path / f"python{key}")
+    assert rows_of(tmp_path)["runs"].to_dict() == {"SRPFL, command=run": 1, "SRPFL, command=python": 2}
 
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):

@@ -54,8 +54,11 @@ def test_times_in_the_table_are_those_of_the_histories(found):
         for cost in (0, 10, 100):
             times = [run.time_to(result.target.accuracy, cost) for run in runs]
             assert rows.loc[name, f"time_{cost}"] == pytest.approx(np.mean(times))
-    for label in ("SRPFL", "FedRep", "time at C = 100", "95 % of FedRep's final accuracy"):
+    for label in ("SRPFL", "FedRep", "quarters %, fastest first", "time at C = 100", "95 % of FedRep's final accuracy"):
         assert label in result.text
+    for runs in result.histories.values():  # every quarter of the clients, in one column
+        quarters = 100 * np.mean([run.speed_quartiles() for run in runs], axis=0)
+        assert f"  {'/'.join(f'{quarter:.1f}' for quarter in quarters)}  " in result.text
 
 
 def test_every_method_meets_the_same_stragglers(found):

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 
-from .._checks import check_integer
+from .._checks import check_integer, check_numbers
 from ..backend import platform
 from ..base import Array, Examples, Key, Predict, PyTree, named_key
 from ..loops import batch_max, sequential
@@ -70,7 +71,14 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
         learning_rate: step size; a schedule would count the client's local steps.
         momentum: heavy-ball coefficient; the buffer starts at zero in every round.
         weight_decay: coefficient of the L2 penalty's gradient.
+
+    Raises:
+        ValueError: a number out of range; those of tracers are not known.
     """
+    if not callable(learning_rate):  # a schedule
+        check_numbers("learning_rate", learning_rate, "give a step size, e.g. 0.01", positive=True, max_ndim=0)
+    check_momentum("momentum", momentum)
+    check_numbers("weight_decay", weight_decay, "give 0 for none, or a small number, e.g. 1e-4", max_ndim=0)
     off = lambda value: isinstance(value, int | float) and value == 0  # a tracer cannot say  # noqa: E731
     step = optax.sgd(learning_rate, None if off(momentum) else momentum)
     if off(weight_decay):
@@ -78,6 +86,13 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
     return optax.chain(
         optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step
     )
+
+
+def check_momentum(argument: str, value: float | Array) -> None:
+    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
+    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
+    if not isinstance(value, Tracer) and value >= 1:
+        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")
 
 
 def _one_after_the_other(*params: PyTree) -> bool:

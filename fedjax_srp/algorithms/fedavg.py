@@ -28,6 +28,7 @@ def fedavg(
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
     evaluation: str = "global",
+    fine_tune_optimizer: optax.GradientTransformation | None = None,
 ) -> FederatedAlgorithm:
     """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
 
@@ -44,6 +45,8 @@ def fedavg(
         fine_tune_epochs: epochs of fine-tuning before a client is judged.
         client_weighting: "uniform" (papers' pseudo-code) or "num_examples" (their code; McMahan et al.).
         evaluation: the default one.
+        fine_tune_optimizer: of both kinds of fine-tuning; default as `optimizer`. SRPFL's code has momentum 0.5 there
+            and none in training.
 
     Returns:
         A `FederatedAlgorithm` on `Examples`.
@@ -58,7 +61,7 @@ def fedavg(
         'fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = local_training(fine_tune_optimizer or optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
     if evaluation not in EVALUATIONS:
         raise ValueError(f"evaluation={evaluation!r} is none of {', '.join(EVALUATIONS)}")

@@ -45,6 +45,7 @@ def fedrep(
     head_optimizer: optax.GradientTransformation | None = None,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
+    fine_tune_optimizer: optax.GradientTransformation | None = None,
 ) -> FederatedAlgorithm:
     """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
     model's cut is shared, the head above it is personal.
@@ -65,9 +66,10 @@ def fedrep(
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
         local_epochs: how many times a round alternates.
-        head_optimizer: of the head and of fine-tuning; default as `optimizer`.
+        head_optimizer: of the head; default as `optimizer`.
         fine_tune_epochs: epochs of the head before a client is judged by `fine_tune`.
         client_weighting: "uniform" (paper) or "num_examples" (authors' code).
+        fine_tune_optimizer: of the head in `fine_tune`; default as `head_optimizer`.
 
     Returns:
         A `FederatedAlgorithm` on `Examples`.
@@ -84,7 +86,7 @@ def fedrep(
     head_optimizer = optimizer if head_optimizer is None else head_optimizer
     head_training = local_training(head_optimizer, batch_size, head_epochs, what="head")
     training = local_training(optimizer, batch_size, representation_epochs, what="representation")
-    tuning = local_training(head_optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = local_training(fine_tune_optimizer or head_optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
     check_integer("local_epochs", local_epochs, 1)
 

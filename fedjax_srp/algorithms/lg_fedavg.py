@@ -53,6 +53,7 @@ def lg_fedavg(
     local_steps: int | None = None,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
+    fine_tune_optimizer: optax.GradientTransformation | None = None,
 ) -> FederatedAlgorithm:
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
 
@@ -72,6 +73,8 @@ def lg_fedavg(
         local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
         fine_tune_epochs: epochs before a client is judged by `fine_tune`.
         client_weighting: "uniform" (paper) or "num_examples" (authors' code).
+        fine_tune_optimizer: of `fine_tune`; default as `optimizer`. SRPFL's code has momentum 0.5 there and none in
+            training.
 
     Returns:
         A `FederatedAlgorithm` on `Examples`.
@@ -86,7 +89,7 @@ def lg_fedavg(
         'lg_fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = local_training(fine_tune_optimizer or optimizer, batch_size, fine_tune_epochs, what="fine_tune")
     check_weighting(client_weighting)
 
     def loss(params, _, x, y, key):

@@ -1,34 +1,8 @@
-"""Checks of what users give to clocks; whatever is traced passes, since its values are not known yet."""
+"""Checks of what users give to clocks."""
 
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
-
-
-def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
-    """Raises a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`)."""
-    if isinstance(value, Tracer):
-        numbers, kind = None, value.dtype
-    else:
-        try:
-            numbers = np.asarray(value)
-        except ValueError:  # rows of unequal length
-            raise ValueError(f"{argument} must be a rectangular array of numbers, got {value!r}; {remedy}") from None
-        kind = numbers.dtype
-    if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
-        raise ValueError(f"{argument} must be of real numbers, got {value!r}; {remedy}")
-    if np.ndim(value) > max_ndim:
-        raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")
-    if numbers is None:
-        return
-    bad = ~np.isfinite(numbers) | (numbers <= 0 if positive else numbers < 0)
-    if np.any(bad):
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        place = f" at index {index[0] if len(index) == 1 else index}" if index else ""
-        sign = "positive" if positive else ">= 0"
-        raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{place}; {remedy}")
+from fedjax_srp._checks import check_numbers
 
 
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:

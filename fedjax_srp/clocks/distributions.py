@@ -15,8 +15,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.clocks._checks import check_length, check_numbers
+from fedjax_srp.clocks._checks import check_length
 
 
 class Distribution(NamedTuple):

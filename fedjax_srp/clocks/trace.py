@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_length, check_numbers, check_work
+from fedjax_srp.clocks._checks import check_length, check_work
 
 
 class TraceState(NamedTuple):

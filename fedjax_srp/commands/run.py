@@ -6,7 +6,8 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import table
 
 _NO_EFFECT = ("out", "progress", "checkpoint", "overwrite")  # on the result
+_SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
 def _model_options() -> list[Option]:
@@ -58,7 +60,7 @@ _REST = [
     Option(
         "checkpoint", bool, True, "save the state after every evaluation; the same command then continues from there"
     ),
-    Option("overwrite", bool, False, "delete what the folder holds and start again"),
+    Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 ]
 GROUPS: dict[str, list[Option]] = {
     "data": _DATA,
@@ -68,8 +70,32 @@ GROUPS: dict[str, list[Option]] = {
 }
 
 
+def check_given(arguments: Mapping[str, Any], given: Collection[str]) -> None:
+    """Refuses options that were given and that the method does not read.
+
+    Args:
+        arguments: option -> value.
+        given: the options that stand on the command line.
+
+    Raises:
+        ValueError: an option without effect.
+    """
+    name = arguments["method"]
+    for option in methods.without_effect(name):
+        if option in given:
+            readers = [other for other in methods.names() if option not in methods.without_effect(other)]
+            raise ValueError(
+                f"{option}: has no effect on method {name!r}, only on {', '.join(readers)}; leave it out, or choose "
+                "one of them"
+            )
+    if "redraw" in given and arguments["pool"] is None:
+        raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
+
+
 def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Path:
     """Simulates, or continues, and returns the folder.
+
+    With `overwrite` the folder keeps what it holds until the new run is finished.
 
     Args:
         arguments: option -> value, for every option of `GROUPS`.
@@ -80,53 +106,63 @@ def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Pat
     """
     what = {name: value for name, value in arguments.items() if name not in _NO_EFFECT}
     what = jsonable({"command": "run", **what})
-    methods.recipe(arguments["method"])
     default = f"runs/{arguments['method']}_{Path(arguments['dataset']).stem}_seed{arguments['seed']}"
     folder = Path(arguments["out"] or default)
     if arguments["overwrite"]:
-        _clear(folder)
-    finished, begun = _found(folder, what)
+        place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
+        finished, begun = False, _has_snapshots(place)
+    else:
+        place = folder / "checkpoint"
+        finished, begun = _found(folder, what)
     if finished:
         say(f"{folder} holds this run already, finished; --overwrite runs it again")
         say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
         return folder
-
-    def given(options: list[Option], **more: Any) -> dict[str, Any]:
-        return {
-            o.name: arguments[o.name] for o in options if o.name not in ("method", "dataset", "partition_seed")
-        } | more
-
-    if arguments["communication"] < 0:
-        raise ValueError(f"communication={arguments['communication']}: must be at least 0, in time units")
-    try:
-        dataset = data.load(arguments["dataset"], **given(_DATA, seed=arguments["partition_seed"]))
-    except ValueError as error:  # `load` calls it name
-        raise ValueError(re.sub("^name=", "dataset=", str(error))) from None
-    model = {name: value for name, value in given(_MODEL).items() if value is not None}
-    method = methods.get(arguments["method"], dataset=dataset, **given(_METHOD), **model)
-    simulation = given(_SIMULATION)
-    if isinstance(simulation["evaluations"], tuple) and simulation["evaluations"] == ("all",):
-        simulation["evaluations"] = "all"
-    clock = clock_words.parse(arguments["clock"], dataset.num_clients)
-
+    simulation = _simulation(arguments)
     writable(folder)
-    checkpoints = folder / "checkpoint" if arguments["checkpoint"] else None
-    if begun and checkpoints is not None:
-        say(f"continuing the run in {folder}")
-    else:
-        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    if checkpoints is not None:
-        checkpoints.mkdir(exist_ok=True)
-        (checkpoints / "arguments.json").write_text(json.dumps(what, indent=1), "utf-8")
-    history = simulate(
-        method, dataset, clock=clock, key=jax.random.key(arguments["seed"]), checkpoint_dir=checkpoints, **simulation
-    )
+    if arguments["checkpoint"]:
+        if begun:
+            say(f"continuing the run in {folder}")
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(exist_ok=True)
+        (place / "arguments.json").write_text(json.dumps(what, indent=1), "utf-8")
+    history = simulate(**simulation, checkpoint_dir=place if arguments["checkpoint"] else None)
     history = dataclasses.replace(history, config={**history.config, "seed": arguments["seed"], "arguments": what})
     history.save(folder, target=arguments["target"], communication=arguments["communication"])
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    for left in (folder / "checkpoint", *folder.glob("overwriting_*")):
+        shutil.rmtree(left, ignore_errors=True)
     say(outcome(history, arguments["target"], arguments["communication"]))
     say(f"written to {folder}")
     return folder
+
+
+def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `simulate`, all but the folder of checkpoints."""
+
+    def given(options: list[Option]) -> dict[str, Any]:
+        others = ("method", "dataset", "partition_seed")
+        return {o.name: arguments[o.name] for o in options if o.name not in others}
+
+    if not 0 <= arguments["seed"] < _SEEDS:
+        raise ValueError(f"seed={arguments['seed']}: must lie between 0 and {_SEEDS - 1}")
+    if arguments["communication"] < 0:
+        raise ValueError(f"communication={arguments['communication']}: must be at least 0, in time units")
+    try:
+        dataset = data.load(arguments["dataset"], **given(_DATA), seed=arguments["partition_seed"])
+    except ValueError as error:  # `load` has other names for two options
+        named = {"name=": "dataset=", "seed=": "partition_seed="}
+        raise ValueError(re.sub("^(name|seed)=", lambda match: named[match[0]], str(error))) from None
+    model = {name: value for name, value in given(_MODEL).items() if value is not None}
+    simulation = given(_SIMULATION)
+    if simulation["evaluations"] == ("all",):
+        simulation["evaluations"] = "all"
+    return simulation | {
+        "algorithm": methods.get(arguments["method"], dataset=dataset, **given(_METHOD), **model),
+        "data": dataset,
+        "clock": clock_words.parse(arguments["clock"], dataset.num_clients),
+        "key": jax.random.key(arguments["seed"]),
+    }
 
 
 def outcome(history: History, target: float | None, communication: float) -> str:
@@ -148,8 +184,8 @@ def outcome(history: History, target: float | None, communication: float) -> str
 def _found(folder: Path, what: Mapping[str, Any]) -> tuple[bool, bool]:
     """Whether the folder holds this run finished, or begun; refuses what another run left."""
     finished, checkpoints = (folder / "summary.json").is_file(), folder / "checkpoint"
-    if not finished and not any(path.name.isdigit() for path in checkpoints.glob("*")):
-        return False, False  # nothing was saved
+    if not finished and not _has_snapshots(checkpoints):
+        return False, False
     place = folder / "config.json" if finished else checkpoints / "arguments.json"
     try:
         known = json.loads(place.read_text("utf-8"))
@@ -165,9 +201,5 @@ def _found(folder: Path, what: Mapping[str, Any]) -> tuple[bool, bool]:
     return finished, not finished
 
 
-def _clear(folder: Path) -> None:
-    """Removes what a run writes, and nothing else."""
-    for name in ("config.json", "summary.json", "history.csv", "clients.csv", "accuracy.png"):
-        if folder.is_dir():
-            (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+def _has_snapshots(checkpoints: Path) -> bool:
+    return any(path.name.isdigit() for path in checkpoints.glob("*"))

@@ -75,7 +75,10 @@ class Program:
 
     def __init__(self, spec: Spec):
         self.spec = spec
-        self.algorithm = spec.algorithm._replace(evaluations=dict(spec.algorithm.evaluations))
+        leaves, shape = spec.algorithm.sends
+        self.algorithm = spec.algorithm._replace(
+            evaluations=dict(spec.algorithm.evaluations), sends=jax.tree.unflatten(shape, leaves)
+        )
         self.compile_seconds = 0.0
         self.num_traces = 0
         self._lowered: dict[Any, jax.stages.Lowered] = {}

@@ -1,5 +1,7 @@
 """Models, each split at a named layer into a representation and a head."""
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from .._checks import unknown
@@ -44,12 +46,26 @@ def get(name: str, dataset: Any, head_layers: int = 1, **options: Any) -> SplitM
         **options: passed to the factory of that name.
 
     Raises:
-        ValueError: an unknown name (with the nearest ones), a head with more layers than the model, an unknown option.
+        ValueError: an unknown name (with the nearest ones), a head with more layers than the model, an unknown option,
+            an option out of range, examples that the model does not take.
     """
     if name not in _FACTORIES:
         raise unknown("model", name, _FACTORIES)
+    _check_options(name, options)
     try:
         model = _FACTORIES[name](dataset.example_shape, dataset.num_classes, **options)
-    except TypeError as error:
-        raise ValueError(f"model {name!r}: {error}") from None
+    except ValueError as error:
+        data_name = getattr(dataset, "name", type(dataset).__name__)
+        raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
     return model.cut_above(head_layers)
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuses what the factory of that name does not take."""
+    known = {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+    for option in options:
+        owners = " or ".join(repr(model) for model in known if option in known[model])
+        if owners and option not in known[name]:
+            raise ValueError(f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out")
+        if option not in known[name]:
+            raise unknown(f"option of model {name!r}", option, known[name])

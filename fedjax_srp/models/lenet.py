@@ -117,7 +117,9 @@ def _lenet(
 ) -> SplitModel:
     shape = tuple(input_shape)
     if len(shape) not in (2, 3) or min(shape[:2]) < 16:
-        raise ValueError(f"input_shape={shape}: {name} takes images (h, w) or (h, w, c) of at least 16 x 16")
+        raise ValueError(
+            f"input_shape={shape}: {name} takes images (h, w) or (h, w, c) of at least 16 x 16; mlp takes any shape"
+        )
     for argument, widths in (("channels", channels), ("hidden", hidden)):
         if len(widths) != 2:
             raise ValueError(f"{argument}={tuple(widths)}: {name} has two of them")

@@ -101,7 +101,9 @@ def lstm(
         ValueError: `input_shape` is no (length,), `cut` no layer, or a width below 1.
     """
     if len(input_shape) != 1:
-        raise ValueError(f"input_shape={tuple(input_shape)}: lstm takes token sequences of shape (length,)")
+        raise ValueError(
+            f"input_shape={tuple(input_shape)}: lstm takes token sequences of shape (length,); mlp takes any shape"
+        )
     sizes = {"vocabulary": vocabulary, "embedding": embedding, "features": features, "dense": dense}
     for name, value in sizes.items():
         check_integer(name, value, 2 if name == "vocabulary" else 1)

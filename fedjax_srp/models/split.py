@@ -39,6 +39,7 @@ class SplitModel(NamedTuple):
             every epoch while the representation is frozen. Fast for many inputs; take no gradient through it.
         rest: `(representation, stem's output, key=None) -> features`: `represent` is `rest` after `stem`.
         settled: names of the layers that `stem` has behind it; `rest` does without their parameters.
+        takes_tokens: whether inputs are integers (tokens); else they are floats.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SplitModel(NamedTuple):
     stem: Callable[[PyTree, Array], Array]
     rest: Callable[..., Array]
     settled: tuple[str, ...]
+    takes_tokens: bool = False
 
     def cut_above(self, head_layers: int) -> SplitModel:
         """The same model with its last `head_layers` layers as head.
@@ -81,6 +83,21 @@ class SplitModel(NamedTuple):
             raise ValueError(
                 f"examples of data set {data.name!r} have shape {tuple(data.example_shape)} but model {self.name!r} "
                 f"takes {self.input_shape}; build it with input_shape={tuple(data.example_shape)}"
+            )
+        if hasattr(data, "model_input"):  # other sources, and data sharded by client, do not tell their type
+            self._check_type(data.name, jax.eval_shape(data.model_input, data.x_train).dtype)
+
+    def _check_type(self, data_name: str, dtype: Any) -> None:
+        has_tokens = jnp.issubdtype(dtype, jnp.integer)
+        if self.takes_tokens and not has_tokens:
+            raise ValueError(
+                f"model {self.name!r} takes integer tokens, data set {data_name!r} has {dtype} inputs; choose "
+                "model='mlp'"
+            )
+        if has_tokens and not self.takes_tokens:
+            raise ValueError(
+                f"model {self.name!r} takes floats, data set {data_name!r} has {dtype} inputs; choose model='lstm' for "
+                "tokens, or give numbers as floats"
             )
 
 
@@ -119,7 +136,7 @@ def split(
         cut: the first layer of the head; None leaves the head empty, so that the whole model is representation.
         input_shape: shape of one example.
         num_classes: width of the last layer.
-        dtype: of the inputs.
+        dtype: of the inputs; integers are tokens.
 
     Raises:
         ValueError: no layer is called `cut`.
@@ -191,6 +208,7 @@ def split(
         stem=stem,
         rest=rest,
         settled=names[:num_settled],
+        takes_tokens=bool(jnp.issubdtype(dtype, jnp.integer)),
     )
 
 

@@ -44,7 +44,12 @@ def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "
     )
 
 
-def comparison(histories: Repeats, target: float, communications: Sequence[float] = (0, 10, 100)) -> pd.DataFrame:
+def comparison(
+    histories: Repeats,
+    target: float,
+    communications: Sequence[float] = (0, 10, 100),
+    twins: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
     """One row a method.
 
     Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy`, `worst_decile` and, by
@@ -58,13 +63,15 @@ def comparison(histories: Repeats, target: float, communications: Sequence[float
         histories: method -> its runs.
         target: mean accuracy to time, see `common_target`.
         communications: costs per communicating round, in time units.
+        twins: method -> its twin; None for those of `srp.methods`.
     """
     import pandas as pd
 
+    if twins is None:
+        twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in histories.items():
-        recipe = RECIPES.get(name)
-        row: dict[str, Any] = {"method": name, "twin": (recipe.twin if recipe else None) or "", "runs": len(runs)}
+        row: dict[str, Any] = {"method": name, "twin": twins.get(name, ""), "runs": len(runs)}
         row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
         row["worst_decile"], row["worst_decile_std"] = _spread(
             [run.worst_decile[-1] if len(run.worst_decile) else math.nan for run in runs]
@@ -82,9 +89,9 @@ def comparison(histories: Repeats, target: float, communications: Sequence[float
         rows[name] = row
     for row in rows.values():
         for cost in communications:
-            own, twins = row[f"time_{cost:g}"], rows.get(row["twin"], {}).get(f"time_{cost:g}", math.inf)
-            if math.isfinite(own) and math.isfinite(twins) and own > 0:
-                row[f"speed_up_{cost:g}"] = twins / own
+            own, twin = row[f"time_{cost:g}"], rows.get(row["twin"], {}).get(f"time_{cost:g}", math.inf)
+            if math.isfinite(own) and math.isfinite(twin) and own > 0:
+                row[f"speed_up_{cost:g}"] = twin / own
     return pd.DataFrame(list(rows.values()))
 
 
@@ -96,21 +103,20 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         "method",
         "accuracy %",
         "worst tenth %",
-        "fastest quarter %",
-        "slowest quarter %",
+        "quarters %, fastest first",
         *(f"time at C = {cost}" for cost in costs),
         "host s",
     ]
     lines = [header]
     for row in frame.to_dict("records"):
-        columns = ("final_accuracy", "worst_decile", QUARTERS[0], QUARTERS[-1])
-        accuracy = [_percent(row[name], row[f"{name}_std"]) for name in columns]
+        accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
+        quarters = "/".join(_percent(row[name]) for name in QUARTERS)
         times = [_time(row, cost) for cost in costs]
-        lines.append([label(row["method"]), *accuracy, *times, f"{row['host_seconds']:.1f}"])
+        lines.append([label(row["method"]), *accuracy, quarters, *times, f"{row['host_seconds']:.1f}"])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     notes = [
         f"accuracy: of every client on its own test data, after the last round; {spread}",
-        "worst tenth: of the tenth of the clients that fare worst; quarters: by the clients' expected speed",
+        "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
     ]
@@ -133,7 +139,7 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
 
 
-def _percent(mean: float, std: float) -> str:
+def _percent(mean: float, std: float = math.nan) -> str:
     if not math.isfinite(mean):
         return "-"
     return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if math.isfinite(std) else "")

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import (
+    KEY,
     NUM_CLASSES,
     Run,
     assert_close,
@@ -29,7 +30,7 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms
-from fedjax_srp.base import FederatedAlgorithm, Phase
+from fedjax_srp.base import FederatedAlgorithm, Phase, RoundContext
 from fedjax_srp.data import FederatedData
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2), (4, 5, 1, 6, 3, 5, 3, 2, 2, 4, 1, 3, 6, 5, 4)
@@ -117,7 +118,13 @@ TABLE = {
     "hf_maml": Row(
         small(algorithms.hf_maml, support_fraction=0.7),
         classification,
-        (*REFUSED_BY_LOCAL_SGD, {"inner_steps": 0}, {"support_fraction": 1.0}),
+        (
+            *REFUSED_BY_LOCAL_SGD,
+            {"inner_steps": 0},
+            {"support_fraction": 1.0},
+            {"inner_step_size": -0.1},
+            {"difference": 0.0},
+        ),
     ),
     "lg_fedavg": Row(
         small(algorithms.lg_fedavg, cut="fc2", local_epochs=None, local_steps=3), classification, REFUSED_BY_LOCAL_SGD
@@ -225,6 +232,34 @@ def test_refusals_name_argument_and_value(make, options):
     assert argument in str(caught.value)
     assert str(value) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+ON_EXAMPLES = [name for name, row in TABLE.items() if row.data is classification]
+
+
+@pytest.mark.parametrize("name", ON_EXAMPLES)
+def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
+    slow, fast = algorithms.sgd(0.05), algorithms.sgd(0.2, 0.5)
+    data = classification()
+    examples, context = data.train_client(jnp.int32(2)), RoundContext(*[jnp.int32(1)] * 3, NUM_CLIENTS, jnp.int32(1))
+
+    def trained_and_judged(**optimizers):
+        algorithm = TABLE[name].make(**optimizers)
+        server = algorithm.init(KEY, data)
+        state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.broadcast(server, context)
+        message = algorithm.round.client(KEY, broadcast, state, examples, context).message
+        return message, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(examples.x)
+
+    options = {"slow": (slow, None), "fast": (fast, None), "both": (slow, fast)}
+    runs = {
+        key: jax.jit(functools.partial(trained_and_judged, optimizer=training, fine_tune_optimizer=tuning))()
+        for key, (training, tuning) in options.items()
+    }
+    assert_close(runs["both"][0], runs["slow"][0], 1e-6)
+    assert_close(runs["both"][1], runs["fast"][1], 1e-6)
+    for part, other in ((0, "fast"), (1, "slow")):
+        with pytest.raises(AssertionError):
+            assert_close(runs["both"][part], runs[other][part], 1e-2)
 
 
 # Behaviour, on three rounds of 3, 8 and all 15 clients, in three stages, with unequal work.

@@ -221,6 +221,23 @@ def test_step_sizes_can_be_vmapped(strategy):
             assert_close(jax.tree.map(lambda leaf, r=r, i=i: leaf[r, i], together), alone(rate, client_id), 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0.0,), "learning_rate must be finite and positive, got 0.0; give a step size"),
+        ((-0.1,), "learning_rate must be finite and positive, got -0.1"),
+        ((jnp.float32(np.nan),), "learning_rate must be finite and positive, got nan"),
+        ((0.1, -0.5), "momentum must be finite and >= 0, got -0.5; give 0 for none"),
+        ((0.1, 1), "momentum=1 must be below 1; give 0 for none"),
+        ((0.1, 0.5, -1e-4), "weight_decay must be finite and >= 0, got -0.0001; give 0 for none"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        sgd(*numbers)
+    sgd(lambda count: 0.1)  # a schedule is not asked
+
+
 def test_decay_is_for_weights_and_not_for_biases():
     params = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)}
     optimizer = sgd(0.5, weight_decay=0.1)

@@ -187,8 +187,10 @@ def test_models_have_names():
     assert {"lenet5", "lenet5_cifar100", "lstm", "mlp"} <= set(srp.models.names())
     assert srp.models.get("lenet5", data, head_layers=2).settled == ("conv1", "conv2", "fc1")
     assert sizes(srp.models.get("lenet5_cifar100", data, hidden=(7, 9)))["out"] == 9 * 4 + 4
-    with pytest.raises(ValueError, match=r"model 'lenet5': .*'width'"):
+    with pytest.raises(ValueError, match=r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)
+    with pytest.raises(ValueError, match="vocabulary: belongs to model 'lstm' and the model is 'lenet5'; leave one"):
+        srp.models.get("lenet5", data, vocabulary=3)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_srp as srp
 from fedjax_srp.models import lstm
 
 KEY = jax.random.key(5)
@@ -84,6 +85,31 @@ def test_it_learns_which_token_came_first():
     trained = jax.jit(lambda p: jax.lax.fori_loop(0, 300, step, p))(PARAMS)
     accuracy = (np.argmax(LOGITS(trained, tokens), 1) == labels).mean()
     assert accuracy > 0.9
+
+
+def sequences(dtype):
+    x, y = np.arange(28).reshape(4, 7).astype(dtype), np.array([0, 1, 2, 0])
+    return srp.data.from_arrays(x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "message"),
+    [
+        (MODEL, np.float32, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs; choose model='m"),
+        (MODEL, np.uint8, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs"),  # pixels
+        (srp.models.mlp((7,), 3), np.int32, "model 'mlp' takes floats, data set 'arrays' has int32 inputs; choose mo"),
+        (MODEL, np.int32, None),
+        (srp.models.mlp((7,), 3), np.uint8, None),
+        (srp.models.augmented(srp.models.mlp((7,), 3), lambda key, x: x), np.float32, None),
+    ],
+)
+def test_the_type_of_the_inputs_is_checked(model, dtype, message):
+    data = sequences(dtype)
+    if message is None:
+        model.check_fits(data)
+        return
+    with pytest.raises(ValueError, match=message):
+        srp.simulate(srp.algorithms.fedavg(model), data, num_rounds=1, key=KEY, progress=False)
 
 
 def test_bad_arguments():

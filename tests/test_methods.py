@@ -1,0 +1,182 @@
+"""The methods as SRPFL's paper and code have them, written down again: layers, evaluations, cohorts, defaults."""
+
+import doctest
+import functools
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientTimes, Examples, RoundContext
+
+NUM_CLIENTS = 100
+SHAPES = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=NUM_CLIENTS)
+KEY = jax.random.key(0)
+ALL = ("fc1", "fc2", "fc3", "out")  # the paper's MLP of three hidden layers
+
+
+class Row(NamedTuple):
+    shared: tuple[str, ...]  # layers that the server broadcasts
+    personal: tuple[str, ...]  # layers that a client keeps
+    head: tuple[str, ...]  # layers above the cut, which `fine_tune` trains in FedAvg
+    evaluation: str  # the first one
+    twin: str | None  # None: no doubling
+
+
+FEDREP = Row(ALL[:3], ALL[3:], ALL[3:], "fine_tune", None)  # head: the last layer
+LG = Row(ALL[2:], ALL[:2], ALL[2:], "fine_tune", None)  # the last two layers are global
+FEDAVG = Row(ALL, (), ALL[3:], "global", None)
+TABLE = {
+    "fedrep": FEDREP,
+    "srpfl": FEDREP._replace(twin="fedrep"),
+    "lg_fedavg": LG,
+    "lg_srpfl": LG._replace(twin="lg_fedavg"),
+    "fedavg": FEDAVG,
+    "flanp_fedavg": FEDAVG._replace(twin="fedavg"),
+    "fedavg_ft": FEDAVG._replace(evaluation="fine_tune"),
+    "flanp_fedavg_ft": FEDAVG._replace(evaluation="fine_tune", twin="fedavg_ft"),
+    "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
+}
+COMMON = {"batch_size": 10, "local_epochs": 1, "fine_tune_epochs": 10, "client_weighting": "uniform"}
+DEFAULTS = {
+    "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
+    "lg_fedavg": COMMON,
+    "fedavg": COMMON,
+    "hf_maml": COMMON | {"inner_step_size": 0.01},
+}
+
+
+@pytest.fixture(params=TABLE)
+def name(request):
+    return request.param
+
+
+def test_the_table_is_complete():
+    assert sorted(srp.methods.names()) == sorted(TABLE)
+    assert doctest.testmod(srp.methods).failed == 0
+
+
+def layers_of(params):
+    """Names of layers in parameters of any structure."""
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
+    return tuple(layer for layer in ALL if any(f"['{layer}']" in path for path in paths))
+
+
+def test_layers_and_evaluation(name):
+    row, algorithm = TABLE[name], srp.methods.get(name, dataset=SHAPES, hidden=(4, 4, 4)).algorithm
+    one = jnp.int32(1)
+    examples = Examples(jnp.zeros((2, 5)), jnp.zeros(2, jnp.int32), one)
+
+    def parts(key):
+        server = algorithm.init(key, SHAPES)
+        context = RoundContext(one, one, one, NUM_CLIENTS, one)
+        return server, algorithm.broadcast(server, context), algorithm.init_client(key, server, examples)
+
+    server, broadcast, client = jax.eval_shape(parts, KEY)
+    assert layers_of(broadcast) == row.shared
+    assert layers_of(client) == row.personal
+    assert layers_of(getattr(server, "params", server).head) == row.head
+    assert next(iter(algorithm.evaluations)) == row.evaluation
+    assert srp.methods.recipe(name).twin == row.twin
+
+
+def cohort_sizes(policy, rounds):
+    """How many of 100 clients take part."""
+    state, times, sizes = policy.init(KEY, NUM_CLIENTS), jnp.arange(1.0, 1.0 + NUM_CLIENTS), []
+    for t in rounds:
+        state = state._replace(round=jnp.int32(t)) if hasattr(state, "round") else state
+        sizes.append(int(policy.select(KEY, state, ClientTimes(times, times)).size))
+    return sizes
+
+
+def test_who_takes_part(name):
+    """From 10 on, doubled every 10 rounds; in a pool of 20: 10 for 10 rounds, then 20."""
+    get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
+    rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
+    doubles = TABLE[name].twin is not None
+    of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
+    of_a_fifth = [10, 10] + [20] * 8 if doubles else [20] * 10
+    assert cohort_sizes(get().participation, rounds) == of_all
+    assert cohort_sizes(get(pool=20).participation, rounds) == of_a_fifth
+
+
+def given_to_factory(monkeypatch, name, **options):
+    """The algorithm's name and the arguments that its factory gets."""
+    row, seen = srp.methods.recipe(name), {}
+
+    @functools.wraps(row.factory)
+    def spy(model, **arguments):
+        seen.update(arguments)
+        return row.factory(model, **arguments)
+
+    monkeypatch.setitem(srp.methods.RECIPES, name, row._replace(factory=spy))
+    algorithm = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
+    return algorithm.name, seen
+
+
+def steps_of(optimizer):
+    """What two gradients of ones make of weights and biases of ones, one after the other."""
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    state, steps = optimizer.init(params), []
+    for _ in range(2):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        steps += [float(updates["kernel"][0, 0]), float(updates["bias"][0])]
+    return steps
+
+
+def test_defaults_are_the_papers(name, monkeypatch):
+    """Step size 0.01 in all experiments, neither momentum nor decay; fine-tuning by the optimizer of training."""
+    algorithm, given = given_to_factory(monkeypatch, name)
+    optimizer = given.pop("optimizer")
+    np.testing.assert_allclose(steps_of(optimizer), [-0.01] * 4, rtol=1e-6)
+    assert given.pop("fine_tune_optimizer") is None
+    assert given == DEFAULTS[algorithm]
+
+
+def test_the_optimizers_of_the_code(name, monkeypatch):
+    """Momentum 0.5 in fine-tuning alone, decay 1e-4 on weights and not on biases."""
+    _, given = given_to_factory(monkeypatch, name, fine_tune_momentum=0.5, weight_decay=1e-4)
+    plain, heavy = -0.01 * (1 + 1e-4), -0.01
+    np.testing.assert_allclose(steps_of(given["optimizer"]), [plain, -0.01, plain, -0.01], rtol=1e-6)
+    tuning = steps_of(given["fine_tune_optimizer"])
+    np.testing.assert_allclose(tuning, [plain, heavy, 1.5 * plain, 1.5 * heavy], rtol=1e-6)
+
+
+def test_a_grid_passes_the_same_arguments_to_every_method(name):
+    options = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage", "rounds_per_stage": 2}
+    assert srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).name == name
+    unread = {"inner_step_size"} if name != "hf_maml" else set()
+    unread |= {"head_epochs", "representation_epochs"} if name not in ("fedrep", "srpfl") else set()
+    unread |= {"initial", "rounds_per_stage", "redraw"} if TABLE[name].twin is None else set()
+    assert set(srp.methods.without_effect(name)) == unread
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("srpfll", {}, r"unknown method 'srpfll' \(did you mean srpfl"),
+        ("fedrep", {"pool": 101}, "pool=101 is larger than num_clients=100; give at most 100"),
+        ("srpfl", {"pool": 101}, "pool=101 is larger than num_clients=100; give at most 100"),
+        ("fedrep", {"pool": 0}, "pool=0 must be at least 1"),
+        ("srpfl", {"initial": 101}, "initial=101 is larger than num_clients=100; give at most 100"),
+        ("srpfl", {"initial": 0}, "initial=0 must be at least 1"),
+        ("srpfl", {"learning_rate": 0.0}, "learning_rate must be finite and positive, got 0.0; give a step size"),
+        ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give 0 for none"),
+        ("srpfl", {"fine_tune_momentum": 1.5}, "fine_tune_momentum=1.5 must be below 1"),
+        ("srpfl", {"weight_decay": -1e-4}, "weight_decay must be finite and >= 0, got -0.0001; give 0"),
+        ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size must be finite and >= 0, got -1.0; give a step size"),
+        ("lg_fedavg", {"hidden": ()}, r"method 'lg_fedavg' takes the last 2 layers .* model 'mlp' has 1 \(out\); give"),
+        ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
+        ("fedavg", {"vocabulary": 9}, "vocabulary: belongs to model 'lstm' and the model is 'mlp'; leave one of them"),
+        ("fedavg", {"hiden": (9,)}, r"unknown option of model 'mlp' 'hiden' \(did you mean hidden\?\)"),
+        ("fedavg", {"model": srp.models.mlp((5,), 3), "hidden": (9,)}, "hidden: options of a model given by name"),
+    ],
+)
+def test_refusals_name_what_the_user_gave(method, options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        srp.methods.get(method, dataset=SHAPES, **options)
+    assert "\n" not in str(caught.value)
