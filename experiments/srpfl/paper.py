@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import pandas as pd
 
 import fedjax_srp as srp
 from fedjax_srp import methods
@@ -31,6 +32,7 @@ from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import table
 
 COMMUNICATIONS = (0, 10, 100)
+FRACTIONS = (0.95, 0.99)  # of FedRep's final accuracy: the targets that methods are timed to
 
 
 class Figure(NamedTuple):
@@ -282,10 +284,14 @@ def report(columns: Mapping[str, dict[str, list[History]]], figure: int, out: Pa
     drawn.savefig(out / f"figure{figure}.png", dpi=110)
     parts = []
     for title, curves in columns.items():
-        target = table.common_target(curves)
-        frame = table.comparison(curves, target.accuracy, COMMUNICATIONS)
-        frame.to_csv(out / f"figure{figure}_{title.split(',')[0].lower().replace('-', '')}.csv", index=False)
-        parts.append(f"{title}: {FIGURES[figure].title}\n\n{table.render(frame, target)}")
+        parts.append(f"{title}: {FIGURES[figure].title}")
+        frames = []
+        for fraction in FRACTIONS:
+            target = table.common_target(curves, fraction)
+            frames.append(table.comparison(curves, target.accuracy, COMMUNICATIONS))
+            parts.append(table.render(frames[-1], target))
+        name = title.split(",")[0].lower().replace("-", "")
+        pd.concat(frames).to_csv(out / f"figure{figure}_{name}.csv", index=False)
     text = "\n\n".join(parts)
     (out / f"figure{figure}.txt").write_text(text + "\n", "utf-8")
     return text
