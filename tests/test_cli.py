@@ -430,7 +430,10 @@ def test_runs_of_python_and_of_the_command_line_do_not_mix(finished, tmp_path):
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    words = [sys.executable, "-m", "fedjax_srp.cli", *TINY, "--num-rounds", "1000000", "--out", str(tmp_path)]
+    # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.
+    code = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "runpy.run_module('fedjax_srp.cli', run_name='__main__')"
+    words = [sys.executable, "-c", code, *TINY, "--num-rounds", "1000000", "--out", str(tmp_path)]
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120
