@@ -125,7 +125,7 @@ def figure(
 ) -> Figure:
     """Accuracy over simulated time, a panel a communication cost, the target dotted.
 
-    A panel ends a little after the last method has reached the target, or with the longest run where none has.
+    A panel ends a little after the last run has reached the target, or with the longest run where one never does.
     """
     import matplotlib as mpl
     import matplotlib.figure
@@ -140,12 +140,13 @@ def figure(
             ax.set_title(f"communication cost {cost:g}")
             ax.set_ylabel("")
             times = [run.time_to(target.accuracy, cost) for runs in histories.values() for run in runs]
-            finite = [time for time in times if math.isfinite(time)]
-            if finite:
-                ax.set_xlim(0, 1.25 * max(finite))
+            if all(map(math.isfinite, times)):
+                ax.set_xlim(0, 1.25 * max(times))
             ax.set_xlabel("simulated time (time units)")
         panels[0].set_ylabel("mean test accuracy")
-        panels[0].set_ylim(max(0.0, target.accuracy - 0.4), 1.0)
+        ends = [run.final_accuracy for runs in histories.values() for run in runs]
+        lowest = min(filter(math.isfinite, ends), default=1.0)  # no curve stays below the panel
+        panels[0].set_ylim(max(0.0, min(target.accuracy - 0.4, lowest - 0.1)), 1.0)
         counts = "/".join(map(str, sorted({len(runs) for runs in histories.values()})))
         notes = [title] if title else []
         notes += [f"lines: mean of {counts} seeds, bands: lowest to highest"] if counts != "1" else []

@@ -150,6 +150,15 @@ def get(
     row = recipe(name)
     _check_sizes(dataset, pool=pool, **({"initial": initial} if row.doubling else {}))
     if isinstance(model, str):
+        of_models = models.option_names()
+        for option in set(model_options).difference(*of_models.values()):
+            own = [
+                argument
+                for argument, what in inspect.signature(get).parameters.items()
+                if what.kind == what.KEYWORD_ONLY
+            ]
+            known = [*own, *of_models.get(model, ())]
+            raise unknown(f"option of method {name!r} or its model", option, known)
         model = _cut_for(name, models.get(model, dataset, **model_options))
     elif model_options:
         raise ValueError(

@@ -91,20 +91,42 @@ def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
 
 def test_speed_up_and_spread_by_hand():
     histories = {
-        "srpfl": [history("srpfl", [0.5, 0.9], [1, 1], 2), history("srpfl", [0.9, 0.9], [4, 1], 2)],
-        "fedrep": [history("fedrep", [0.9], [9]), history("fedrep", [0.9], [9])],
+        "srpfl": [history("srpfl", [0.5, 0.9], [1, 1], 2), history("srpfl", [0.5, 0.9], [3, 1], 2)],
+        "fedrep": [history("fedrep", [0.5, 0.9], [5, 4]), history("fedrep", [0.5, 0.9], [5, 4])],
     }
     frame = table.comparison(histories, 0.8, (0, 10)).set_index("method")
     assert frame.loc["srpfl", "time_0"] == pytest.approx(3)  # after 2 and 4
     assert frame.loc["srpfl", "time_0_std"] == pytest.approx(math.sqrt(2))
     assert frame.loc["srpfl", "speed_up_0"] == pytest.approx(3)
-    assert frame.loc["srpfl", "time_10"] == pytest.approx(18)  # after 22 and 14
-    assert frame.loc["srpfl", "speed_up_10"] == pytest.approx(19 / 18)
+    assert frame.loc["srpfl", "time_10"] == pytest.approx(23)  # after 22 and 24
+    assert frame.loc["srpfl", "speed_up_10"] == pytest.approx(29 / 23)
     assert math.isnan(frame.loc["fedrep", "speed_up_0"])
     assert frame.loc["srpfl", "host_seconds"] == 6  # simulated together
     assert frame.loc["fedrep", "host_seconds"] == 12  # one after the other
     text = table.render(frame.reset_index(), table.common_target(histories))
     assert "3.0 ± 1.4 (3.0x)" in text
+    assert "≤" not in text
+
+
+@pytest.mark.parametrize("early", ["srpfl", "fedrep"])
+def test_a_time_that_is_only_an_upper_bound_has_no_factor(early):
+    accuracy = {name: [0.9, 0.9] if name == early else [0.5, 0.9] for name in ("srpfl", "fedrep")}
+    histories = {name: [history(name, values, [2, 1])] for name, values in accuracy.items()}
+    frame = table.comparison(histories, 0.8, (0,)).set_index("method")
+    assert frame["reached_at_once"].to_dict() == {name: int(name == early) for name in histories}
+    assert math.isnan(frame.loc["srpfl", "speed_up_0"])
+    text = table.render(frame.reset_index(), table.Target(0.8, "as asked"))
+    assert "≤ 2.0" in text
+    assert "≤ 3.0" not in text
+    assert "x)" not in text
+
+
+@pytest.mark.parametrize("target", [0.0, -1, 90])
+def test_a_target_is_an_accuracy(target):
+    with pytest.raises(ValueError, match=r"target=.*give 0\.9 for 90 %"):
+        table.check_target(target)
+    table.check_target(0.9)
+    table.check_target(None)
 
 
 def test_what_is_not_reached_is_said():

@@ -172,7 +172,11 @@ def test_a_grid_passes_the_same_arguments_to_every_method(name):
         ("lg_fedavg", {"hidden": ()}, r"method 'lg_fedavg' takes the last 2 layers .* model 'mlp' has 1 \(out\); give"),
         ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
         ("fedavg", {"vocabulary": 9}, "vocabulary: belongs to model 'lstm' and the model is 'mlp'; leave one of them"),
-        ("fedavg", {"hiden": (9,)}, r"unknown option of model 'mlp' 'hiden' \(did you mean hidden\?\)"),
+        (
+            "fedavg",
+            {"hiden": (9,)},
+            r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden\?\)",
+        ),
         ("fedavg", {"model": srp.models.mlp((5,), 3), "hidden": (9,)}, "hidden: options of a model given by name"),
     ],
 )
@@ -180,3 +184,11 @@ def test_refusals_name_what_the_user_gave(method, options, message):
     with pytest.raises(ValueError, match=message) as caught:
         srp.methods.get(method, dataset=SHAPES, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_option_is_told_from_those_of_the_method_and_its_model():
+    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+    with pytest.raises(
+        ValueError, match=r"option of method 'srpfl' or its model 'learningrate' .*did you mean learning_rate"
+    ):
+        srp.methods.get("srpfl", dataset=data, learningrate=0.1)

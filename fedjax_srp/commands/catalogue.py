@@ -21,7 +21,16 @@ def catalogue(data_dir: str | None = None) -> str:
     head = ["--method", "is called", "without doubling", "evaluations, default first", "source"]
     parts = [_section("Methods", [head, *rows])]
     named = [[name, _first_line(data.SOURCES.get(name))] for name in data.names(data_dir)]
-    parts.append(_section("Data sets (--dataset)", [*named, ["FILE.npz", "x_train, y_train, x_test, y_test"]]))
+    parts.append(
+        _section(
+            "Data sets (--dataset)",
+            [
+                *named,
+                ["FILE.npz", "x_train, y_train, x_test, y_test"],
+                ["FOLDER", "LEAF's train/*.json and test/*.json"],
+            ],
+        )
+    )
     parts.append(_section("Models (--model)", [[name, _first_line(getattr(models, name))] for name in models.names()]))
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],

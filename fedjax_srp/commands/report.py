@@ -38,8 +38,9 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
         out: where to write; None for `folder`.
 
     Raises:
-        ValueError: no finished runs there, or the same run twice.
+        ValueError: no finished runs there, the same run twice, or a target that is no accuracy.
     """
+    table.check_target(target)
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
@@ -55,6 +56,9 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
             texts.append(_compare(task, evaluated, target, communications, place, suffix))
     if not texts:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated; run with --evaluations")
+    left_out = [path.parents[1] for path in Path(folder).rglob("checkpoint/arguments.json")]
+    if left_out := sorted(str(run) for run in left_out if run not in found):
+        texts.append(f"left out, not finished: {', '.join(left_out)}")
     return "\n\n".join(texts)
 
 

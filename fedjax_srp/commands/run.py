@@ -43,7 +43,9 @@ _METHOD = [
     *options_of(methods.get, leave_out=("name", "dataset", "optimizer")),
 ]
 _DATA = [
-    Option("dataset", str, REQUIRED, "a data set that fedjax-srp list shows, or the path of an .npz file"),
+    Option(
+        "dataset", str, REQUIRED, "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder"
+    ),
     *options_of(data.load, leave_out=("name", "seed")),
     next(o for o in options_of(data.load) if o.name == "seed")._replace(name="partition_seed"),
 ]
@@ -146,6 +148,7 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     if not 0 <= arguments["seed"] < _SEEDS:
         raise ValueError(f"seed={arguments['seed']}: must lie between 0 and {_SEEDS - 1}")
+    table.check_target(arguments["target"])
     if arguments["communication"] < 0:
         raise ValueError(f"communication={arguments['communication']}: must be at least 0, in time units")
     try:

@@ -60,9 +60,14 @@ def get(name: str, dataset: Any, head_layers: int = 1, **options: Any) -> SplitM
     return model.cut_above(head_layers)
 
 
+def option_names() -> dict[str, list[str]]:
+    """Model -> the options that `get` passes to it."""
+    return {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+
+
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
     """Refuses what the factory of that name does not take."""
-    known = {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+    known = option_names()
     for option in options:
         owners = " or ".join(repr(model) for model in known if option in known[model])
         if owners and option not in known[name]:

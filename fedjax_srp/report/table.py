@@ -27,6 +27,12 @@ class Target(NamedTuple):
     reason: str
 
 
+def check_target(target: float | None) -> None:
+    """Refuses a target that is no accuracy."""
+    if target is not None and not 0 < target <= 1:
+        raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
+
+
 def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
     """A fraction of the reference's final accuracy, mean over its runs; without the reference, of the best method's.
 
@@ -55,9 +61,10 @@ def comparison(
     Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy`, `worst_decile` and, by
     expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
-    reached it; for every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std`
-    and `speed_up_C`, the twin's mean time over the method's (nan where either is missing or infinite); `host_seconds`
-    of the simulator for all runs together.
+    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; for
+    every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
+    the twin's mean time over the method's (nan where either is missing, infinite or a bound); `host_seconds` of the
+    simulator for all runs together.
 
     Args:
         histories: method -> its runs.
@@ -81,6 +88,7 @@ def comparison(
             row[quarter], row[f"{quarter}_std"] = _spread(values.tolist())
         row["target"] = target
         row["reached"] = sum(math.isfinite(run.time_to(target)) for run in runs)
+        row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
         for cost in communications:
             row[f"time_{cost:g}"], row[f"time_{cost:g}_std"] = _spread([run.time_to(target, cost) for run in runs])
             row[f"speed_up_{cost:g}"] = math.nan
@@ -88,9 +96,11 @@ def comparison(
         row["host_seconds"] = sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
         rows[name] = row
     for row in rows.values():
+        twin_row = rows.get(row["twin"], {"reached_at_once": 0})
         for cost in communications:
-            own, twin = row[f"time_{cost:g}"], rows.get(row["twin"], {}).get(f"time_{cost:g}", math.inf)
-            if math.isfinite(own) and math.isfinite(twin) and own > 0:
+            own, twin = row[f"time_{cost:g}"], twin_row.get(f"time_{cost:g}", math.inf)
+            known = not (row["reached_at_once"] or twin_row["reached_at_once"])
+            if known and math.isfinite(own) and math.isfinite(twin) and own > 0:
                 row[f"speed_up_{cost:g}"] = twin / own
     return pd.DataFrame(list(rows.values()))
 
@@ -120,6 +130,8 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
     ]
+    if sum(frame["reached_at_once"]):
+        notes.append("≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times")
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
         notes.append(
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
@@ -139,6 +151,11 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
 
 
+def _reaches_at_once(run: History, target: float) -> bool:
+    """Whether the target was reached by the first evaluation."""
+    return len(run.eval_round) > 0 and bool(run.time_to(target) <= run.elapsed()[run.eval_round[0] - 1])
+
+
 def _percent(mean: float, std: float = math.nan) -> str:
     if not math.isfinite(mean):
         return "-"
@@ -150,7 +167,8 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
     if not math.isfinite(mean):
         return f"{row['reached']} of {row['runs']} seeds" if row["reached"] else "not reached"
     digits = 1 if mean < 100 else 0
-    text = f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if math.isfinite(std) else "")
+    text = "≤ " * bool(row["reached_at_once"]) + f"{mean:.{digits}f}"
+    text += f" ± {std:.{digits}f}" if math.isfinite(std) else ""
     if not math.isfinite(speed_up):
         return text
     return f"{text} ({speed_up:.1f}x)" if speed_up >= 0.1 else f"{text} ({speed_up:.2f}x)"
