@@ -154,11 +154,16 @@ def figure3(
         logarithmic: draw time on a logarithmic axis, where a speed-up is a shift.
 
     Raises:
-        ValueError: when there is nothing to draw or a history lacks the evaluation.
+        ValueError: when there is nothing to draw, a history lacks the evaluation, or the data sets have no titles.
     """
     import matplotlib as mpl
     from matplotlib import ticker
 
+    if not isinstance(histories_by_dataset, Mapping):
+        raise ValueError(
+            f"histories_by_dataset is a {type(histories_by_dataset).__name__}: give a dict from data set to histories, "
+            "e.g. {'digits': histories}; accuracy_over_time draws one data set"
+        )
     columns = {title: drawing.groups(histories) for title, histories in histories_by_dataset.items()}
     if not columns or not len(communications):
         raise ValueError("figure3 needs at least one data set and one communication cost")

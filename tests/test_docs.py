@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp import cli
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,3 +45,14 @@ def test_the_example_of_an_algorithm_runs_and_is_fedavg_without_its_proximal_ter
     fedavg = accuracy(srp.algorithms.fedavg(model, srp.algorithms.sgd(0.1)))
     np.testing.assert_array_equal(accuracy(example["fedprox"](model, 0.0, srp.algorithms.sgd(0.1))), fedavg)
     assert (accuracy(example["fedprox"](model, 10.0, srp.algorithms.sgd(0.1))) != fedavg).any()
+
+
+def test_the_readmes_runs_run(tmp_path, capsys):
+    """Every `fedjax-srp run` as it stands, but for its length, its model and its folder."""
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ").replace("$rate", "0.01").replace("$seed", "1")
+    runs = re.findall(r"fedjax-srp run (--method.*)$", text, re.MULTILINE)
+    assert len(runs) == 2
+    for number, words in enumerate(runs):
+        small = ["--num-rounds", "1", "--hidden", "8", "--head-epochs", "1", "--fine-tune-epochs", "1", "--no-progress"]
+        out = ["--out", str(tmp_path / str(number))]
+        assert cli.main(["run", *words.split(), *small, *out], set_up_cores=False) == 0, capsys.readouterr().err

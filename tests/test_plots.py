@@ -170,6 +170,8 @@ def test_nothing_to_draw_says_so(histories, message):
         plots.accuracy_over_time(histories)
     with pytest.raises(ValueError, match="at least one data set"):
         plots.figure3({})
+    with pytest.raises(ValueError, match="histories_by_dataset is a list: give a dict"):
+        plots.figure3([])  # pyright: ignore[reportArgumentType]
 
 
 def test_figures_display_in_a_notebook_and_change_no_setting(tmp_path):
