@@ -1,9 +1,25 @@
-"""`fedjax-srp benchmark` from a checkout, and without tyro: python benchmarks/rounds.py [--quick] [--out FOLDER]."""
+"""Rounds, evaluations and how they scale, timed in turn with rivals: `fedjax-srp benchmark` where tyro is missing.
 
-from fedjax_srp.benchmark.__main__ import main
-from fedjax_srp.benchmark.measure import Rounds, paired, seconds, synthetic
+python benchmarks/rounds.py [--quick] [--skip-torch] [--out FOLDER]
+"""
 
-__all__ = ["Rounds", "paired", "seconds", "synthetic"]
+from __future__ import annotations
+
+import argparse
+
+import fedjax_srp as srp
+from fedjax_srp.benchmark import suite
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="runs/benchmark", help="folder for table, figure and numbers")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, some seconds: whether it runs, not how fast")
+    parser.add_argument("--skip-torch", action="store_true", help="without PyTorch, even where it is installed")
+    arguments = parser.parse_args()
+    srp.use_all_cores()
+    suite.run(arguments.out, arguments.quick, not arguments.skip_torch)
+
 
 if __name__ == "__main__":
     main()

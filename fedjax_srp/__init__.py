@@ -1,7 +1,8 @@
 """Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
 
-from . import algorithms, clocks, data, linear, methods, models, participation, plots, theory
-from .base import (
+from fedjax_srp import algorithms, clocks, data, linear, methods, models, participation, theory
+from fedjax_srp._version import __version__ as __version__
+from fedjax_srp.base import (
     ClientOutput,
     ClientTimes,
     Clock,
@@ -16,12 +17,11 @@ from .base import (
     Uncharged,
     named_key,
 )
-from .cores import use_all_cores
-from .engine.judge import evaluate
-from .engine.simulate import simulate, simulate_seeds
-from .history import History
-
-__version__ = "0.1.0"
+from fedjax_srp.engine.cores import use_all_cores
+from fedjax_srp.engine.evaluate import evaluate
+from fedjax_srp.engine.simulate import simulate, simulate_seeds
+from fedjax_srp.history import History
+from fedjax_srp.report import plots
 
 __all__ = [
     "ClientOutput",

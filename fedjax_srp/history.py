@@ -301,7 +301,7 @@ class History:
 
     def plot(self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None) -> Figure:
         """Mean accuracy over simulated time; the first metric where nothing was evaluated."""
-        from fedjax_srp import plots
+        from fedjax_srp.report import plots
 
         if len(self.eval_round) or evaluation is not None or not self.metrics:
             return plots.accuracy_over_time(self, communication, evaluation, ax)

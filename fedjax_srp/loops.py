@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 
-from .base import Array
+from fedjax_srp.base import Array
 
 
 @custom_vmap

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 import optax
 
-from . import algorithms, models, participation
-from ._checks import check_integer, unknown
-from .algorithms._local import check_momentum
-from .base import FederatedAlgorithm, Method
-from .models import SplitModel
+from fedjax_srp import algorithms, models, participation
+from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp.algorithms.local import check_momentum
+from fedjax_srp.base import FederatedAlgorithm, Method
+from fedjax_srp.models import SplitModel
 
 
 class Recipe(NamedTuple):

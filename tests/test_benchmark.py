@@ -7,10 +7,10 @@ import pytest
 from reference.small import assert_close
 
 import fedjax_srp as srp
-from fedjax_srp import cli
-from fedjax_srp.benchmark import report, suite
+from fedjax_srp.benchmark import files, suite
 from fedjax_srp.benchmark.loop import JitLoop
 from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
+from fedjax_srp.commands import cli
 
 TINY = suite.QUICK._replace(repeats=1)
 
@@ -46,7 +46,7 @@ def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, mon
     for value in (*results["limits"].values(), *results["compile_seconds"].values(), *results["memory"].values()):
         assert value > 0
     table = (tmp_path / "benchmark.txt").read_text()
-    assert table == report.table(results) + "\n"
+    assert table == files.table(results) + "\n"
     assert table.strip() in capsys.readouterr().out
     assert (tmp_path / "benchmark.png").stat().st_size > 1000
 

@@ -18,8 +18,7 @@ import pandas as pd
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import cli
-from fedjax_srp.commands import clock, options
+from fedjax_srp.commands import cli, clock, options
 from fedjax_srp.commands import run as run_command
 from fedjax_srp.history import History
 
@@ -441,7 +440,7 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.
     code = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "runpy.run_module('fedjax_srp.cli', run_name='__main__')"
+    code += "runpy.run_module('fedjax_srp.commands.cli', run_name='__main__')"
     words = [sys.executable, "-c", code, *TINY, "--num-rounds", "1000000", "--out", str(tmp_path)]
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import demo
+from fedjax_srp.commands import demo
 from fedjax_srp.history import History
 from fedjax_srp.report import table
 

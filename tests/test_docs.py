@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp import cli
+from fedjax_srp.commands import cli
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,8 +7,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedjax_srp import drawing, plots
 from fedjax_srp.history import History
+from fedjax_srp.report import drawing, plots
 
 
 def run(

@@ -27,7 +27,7 @@ import pandas as pd
 import fedjax_srp as srp
 from fedjax_srp import methods
 from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase
-from fedjax_srp.cli import is_ours
+from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import table
 

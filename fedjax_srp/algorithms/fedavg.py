@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import optax
 
-from ..base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, RoundContext, named_key
-from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import check_weighting, client_weight, local_sgd, local_training, with_tuned_head
+from fedjax_srp.algorithms.local import check_weighting, client_weight, local_sgd, local_training, with_tuned_head
+from fedjax_srp.base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, RoundContext, named_key
+from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
 
 EVALUATIONS = ("global", "fine_tune", "fine_tune_all")
 

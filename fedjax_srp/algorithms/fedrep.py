@@ -8,10 +8,27 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from .._checks import check_integer
-from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, Uncharged
-from ..models.split import SplitModel, SplitParams
-from ._local import check_weighting, client_weight, fit_head, fit_representation, local_training, with_tuned_head
+from fedjax_srp._checks import check_integer
+from fedjax_srp.algorithms.local import (
+    check_weighting,
+    client_weight,
+    fit_head,
+    fit_representation,
+    local_training,
+    with_tuned_head,
+)
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    Key,
+    Phase,
+    PyTree,
+    RoundContext,
+    Uncharged,
+)
+from fedjax_srp.models.split import SplitModel, SplitParams
 
 
 class FedRepServerState(NamedTuple):

@@ -8,10 +8,28 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from .._checks import check_integer, check_numbers
-from ..base import Array, ClientOutput, Examples, FederatedAlgorithm, Key, Phase, PyTree, RoundContext, named_key
-from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import LocalTraining, Objective, check_weighting, client_weight, local_sgd, local_training, with_tuned_head
+from fedjax_srp._checks import check_integer, check_numbers
+from fedjax_srp.algorithms.local import (
+    LocalTraining,
+    Objective,
+    check_weighting,
+    client_weight,
+    local_sgd,
+    local_training,
+    with_tuned_head,
+)
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    Key,
+    Phase,
+    PyTree,
+    RoundContext,
+    named_key,
+)
+from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
 
 
 class HFMAMLServerState(NamedTuple):

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..base import (
+from fedjax_srp.algorithms.local import check_weighting, client_weight, fit_representation, local_sgd, local_training
+from fedjax_srp.base import (
     Array,
     ClientOutput,
     Examples,
@@ -20,8 +21,7 @@ from ..base import (
     Uncharged,
     named_key,
 )
-from ..models.split import SplitModel, SplitParams, cross_entropy
-from ._local import check_weighting, client_weight, fit_representation, local_sgd, local_training
+from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
 
 
 class LGFedAvgServerState(NamedTuple):

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext
-from ..data.linear import LinearTask
-from ..linear import LinearClient, draw_batch, orthonormalize, principal_angle_distance
-from ..linear.subspace import exact_matmul
-from ..loops import batch_max
+from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext
+from fedjax_srp.data.linear import LinearTask
+from fedjax_srp.linear import LinearClient, draw_batch, orthonormalize, principal_angle_distance
+from fedjax_srp.linear.subspace import exact_matmul
+from fedjax_srp.loops import batch_max
 
 
 class LinearFedAvgModel(NamedTuple):

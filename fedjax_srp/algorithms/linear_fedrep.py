@@ -7,10 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext, Uncharged
-from ..data.linear import LinearTask
-from ..linear import LinearClient, least_squares, method_of_moments, orthonormalize, principal_angle_distance, samplers
-from ..linear.subspace import exact_matmul
+from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext, Uncharged
+from fedjax_srp.data.linear import LinearTask
+from fedjax_srp.linear import (
+    LinearClient,
+    least_squares,
+    method_of_moments,
+    orthonormalize,
+    principal_angle_distance,
+    samplers,
+)
+from fedjax_srp.linear.subspace import exact_matmul
 
 SAMPLINGS = ("subspace", "full", "fixed")
 INITS = ("moments", "random")

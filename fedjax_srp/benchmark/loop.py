@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base import FederatedAlgorithm, FederatedSource, RoundContext, named_key
-from ..engine.round import stream
+from fedjax_srp.base import FederatedAlgorithm, FederatedSource, RoundContext, named_key
+from fedjax_srp.engine.round import stream
 
 
 class JitLoop:

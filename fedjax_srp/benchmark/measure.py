@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base import FederatedAlgorithm, FederatedSource, ParticipationPolicy
-from ..clocks import exponential, fixed
-from ..data import FederatedData, from_arrays
-from ..engine.owned import place_data
-from ..engine.program import program, traffic
-from ..engine.sharding import layout, place, spread
-from ..participation import full
+from fedjax_srp.base import FederatedAlgorithm, FederatedSource, ParticipationPolicy
+from fedjax_srp.clocks import exponential, fixed
+from fedjax_srp.data import FederatedData, from_arrays
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import program, traffic
+from fedjax_srp.engine.sharding import layout, place, spread
+from fedjax_srp.participation import full
 
 EVERYBODY, CLOCK = full(), fixed(exponential(1.0))
 

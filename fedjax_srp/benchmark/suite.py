@@ -10,15 +10,18 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from .. import __version__, algorithms, methods, models, participation
-from ..base import FederatedAlgorithm
-from ..data import FederatedData, linear_task
-from .loop import JitLoop
-from .measure import Rounds, arrays, in_turn, limits, paired, peak_memory, seconds, synthetic
+from fedjax_srp import algorithms, methods, models, participation
+from fedjax_srp._version import __version__
+from fedjax_srp.base import FederatedAlgorithm
+from fedjax_srp.benchmark import files
+from fedjax_srp.benchmark.loop import JitLoop
+from fedjax_srp.benchmark.measure import Rounds, arrays, in_turn, limits, paired, peak_memory, seconds, synthetic
+from fedjax_srp.data import FederatedData, linear_task
 
 REPEATED_SEEDS = 4
 
@@ -103,6 +106,19 @@ class Report(NamedTuple):
 
 def _time(value: float) -> str:
     return f"{1e3 * value:8.3g} ms" if value < 1 else f"{value:8.3g} s "
+
+
+def run(out: str | os.PathLike, quick: bool = False, torch: bool = True) -> None:
+    """Measures, prints as it goes and writes table, figure and numbers.
+
+    Args:
+        out: folder to write to.
+        quick: toy sizes, some seconds: whether it runs, not how fast.
+        torch: the PyTorch rival too, where it is installed.
+    """
+    results = measure(QUICK if quick else FULL, torch=torch)
+    folder = files.write(results, Path(out))
+    print(f"\n{files.table(results)}\n\nwritten to {folder}")
 
 
 def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -197,7 +213,7 @@ def _against_torch(
     """
     if importlib.util.find_spec("torch") is None:
         return
-    from . import torch_loop
+    from fedjax_srp.benchmark import torch_loop
 
     examples = arrays(data)
     for cache, rival in ((False, "PyTorch loop"), (True, "PyTorch loop, features cached")):

@@ -1,1 +1,1 @@
-"""What the subcommands of `fedjax-srp` do; `fedjax_srp.cli` reads the command line."""
+"""What the subcommands of `fedjax-srp` do; `fedjax_srp.commands.cli` reads the command line."""

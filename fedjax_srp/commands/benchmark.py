@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedjax_srp.benchmark.__main__ import run
+from fedjax_srp.benchmark import suite
 from fedjax_srp.commands.options import Option
-from fedjax_srp.demo import writable
+from fedjax_srp.report.run_folder import writable
 
 OPTIONS = [
     Option("out", str, "runs/benchmark", "folder for table, figure and numbers"),
@@ -16,4 +16,4 @@ OPTIONS = [
 def benchmark(out: str, quick: bool, torch: bool) -> None:
     """Measures and writes the folder."""
     writable(out)
-    run(out, quick, torch)
+    suite.run(out, quick, torch)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_srp import methods
-from fedjax_srp.demo import figure, writable
 from fedjax_srp.history import History
 from fedjax_srp.report import table
+from fedjax_srp.report.panels import figure
+from fedjax_srp.report.run_folder import writable
 
 # What is recorded and sets no repeats apart: the row, the seed, and what changes no result.
 _ROW = ("name", "algorithm", "method", "methods", "training", "title")

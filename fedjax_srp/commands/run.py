@@ -16,10 +16,10 @@ import jax
 from fedjax_srp import data, methods, models
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import REQUIRED, Option, options_of
-from fedjax_srp.demo import writable
 from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import table
+from fedjax_srp.report.run_folder import writable
 
 _NO_EFFECT = ("out", "progress", "checkpoint", "overwrite")  # on the result
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from .round import SimulationState
+from fedjax_srp.engine.round import SimulationState
 
 FINGERPRINT = "fingerprint.json"
 Records = dict[str, np.ndarray]  # flat, so that names, shapes and types fit a JSON file

@@ -1,52 +1,76 @@
-"""Judging every client: which model, on which data, is named by the evaluation."""
+"""`evaluate`: judging what a run has learnt on clients that took no part in it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ..base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, RoundContext
-from .owned import Supply, supply
-from .round import SimulationState, all_clients, cohort_pass, stream
-from .sharding import Layout, gather
+import jax
+import numpy as np
+
+from fedjax_srp.base import FederatedAlgorithm, FederatedSource, Key, Method, ServerState
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import program, traffic
+from fedjax_srp.engine.sharding import layout, place
+from fedjax_srp.engine.simulate import CLOCK, EVERYBODY, check_evaluations, check_key
 
 
 def evaluate(
-    algorithm: FederatedAlgorithm,
-    names: Sequence[str],
+    algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
-    state: SimulationState,
-    root: Key,
-    plan: Layout,
-) -> dict[str, tuple[Array, Array]]:
-    """Every client's score under each named evaluation, after the rounds that `state` has behind it.
+    server_state: ServerState,
+    *,
+    key: Key,
+    evaluations: str | Sequence[str] | None = None,
+    chunk_size: int | None = None,
+    devices: Sequence[Any] | int | None = None,
+    shard_data: bool = False,
+) -> dict[str, np.ndarray]:
+    """Scores of clients that have not trained, under a server state: new clients, or the old ones after fine-tuning.
 
-    `personalize` sees the client's training data only; what it returns is scored on the client's test data here.
+    Every client starts as `algorithm.init_client` makes it from the server state, is personalised on its training data
+    as the evaluation says, and is scored on its test data.
+
+    Args:
+        algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
+            long as the server state has the same shapes.
+        data: whose clients are judged.
+        server_state: `history.server_state`.
+        key: of fine-tuning; the same key draws the same batches for every method.
+        evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
+        chunk_size: clients at once on each device; None for a measured default.
+        devices: devices to spread the clients over, or how many; None for all, those of every process.
+        shard_data: keep every client's examples on one device, as in `simulate`.
 
     Returns:
-        name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
+        name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
+
+    Raises:
+        ValueError: an unknown evaluation, a missing server state, a key that is none or several.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> options = {"dim": 20, "rank": 2, "noise_std": 0.1}
+        >>> task = srp.data.linear_task(jax.random.key(0), num_clients=64, **options)
+        >>> algorithm = srp.algorithms.linear_fedrep(task, step_size=0.1, samples_per_round=10)
+        >>> history = srp.simulate(algorithm, task, num_rounds=20, key=jax.random.key(1), progress=False)
+        >>> more = srp.data.linear_task(jax.random.key(0), num_clients=100, **options)  # 36 new clients, the same truth
+        >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
+        (100,)
     """
-    plan = plan.for_evaluation()
-    cohort = all_clients(plan.num_clients)
-    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
-
-    def judge(personalize):
-        def client(key, client_state, client_data, context) -> ClientOutput:
-            train, test = client_data
-            score, count = data.score(personalize(key, state.server, client_state, train), test)
-            return ClientOutput((), info={"score": score, "count": count})
-
-        return client
-
-    train, test = supply(plan, data, "train"), supply(plan, data, "test")
-    both = Supply(
-        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
-        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
-    )
-
-    key = stream(root, "evaluation", state.round)
-    scores = {}
-    for name in names:
-        client = judge(algorithm.evaluations[name])
-        records = cohort_pass(client, both, state.clients, cohort, context, key, plan, record=True).records
-        scores[name] = gather(plan, (records["score"], records["count"]))
-    return scores
+    check_key("key", key)
+    if key.shape != ():
+        raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
+    if isinstance(algorithm, Method):
+        algorithm = algorithm.algorithm
+    if server_state is None:
+        raise ValueError("server_state=None: a history that was loaded has none; simulate again and keep the history")
+    names = check_evaluations(algorithm, evaluations)
+    plan = layout(devices, chunk_size, data.num_clients, *traffic(algorithm, EVERYBODY, data).of_seeds(None))
+    compiled = program(algorithm, EVERYBODY, CLOCK, names, plan)
+    server_state, key = place(plan, (server_state, key))
+    scores = jax.device_get(compiled.scores(server_state, key, place_data(plan, data, shard_data)))
+    return {
+        name: np.asarray(total, np.float64)[: plan.num_clients] / np.asarray(count, np.float64)[: plan.num_clients]
+        for name, (total, count) in scores.items()
+    }

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from tqdm.auto import tqdm
 
-from ..base import FederatedSource, PyTree
-from .program import num_bytes
-from .records import Arguments
-from .sharding import Layout
+from fedjax_srp.base import FederatedSource, PyTree
+from fedjax_srp.engine.outcome import Arguments
+from fedjax_srp.engine.program import num_bytes
+from fedjax_srp.engine.sharding import Layout
 
 GIB = 2**30
 SAID_FROM = GIB  # bytes on a device, or half of what is free there

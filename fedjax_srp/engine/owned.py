@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
-from ..data.federated import FederatedData
-from .sharding import Layout, collect, device_index, place
+from fedjax_srp.base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.engine.sharding import Layout, collect, device_index, place
 
 SPLITS = ("train", "test")
 

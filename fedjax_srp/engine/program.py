@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..backend import traced_for
-from ..base import (
+from fedjax_srp.backend import traced_for
+from fedjax_srp.base import (
     Array,
     Clock,
     FederatedAlgorithm,
@@ -25,10 +25,10 @@ from ..base import (
     Uncharged,
     named_key,
 )
-from .evaluate import evaluate
-from .owned import is_by_client, own_client
-from .round import SimulationState, one_round, prepare, stream
-from .sharding import Layout, device_index, spread
+from fedjax_srp.engine.owned import is_by_client, own_client
+from fedjax_srp.engine.round import SimulationState, one_round, prepare, stream
+from fedjax_srp.engine.scoring import evaluate
+from fedjax_srp.engine.sharding import Layout, device_index, spread
 
 
 class Spec(NamedTuple):

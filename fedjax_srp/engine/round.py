@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..base import (
+from fedjax_srp.base import (
     Array,
     ClientData,
     ClientOutput,
@@ -24,9 +24,9 @@ from ..base import (
     RoundInfo,
     named_key,
 )
-from ..loops import batch_max
-from .owned import Supply, supply
-from .sharding import Layout, my_chunk, put, take, total, window_positions
+from fedjax_srp.engine.owned import Supply, supply
+from fedjax_srp.engine.sharding import Layout, my_chunk, put, take, total, window_positions
+from fedjax_srp.loops import batch_max
 
 
 class SimulationState(NamedTuple):

@@ -19,8 +19,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._checks import check_integer
-from ..base import Array, PyTree
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
 CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on a device (CPU: a cache of its own)

@@ -15,17 +15,26 @@ import jax
 import jax.numpy as jnp
 from tqdm.auto import tqdm
 
-from .._checks import check_integer, unknown
-from ..base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
-from ..clocks import exponential, fixed
-from ..history import History
-from ..participation import full
-from . import memory
-from .checkpoint import Checkpoints, Records
-from .owned import place_data
-from .program import program, traffic
-from .records import Arguments, Limits, append, fingerprint, histories, mean_scores, score_name, smaller_is_better
-from .sharding import layout, place
+from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
+from fedjax_srp.clocks import exponential, fixed
+from fedjax_srp.engine import memory
+from fedjax_srp.engine.checkpoint import Checkpoints, Records
+from fedjax_srp.engine.outcome import (
+    Arguments,
+    Limits,
+    append,
+    fingerprint,
+    histories,
+    mean_scores,
+    score_name,
+    smaller_is_better,
+)
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import program, traffic
+from fedjax_srp.engine.sharding import layout, place
+from fedjax_srp.history import History
+from fedjax_srp.participation import full
 
 EVERYBODY, CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
 

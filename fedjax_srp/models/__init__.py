@@ -4,12 +4,12 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from .._checks import unknown
-from .augment import augmentation, crop_and_flip
-from .lenet import lenet5, lenet5_cifar100
-from .lstm import lstm
-from .mlp import mlp
-from .split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
+from fedjax_srp._checks import unknown
+from fedjax_srp.models.augment import augmentation, crop_and_flip
+from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
+from fedjax_srp.models.lstm import lstm
+from fedjax_srp.models.mlp import mlp
+from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
 
 __all__ = [
     "Layer",

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_integer, unknown
-from ..base import Array, Key
+from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp.base import Array, Key
 
 Augment = Callable[[Key, Array], Array]
 

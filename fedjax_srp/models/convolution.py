@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..backend import platform
-from ..base import Array
+from fedjax_srp.backend import platform
+from fedjax_srp.base import Array
 
 Strategy = Literal["auto", "patches", "winograd", "xla"]
 STRATEGIES = ("auto", "patches", "winograd", "xla")

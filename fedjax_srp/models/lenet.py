@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_integer
-from ..base import Array, Key
-from .convolution import Convolution, Strategy, max_pool, resolve
-from .mlp import Dense
-from .split import Layer, SplitModel, split
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import Array, Key
+from fedjax_srp.models.convolution import Convolution, Strategy, max_pool, resolve
+from fedjax_srp.models.mlp import Dense
+from fedjax_srp.models.split import Layer, SplitModel, split
 
 BLOCK = 8  # images whose intermediate results fit a core's cache
 

@@ -8,10 +8,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_integer
-from ..base import Array
-from .mlp import Dense
-from .split import Layer, SplitModel, split
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import Array
+from fedjax_srp.models.mlp import Dense
+from fedjax_srp.models.split import Layer, SplitModel, split
 
 
 class Embedding(nn.Module):

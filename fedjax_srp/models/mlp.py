@@ -9,9 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from .._checks import check_integer
-from ..base import Array
-from .split import Layer, SplitModel, split
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import Array
+from fedjax_srp.models.split import Layer, SplitModel, split
 
 
 class Dense(nn.Dense):

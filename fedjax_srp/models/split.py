@@ -9,9 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from ..backend import platform
-from ..base import Array, Key, PyTree, named_key
-from ..loops import sequential
+from fedjax_srp.backend import platform
+from fedjax_srp.base import Array, Key, PyTree, named_key
+from fedjax_srp.loops import sequential
 
 
 class SplitParams(NamedTuple):

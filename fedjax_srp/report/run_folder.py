@@ -154,3 +154,22 @@ def _environment() -> dict[str, Any]:
         "git_dirty": None if changes is None else bool(changes),
         "device": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
     }
+
+
+def writable(out: str | os.PathLike) -> Path:
+    """The folder, made where missing.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    folder = Path(out)
+    probe = folder / ".writable"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to"
+        ) from None
+    return folder

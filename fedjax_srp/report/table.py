@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp import plots
 from fedjax_srp.history import History
 from fedjax_srp.methods import RECIPES
+from fedjax_srp.report import plots
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.algorithms._local import _shuffled
+from fedjax_srp.algorithms.local import _shuffled
 from fedjax_srp.base import named_key
 from fedjax_srp.engine.round import stream
 

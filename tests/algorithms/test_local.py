@@ -18,7 +18,7 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import _local, sgd
-from fedjax_srp.algorithms._local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
+from fedjax_srp.algorithms.local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
 from fedjax_srp.base import Examples, named_key
 from fedjax_srp.models import cross_entropy
 

@@ -13,7 +13,7 @@ import small_archives
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import resource
 
-from fedjax_srp import cli
+from fedjax_srp.commands import cli
 from fedjax_srp.data import _builders, _downloads, load, prepare, records
 
 

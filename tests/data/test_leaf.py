@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import cli
+from fedjax_srp.commands import cli
 from fedjax_srp.data import leaf, load, names
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tensorflow_datasets.image_classification import mnist as catalogue
 
-from fedjax_srp import cli
+from fedjax_srp.commands import cli
 from fedjax_srp.data import cache, load, names, records
 
 EMNIST_CONFIGS = catalogue.EMNIST.BUILDER_CONFIGS

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_srp import cli
+from fedjax_srp.commands import cli
 from fedjax_srp.data import NORMALISATION, SOURCES, load, names
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"

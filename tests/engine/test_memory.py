@@ -7,9 +7,9 @@ from reference.small import CLOCK, KEY, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp.engine import memory
+from fedjax_srp.engine.outcome import Arguments
 from fedjax_srp.engine.owned import place_data
 from fedjax_srp.engine.program import num_bytes, program, traffic
-from fedjax_srp.engine.records import Arguments
 from fedjax_srp.engine.sharding import layout, place
 
 FACTOR = 2.0  # the estimate is within this factor of the measurement, both ways

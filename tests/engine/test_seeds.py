@@ -10,7 +10,7 @@ import pytest
 from reference.small import Run, assert_close, clients_of, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms import _local
+from fedjax_srp.algorithms import local
 
 DATA = federation(clients_of((1, 9, 4, 7, 2, 5, 30), (6,) * 7))
 CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
@@ -46,12 +46,12 @@ LAYOUTS = {"batched": {"devices": 1}, "one_after_the_other": {"devices": 2, "chu
 
 @contextlib.contextmanager
 def in_force(strategy):
-    before = _local.SEQUENTIAL_BYTES
-    _local.SEQUENTIAL_BYTES = 0 if strategy == "one_after_the_other" else before
+    before = local.SEQUENTIAL_BYTES
+    local.SEQUENTIAL_BYTES = 0 if strategy == "one_after_the_other" else before
     try:
         yield
     finally:
-        _local.SEQUENTIAL_BYTES = before
+        local.SEQUENTIAL_BYTES = before
 
 
 @functools.cache

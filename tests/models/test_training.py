@@ -7,7 +7,7 @@ import numpy as np
 from reference.small import KEY, Run, assert_close, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms._local import LocalTraining, fit_representation, sgd
+from fedjax_srp.algorithms.local import LocalTraining, fit_representation, sgd
 from fedjax_srp.base import Examples
 from fedjax_srp.models.lenet import dropout
 

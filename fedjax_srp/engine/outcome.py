@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base import Array, Clock, FederatedAlgorithm, Key, ParticipationPolicy, PyTree
-from ..history import History
-from .checkpoint import Records
-from .program import Segment, Start, Traffic
-from .sharding import Layout
+from fedjax_srp.base import Array, Clock, FederatedAlgorithm, Key, ParticipationPolicy, PyTree
+from fedjax_srp.engine.checkpoint import Records
+from fedjax_srp.engine.program import Segment, Start, Traffic
+from fedjax_srp.engine.sharding import Layout
+from fedjax_srp.history import History
 
 
 class Arguments(NamedTuple):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from . import clocks, data, drawing, methods, plots
-from .engine.simulate import simulate_seeds
-from .history import History
-from .report import table
+from fedjax_srp import clocks, data, methods
+from fedjax_srp.engine.simulate import simulate_seeds
+from fedjax_srp.history import History
+from fedjax_srp.report import panels, table
+from fedjax_srp.report.run_folder import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,69 +112,8 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
         for seed, history in enumerate(runs):
             config = {**history.config, "seed": seed, "arguments": arguments}
             dataclasses.replace(history, config=config).save(folder / name / f"seed_{seed}", target=target.accuracy)
-    drawn = figure(histories, target, title=f"digits, {dataset.num_clients} clients")
+    drawn = panels.figure(histories, target, COMMUNICATIONS, title=f"digits, {dataset.num_clients} clients")
     drawn.savefig(folder / "accuracy.png", dpi=150)
     frame.to_csv(folder / "table.csv", index=False)
     (folder / "table.txt").write_text(text + "\n", "utf-8")
     return Demo(histories, frame, target, text, drawn)
-
-
-def figure(
-    histories: table.Repeats, target: table.Target, communications: Sequence[float] = COMMUNICATIONS, title: str = ""
-) -> Figure:
-    """Accuracy over simulated time, a panel a communication cost, the target dotted.
-
-    A panel ends a little after the last run has reached the target, or with the longest run where one never does.
-    """
-    import matplotlib as mpl
-    import matplotlib.figure
-
-    with mpl.rc_context(drawing.RC):
-        drawn = matplotlib.figure.Figure(figsize=(3.6 * len(communications), 4.5), layout="constrained")
-        panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
-        for ax, cost in zip(panels, communications, strict=True):
-            plots.accuracy_over_time(histories, cost, ax=ax)
-            ax.get_legend().remove()
-            ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
-            ax.set_title(f"communication cost {cost:g}")
-            ax.set_ylabel("")
-            times = [run.time_to(target.accuracy, cost) for runs in histories.values() for run in runs]
-            if all(map(math.isfinite, times)):
-                ax.set_xlim(0, 1.25 * max(times))
-            ax.set_xlabel("simulated time (time units)")
-        panels[0].set_ylabel("mean test accuracy")
-        ends = [run.final_accuracy for runs in histories.values() for run in runs]
-        lowest = min(filter(math.isfinite, ends), default=1.0)  # no curve stays below the panel
-        panels[0].set_ylim(max(0.0, min(target.accuracy - 0.4, lowest - 0.1)), 1.0)
-        counts = "/".join(map(str, sorted({len(runs) for runs in histories.values()})))
-        notes = [title] if title else []
-        notes += [f"lines: mean of {counts} seeds, bands: lowest to highest"] if counts != "1" else []
-        notes.append(f"dotted: target of {100 * target.accuracy:.1f} %")
-        drawn.legend(
-            panels[0].get_legend_handles_labels()[0],
-            [f"{table.label(name)} ({runs[0].evaluation})" for name, runs in histories.items()],
-            loc="outside lower center",
-            ncols=min(4, -(-len(histories) // 2)),
-            title="; ".join(notes),
-            frameon=False,
-        )
-    return drawn
-
-
-def writable(out: str | os.PathLike) -> Path:
-    """The folder, made where missing.
-
-    Raises:
-        ValueError: nothing can be written there.
-    """
-    folder = Path(out)
-    probe = folder / ".writable"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(
-            f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to"
-        ) from None
-    return folder

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_srp import drawing
-from fedjax_srp.drawing import STYLES, Curve
+from fedjax_srp.report import drawing
+from fedjax_srp.report.drawing import STYLES, Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedjax_srp.drawing import Histories
     from fedjax_srp.history import History
+    from fedjax_srp.report.drawing import Histories
 
 __all__ = ["STYLES", "accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time"]
 

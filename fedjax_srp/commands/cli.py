@@ -9,21 +9,22 @@ import io
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from . import __version__, demo
-from ._checks import unknown
-from .commands import benchmark as benchmark_command
-from .commands import catalogue, report
-from .commands import prepare as prepare_command
-from .commands import run as run_command
-from .commands.options import REQUIRED, Option
-from .cores import use_all_cores
+from fedjax_srp._checks import unknown
+from fedjax_srp._version import __version__
+from fedjax_srp.commands import benchmark as benchmark_command
+from fedjax_srp.commands import demo, report
+from fedjax_srp.commands import list as list_command
+from fedjax_srp.commands import prepare as prepare_command
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.commands.errors import is_ours
+from fedjax_srp.commands.options import REQUIRED, Option
+from fedjax_srp.engine.cores import use_all_cores
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -56,7 +57,7 @@ def _report(arguments: dict[str, Any]) -> None:
 
 
 def _list(arguments: dict[str, Any]) -> None:
-    print(catalogue.catalogue(**arguments))
+    print(list_command.catalogue(**arguments))
 
 
 def _prepare(arguments: dict[str, Any]) -> None:
@@ -235,17 +236,6 @@ def _one_line(box: str, command: str) -> str:
     """What tyro says in a box, without the box and without repeating the help."""
     text = re.split(r"─{3,}|Got errors:", re.sub(r"╭─[^╮]*╮|[│╰╯]|Error parsing", " ", box))[0]
     return f"{' '.join(text.split())} (see {PROG} {command} --help)"
-
-
-def is_ours(error: BaseException, folder: Path = Path(__file__).parent) -> bool:
-    """Whether code in a folder raised it on purpose; an error from deeper is a bug and keeps its traceback.
-
-    Args:
-        error: as caught.
-        folder: default this package.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(folder)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from .._checks import check_integer, check_numbers
-from ..backend import platform
-from ..base import Array, Examples, Key, Predict, PyTree, named_key
-from ..loops import batch_max, sequential
-from ..models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp._checks import check_integer, check_numbers
+from fedjax_srp.backend import platform
+from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, named_key
+from fedjax_srp.loops import batch_max, sequential
+from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 

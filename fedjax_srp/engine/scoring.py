@@ -1,0 +1,52 @@
+"""Judging every client: which model, on which data, is named by the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, RoundContext
+from fedjax_srp.engine.owned import Supply, supply
+from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
+from fedjax_srp.engine.sharding import Layout, gather
+
+
+def evaluate(
+    algorithm: FederatedAlgorithm,
+    names: Sequence[str],
+    data: FederatedSource,
+    state: SimulationState,
+    root: Key,
+    plan: Layout,
+) -> dict[str, tuple[Array, Array]]:
+    """Every client's score under each named evaluation, after the rounds that `state` has behind it.
+
+    `personalize` sees the client's training data only; what it returns is scored on the client's test data here.
+
+    Returns:
+        name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
+    """
+    plan = plan.for_evaluation()
+    cohort = all_clients(plan.num_clients)
+    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
+
+    def judge(personalize):
+        def client(key, client_state, client_data, context) -> ClientOutput:
+            train, test = client_data
+            score, count = data.score(personalize(key, state.server, client_state, train), test)
+            return ClientOutput((), info={"score": score, "count": count})
+
+        return client
+
+    train, test = supply(plan, data, "train"), supply(plan, data, "test")
+    both = Supply(
+        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
+        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
+    )
+
+    key = stream(root, "evaluation", state.round)
+    scores = {}
+    for name in names:
+        client = judge(algorithm.evaluations[name])
+        records = cohort_pass(client, both, state.clients, cohort, context, key, plan, record=True).records
+        scores[name] = gather(plan, (records["score"], records["count"]))
+    return scores
