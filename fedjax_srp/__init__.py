@@ -16,12 +16,14 @@ from fedjax_srp.base import (
     RoundInfo,
     Uncharged,
     named_key,
+    nothing,
 )
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.engine.evaluate import evaluate
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import plots
+from fedjax_srp.tunable import tunable
 
 __all__ = [
     "ClientOutput",
@@ -45,10 +47,12 @@ __all__ = [
     "methods",
     "models",
     "named_key",
+    "nothing",
     "participation",
     "plots",
     "simulate",
     "simulate_seeds",
     "theory",
+    "tunable",
     "use_all_cores",
 ]

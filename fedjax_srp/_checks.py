@@ -24,16 +24,27 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
-def check_integer(argument: str, value: Any, minimum: int) -> int:
-    """`value` as an int, or a ValueError of one line unless it is an integer >= minimum."""
+def check_choice(argument: str, value: Any, choices: Iterable[str]) -> str:
+    """`value`, or a ValueError of one line unless it is one of the choices; the nearest ones come first."""
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{argument}={value!r} is unknown{nearest(value, choices)}; choose from {', '.join(choices)}")
+    return value
+
+
+def check_integer(argument: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum."""
     try:
         number = index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise ValueError(f"{argument}={value!r} must be an integer known before tracing, at least {minimum}")
+        traced = ", known before tracing" if isinstance(value, Tracer) else ""
+        raise ValueError(f"{argument}={value!r} must be an integer{traced}, at least {minimum}")
     if number < minimum:
         raise ValueError(f"{argument}={number} must be at least {minimum}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{argument}={number} must be at most {maximum}")
     return number
 
 

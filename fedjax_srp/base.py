@@ -72,14 +72,22 @@ class Uncharged(NamedTuple):
 
 ClientFunction = Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
 ServerFunction = Callable[[Key, ServerState, PyTree, RoundContext], ServerState]
+BroadcastFunction = Callable[[ServerState, RoundContext], Broadcast]
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
 
 class Phase(NamedTuple):
-    """One pass over clients and the server's answer to the mean of their messages."""
+    """One pass over clients, in the order of what happens: a download, local work, the server's answer to the mean."""
 
+    broadcast: BroadcastFunction  # (server state, context) -> what every participant downloads; `nothing` for none
     client: ClientFunction  # (key, broadcast, client state, client data, context) -> ClientOutput
     server: ServerFunction  # (key, server state, mean message, context) -> server state
+
+
+def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
+    """The broadcast of a phase without a download."""
+    del server, context
+    return ()
 
 
 def no_metrics(server: ServerState, data: Any) -> dict[str, Array]:
@@ -95,26 +103,25 @@ class FederatedAlgorithm(NamedTuple):
         name: as in the registry, the file and the results.
         init: `(key, data) -> server state`.
         init_client: `(key, server state, client data) -> client state`; `()` where nothing is personal.
-        broadcast: `(server state, context) -> broadcast`: what is downloaded.
-        round: local work and aggregation.
+        round: download, local work, aggregation.
         evaluations: named ways to judge a client, the default one first. Each is `(key, server state, client state,
             TRAINING data of the client) -> predict` with `predict(x) -> outputs`; the test data stays with the engine.
-        finish: a second pass over the same cohort after aggregation, with the broadcast of the new server state
-            (FedGATE's tracking variables, L2GD's mixing).
+        finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
+            (FedGATE's tracking variables, the model that FedBuff hands out).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
-        gradient: a client function whose message is the local gradient at the broadcast model, for policies that need
-            the norm of the mean gradient.
+        gradient: a client function whose message is the local gradient at the model that `round` broadcasts, for
+            policies that need the norm of the mean gradient. It is the model that the next round starts from, so its
+            download is not charged twice.
         metrics: `(server state, data) -> dict of scalars`, recorded every round, so cheap.
         sends: shapes (`jax.ShapeDtypeStruct`) of what a client really sends in a round, for algorithms whose message is
             an exact short cut to the mean; None: the message.
         communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
-            means always, except where neither message nor broadcast has a charged byte (Local-only).
+            means always, except where no message and no broadcast has a charged byte (Local-only).
     """
 
     name: str
     init: Callable[[Key, Any], ServerState]
     init_client: Callable[[Key, ServerState, ClientData], ClientState]
-    broadcast: Callable[[ServerState, RoundContext], Broadcast]
     round: Phase
     evaluations: Mapping[str, Personalize]
     finish: Phase | None = None
@@ -133,12 +140,16 @@ class ClientTimes(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Who takes part: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced."""
+    """Who takes part: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
+
+    A round lasts `duration`, without communication; None: as long as its slowest participant, max of T_i * work.
+    """
 
     client_ids: Array  # (pool,) int32
     size: Array  # () int32, 1 <= size <= pool
     work: Array  # (pool,) int32: units of local work, aligned with client_ids
     stage: Array  # () int32
+    duration: Array | None = None  # () float, time units
 
 
 class RoundInfo(NamedTuple):
@@ -147,7 +158,7 @@ class RoundInfo(NamedTuple):
     round: Array  # () int32, from 0
     stage: Array  # () int32
     cohort_size: Array  # () int32
-    compute_time: Array  # () float: max over the cohort of T_i * work
+    compute_time: Array  # () float: how long the round lasts, see `Cohort`
     communicated: Array  # () bool
     global_grad_norm: Array  # () float: norm of the cohort's mean gradient at the new model; nan when not asked for
     finite: Array  # () bool: the new server state has neither nan nor inf
@@ -157,13 +168,14 @@ class RoundInfo(NamedTuple):
 class ParticipationPolicy(NamedTuple):
     """Who takes part in a round, decided from times alone.
 
-    `select` gets a key of this round; `update` sees the finished round and is where stages advance. A policy with
-    `needs_global_gradient` gets `RoundInfo.global_grad_norm`, at the price of one more gradient per participant.
+    `select` gets a key of this round and may remember whom it picked; `update` sees the finished round and is where
+    stages advance. Both return a state like the one that `init` made. A policy with `needs_global_gradient` gets
+    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant.
     """
 
     name: str
     init: Callable[[Key, int], PolicyState]  # (key, num_clients)
-    select: Callable[[Key, PolicyState, ClientTimes], Cohort]
+    select: Callable[[Key, PolicyState, ClientTimes], tuple[Cohort, PolicyState]]
     update: Callable[[PolicyState, RoundInfo], PolicyState]
     needs_global_gradient: bool = False
 
@@ -182,6 +194,9 @@ class Method(NamedTuple):
     name: str
     algorithm: FederatedAlgorithm
     participation: ParticipationPolicy
+    options: Mapping[
+        str, Any
+    ] = {}  # every hyper-parameter by name, for the record of a run; `srp.methods.get` fills it
 
 
 class FederatedSource(Protocol):

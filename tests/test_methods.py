@@ -74,7 +74,7 @@ def test_layers_and_evaluation(name):
     def parts(key):
         server = algorithm.init(key, SHAPES)
         context = RoundContext(one, one, one, NUM_CLIENTS, one)
-        return server, algorithm.broadcast(server, context), algorithm.init_client(key, server, examples)
+        return server, algorithm.round.broadcast(server, context), algorithm.init_client(key, server, examples)
 
     server, broadcast, client = jax.eval_shape(parts, KEY)
     assert layers_of(broadcast) == row.shared
@@ -89,7 +89,7 @@ def cohort_sizes(policy, rounds):
     state, times, sizes = policy.init(KEY, NUM_CLIENTS), jnp.arange(1.0, 1.0 + NUM_CLIENTS), []
     for t in rounds:
         state = state._replace(round=jnp.int32(t)) if hasattr(state, "round") else state
-        sizes.append(int(policy.select(KEY, state, ClientTimes(times, times)).size))
+        sizes.append(int(policy.select(KEY, state, ClientTimes(times, times))[0].size))
     return sizes
 
 

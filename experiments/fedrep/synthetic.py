@@ -62,7 +62,7 @@ def fedsgd(task, step_size: float, samples: int, evaluation_samples: int | None 
 
     return srp.algorithms.linear_fedavg(task, step_size, local_steps=1)._replace(
         name="fedsgd",
-        round=Phase(client, lambda key, server, mean, context: mean),
+        round=Phase(lambda server, context: server, client, lambda key, server, mean, context: mean),
         evaluations={"fit_head": fit_head},
     )
 

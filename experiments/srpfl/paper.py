@@ -26,7 +26,7 @@ import pandas as pd
 
 import fedjax_srp as srp
 from fedjax_srp import methods
-from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase
+from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase, nothing
 from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import table
@@ -162,8 +162,9 @@ def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Cloc
         name="idle",
         init=lambda key, data: (),
         init_client=lambda key, server, client: (),
-        broadcast=lambda server, context: (),
-        round=Phase(lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s),
+        round=Phase(
+            nothing, lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s
+        ),
         evaluations={},
     )
     times = srp.simulate(

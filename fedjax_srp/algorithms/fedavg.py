@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import optax
-
-from fedjax_srp.algorithms.local import check_weighting, client_weight, local_sgd, local_training, with_tuned_head
+from fedjax_srp.algorithms.local import (
+    Optimizer,
+    check_weighting,
+    client_weight,
+    example_loss,
+    fine_tuning,
+    local_sgd,
+    local_training,
+    with_tuned_head,
+)
 from fedjax_srp.base import ClientOutput, Examples, FederatedAlgorithm, Key, Phase, RoundContext, named_key
-from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.models.split import SplitModel, SplitParams
 
 EVALUATIONS = ("global", "fine_tune", "fine_tune_all")
 
@@ -21,14 +28,14 @@ class FedAvgServerState(NamedTuple):
 
 def fedavg(
     model: SplitModel,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
     batch_size: int = 10,
     local_epochs: int | None = 1,
     local_steps: int | None = None,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
     evaluation: str = "global",
-    fine_tune_optimizer: optax.GradientTransformation | None = None,
+    fine_tune_optimizer: Optimizer | None = None,
 ) -> FederatedAlgorithm:
     """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
 
@@ -61,13 +68,12 @@ def fedavg(
         'fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(fine_tune_optimizer or optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
     check_weighting(client_weighting)
     if evaluation not in EVALUATIONS:
         raise ValueError(f"evaluation={evaluation!r} is none of {', '.join(EVALUATIONS)}")
 
-    def loss(params, _, x, y, key):
-        return cross_entropy(model.logits(params, x, key), y)
+    loss = example_loss(model)
 
     def init(key: Key, data: Any) -> FedAvgServerState:
         model.check_fits(data)
@@ -75,7 +81,7 @@ def fedavg(
 
     def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
         # w_i <- local SGD from w
-        local = local_sgd(named_key(key, "local"), loss, params, (), examples, training, context.work)
+        local = local_sgd(named_key(key, "local"), loss, params, (), examples, training.in_round(context))
         return ClientOutput(local, weight=client_weight(client_weighting, examples))
 
     def server(key: Key, state: FedAvgServerState, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
@@ -97,7 +103,6 @@ def fedavg(
         name="fedavg",
         init=init,
         init_client=lambda key, server, examples: (),
-        broadcast=lambda server, context: server.params,
-        round=Phase(client, server),
+        round=Phase(lambda server, context: server.params, client, server),
         evaluations={evaluation: evaluations.pop(evaluation)} | evaluations,
     )

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_srp._checks import check_integer
 from fedjax_srp.algorithms.local import (
+    Optimizer,
     check_weighting,
     client_weight,
+    fine_tuning,
     fit_head,
     fit_representation,
     local_training,
@@ -54,15 +55,15 @@ class FedRepMessage(NamedTuple):
 
 def fedrep(
     model: SplitModel,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
     batch_size: int = 10,
     head_epochs: int = 10,
     representation_epochs: int = 1,
     local_epochs: int = 1,
-    head_optimizer: optax.GradientTransformation | None = None,
+    head_optimizer: Optimizer | None = None,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
-    fine_tune_optimizer: optax.GradientTransformation | None = None,
+    fine_tune_optimizer: Optimizer | None = None,
 ) -> FederatedAlgorithm:
     """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
     model's cut is shared, the head above it is personal.
@@ -103,7 +104,7 @@ def fedrep(
     head_optimizer = optimizer if head_optimizer is None else head_optimizer
     head_training = local_training(head_optimizer, batch_size, head_epochs, what="head")
     training = local_training(optimizer, batch_size, representation_epochs, what="representation")
-    tuning = local_training(fine_tune_optimizer or head_optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = fine_tuning(fine_tune_optimizer, head_optimizer, batch_size, fine_tune_epochs)
     check_weighting(client_weighting)
     check_integer("local_epochs", local_epochs, 1)
 
@@ -114,16 +115,17 @@ def fedrep(
     def client(
         key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        def alternate(r, parts):
+        of_head, of_representation = head_training.in_round(context), training.in_round(context)
+
+        def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
             representation, head = parts
-            # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
             before = r * context.work
-            head = fit_head(
-                key, model, representation, head, examples, head_training, context.work, before * head_epochs
-            )
+            # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
+            head = fit_head(key, model, representation, head, examples, of_head, before * head_epochs)
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
+            first_epoch = before * representation_epochs
             representation = fit_representation(
-                key, model, representation, head, examples, training, context.work, before * representation_epochs
+                key, model, representation, head, examples, of_representation, first_epoch
             )
             return representation, head
 
@@ -155,7 +157,6 @@ def fedrep(
         name="fedrep",
         init=init,
         init_client=lambda key, server, examples: FedRepClientState(server.head, jnp.bool_(False)),
-        broadcast=lambda server, context: server.representation,
-        round=Phase(client, server),
+        round=Phase(lambda server, context: server.representation, client, server),
         evaluations={"fine_tune": fine_tune, "own_head": own_head, "own_or_mean_head": own_or_mean_head},
     )

@@ -12,8 +12,11 @@ from fedjax_srp._checks import check_integer, check_numbers
 from fedjax_srp.algorithms.local import (
     LocalTraining,
     Objective,
+    Optimizer,
     check_weighting,
     client_weight,
+    example_loss,
+    fine_tuning,
     local_sgd,
     local_training,
     with_tuned_head,
@@ -29,7 +32,7 @@ from fedjax_srp.base import (
     RoundContext,
     named_key,
 )
-from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.models.split import SplitModel, SplitParams
 
 
 class HFMAMLServerState(NamedTuple):
@@ -40,7 +43,7 @@ class HFMAMLServerState(NamedTuple):
 
 def hf_maml(
     model: SplitModel,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
     inner_step_size: float | Array = 0.01,
     difference: float | Array = 1e-3,
     batch_size: int = 10,
@@ -50,7 +53,7 @@ def hf_maml(
     inner_steps: int = 1,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
-    fine_tune_optimizer: optax.GradientTransformation | None = None,
+    fine_tune_optimizer: Optimizer | None = None,
 ) -> FederatedAlgorithm:
     """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
 
@@ -93,7 +96,7 @@ def hf_maml(
         ['one_inner_step', 'global', 'fine_tune']
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(fine_tune_optimizer or optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
     check_weighting(client_weighting)
     check_integer("inner_steps", inner_steps, 1)
     check_numbers("inner_step_size", inner_step_size, "give a step size, e.g. 0.01", max_ndim=0)
@@ -102,8 +105,7 @@ def hf_maml(
     if support_fraction is not None and not 0 < support_fraction < 1:
         raise ValueError(f"support_fraction={support_fraction} must lie between 0 and 1; None takes the batch for both")
 
-    def loss(params, _, x, y, key):
-        return cross_entropy(model.logits(params, x, key), y)
+    loss = example_loss(model)
 
     def halves(weights: Array) -> tuple[Array, Array]:
         """Weights of support and target: the first examples of the batch and the others; one example is both."""
@@ -134,7 +136,14 @@ def hf_maml(
     def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
         # w_i <- steps of size beta on F_i from w
         local = local_sgd(
-            named_key(key, "local"), loss, params, (), examples, training, context.work, gradient=meta_gradient
+            named_key(key, "local"),
+            loss,
+            params,
+            (),
+            examples,
+            training.in_round(context),
+            context.work,
+            gradient=meta_gradient,
         )
         return ClientOutput(local, weight=client_weight(client_weighting, examples))
 
@@ -156,7 +165,6 @@ def hf_maml(
         name="hf_maml",
         init=init,
         init_client=lambda key, server, examples: (),
-        broadcast=lambda server, context: server.params,
-        round=Phase(client, server),
+        round=Phase(lambda server, context: server.params, client, server),
         evaluations={"one_inner_step": one_inner_step, "global": as_it_is, "fine_tune": fine_tune},
     )

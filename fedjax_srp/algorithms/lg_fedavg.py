@@ -6,9 +6,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from fedjax_srp.algorithms.local import check_weighting, client_weight, fit_representation, local_sgd, local_training
+from fedjax_srp.algorithms.local import (
+    Optimizer,
+    check_weighting,
+    client_weight,
+    example_loss,
+    fine_tuning,
+    fit_representation,
+    local_sgd,
+    local_training,
+)
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -21,7 +29,7 @@ from fedjax_srp.base import (
     Uncharged,
     named_key,
 )
-from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.models.split import SplitModel, SplitParams
 
 
 class LGFedAvgServerState(NamedTuple):
@@ -47,13 +55,13 @@ class LGFedAvgMessage(NamedTuple):
 
 def lg_fedavg(
     model: SplitModel,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: Optimizer | None = None,
     batch_size: int = 10,
     local_epochs: int | None = 1,
     local_steps: int | None = None,
     fine_tune_epochs: int = 10,
     client_weighting: str = "uniform",
-    fine_tune_optimizer: optax.GradientTransformation | None = None,
+    fine_tune_optimizer: Optimizer | None = None,
 ) -> FederatedAlgorithm:
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
 
@@ -89,11 +97,10 @@ def lg_fedavg(
         'lg_fedavg'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = local_training(fine_tune_optimizer or optimizer, batch_size, fine_tune_epochs, what="fine_tune")
+    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
     check_weighting(client_weighting)
 
-    def loss(params, _, x, y, key):
-        return cross_entropy(model.logits(params, x, key), y)
+    loss = example_loss(model)
 
     def init(key: Key, data: Any) -> LGFedAvgServerState:
         model.check_fits(data)
@@ -104,7 +111,7 @@ def lg_fedavg(
     ) -> ClientOutput:
         # (local_i, global_i) <- local SGD from (local_i, global)
         start = SplitParams(state.representation, head)
-        representation, head = local_sgd(named_key(key, "local"), loss, start, (), examples, training, context.work)
+        representation, head = local_sgd(named_key(key, "local"), loss, start, (), examples, training.in_round(context))
         message = LGFedAvgMessage(Uncharged(representation), head)
         new_state = LGFedAvgClientState(representation, jnp.bool_(True))
         return ClientOutput(message, new_state, client_weight(client_weighting, examples))
@@ -130,8 +137,7 @@ def lg_fedavg(
         name="lg_fedavg",
         init=init,
         init_client=lambda key, server, examples: LGFedAvgClientState(server.representation, jnp.bool_(False)),
-        broadcast=lambda server, context: server.head,
-        round=Phase(client, server),
+        round=Phase(lambda server, context: server.head, client, server),
         evaluations={
             "fine_tune": fine_tune,
             "own_representation": own_representation,

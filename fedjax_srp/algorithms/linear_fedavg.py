@@ -111,8 +111,8 @@ def linear_fedavg(
         name="linear_fedavg",
         init=init,
         init_client=lambda key, server, client: (),
-        broadcast=lambda server, context: server,
-        round=Phase(client, lambda key, server, mean, context: mean),  # (B, w) <- mean of (B_i, w_i)
+        # (B, w) <- mean of (B_i, w_i)
+        round=Phase(lambda server, context: server, client, lambda key, server, mean, context: mean),
         evaluations={
             "fine_tune": fine_tune,
             "global": lambda key, server, state, client: lambda x: x @ (server[0] @ server[1]),

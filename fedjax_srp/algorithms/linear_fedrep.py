@@ -149,8 +149,7 @@ def linear_fedrep(
         name="linear_fedrep",
         init=start,
         init_client=lambda key, server, client: () if exact else LinearFedRepClientState(jnp.zeros_like(client.head)),
-        broadcast=broadcast,
-        round=Phase(client, server),
+        round=Phase(broadcast, client, server),
         evaluations={"fit_head": fit_head} | ({} if exact else {"own_head": own_head}),
         prepare=prepare,
         sends=jax.ShapeDtypeStruct((dim, rank), task.representation.dtype),  # B_i, whatever the sampler sums

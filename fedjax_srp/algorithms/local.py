@@ -1,6 +1,11 @@
 """Local training, shared by every algorithm that trains on examples: what a client does between two messages.
 
-Everything here is written for one client. Two things follow from the fact that the engine will vmap it:
+An algorithm is its difference from the others; what they share is here and public. `local_training` and `fine_tuning`
+check a factory's arguments, `local_sgd` trains, `example_loss` is what it descends, `fit_head` and `fit_representation`
+train one side of a model's cut, `num_steps`, `step_size` and `full_gradient` serve methods whose mathematics speaks of
+them (control variates, gradient tracking, normalised averaging).
+
+Everything is written for one client. Two things follow from the fact that the engine will vmap it:
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
   program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
@@ -19,38 +24,53 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_integer, check_numbers
+from fedjax_srp._checks import check_choice, check_integer, check_numbers
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, named_key
+from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, sequential
 from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
-Loss = Callable[[PyTree, PyTree, Array, Array, Key], Array]  # (params, frozen, x, y, key) -> (batch,)
+Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, frozen, x, y, key) -> (batch,)
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
+Optimizer = optax.GradientTransformation | Callable[[Array], optax.GradientTransformation]  # or one for each round
 
 
 class LocalTraining(NamedTuple):
     """How a client trains: `epochs` over shuffled data, or `steps` on batches drawn with replacement (exactly one)."""
 
-    optimizer: optax.GradientTransformation
+    optimizer: Optimizer
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
+    work: Array | int = 1  # () int32: how many times all this is done; 0 changes nothing
+
+    def in_round(self, context: RoundContext) -> LocalTraining:
+        """With the client's work in this round, and the round's optimizer where it follows the round."""
+        optimizer = self.optimizer
+        if not isinstance(optimizer, optax.GradientTransformation):
+            optimizer = optimizer(context.round)
+        return self._replace(optimizer=optimizer, work=context.work)
 
 
 def local_training(
-    optimizer: optax.GradientTransformation | None,
+    optimizer: Optimizer | None,
     batch_size: int,
     epochs: int | None = None,
     steps: int | None = None,
     what: str = "local",
 ) -> LocalTraining:
-    """Checks the arguments that every example-based factory shares; the optimizer defaults to the papers' SGD.
+    """Checks the arguments that every example-based factory shares.
 
-    `what` is how the caller's arguments begin: `local` for local_epochs and local_steps.
+    Args:
+        optimizer: from optax or `sgd`, its state starts afresh in every round; or a function of the round, () int32
+            from 0, for step sizes that follow it; None for the papers' SGD with step size 0.01.
+        batch_size: examples a step.
+        epochs: over the client's shuffled examples, per unit of work.
+        steps: instead of epochs, on batches drawn with replacement.
+        what: how the caller's arguments begin: `local` for local_epochs and local_steps.
 
     Raises:
         ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
@@ -64,7 +84,34 @@ def local_training(
     return LocalTraining(sgd(0.01) if optimizer is None else optimizer, batch_size, epochs, steps)
 
 
-def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float = 0.0) -> optax.GradientTransformation:
+def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_size: int, epochs: int) -> LocalTraining:
+    """How a client is fine-tuned before it is judged, checked.
+
+    Args:
+        optimizer: of fine-tuning; None for `default`.
+        default: the optimizer of training.
+        batch_size: examples a step.
+        epochs: over the client's shuffled examples.
+
+    Raises:
+        ValueError: as `local_training`, or an optimizer that follows the round, since an evaluation belongs to none.
+    """
+    chosen = default if optimizer is None else optimizer
+    if not isinstance(chosen, optax.GradientTransformation | None):
+        raise ValueError(
+            f"fine_tune_optimizer={optimizer!r}: an evaluation belongs to no round; give fine_tune_optimizer an "
+            "optimizer that does not follow the round, e.g. srp.algorithms.sgd(0.01)"
+        )
+    return local_training(chosen, batch_size, epochs, what="fine_tune")
+
+
+class SGD(optax.GradientTransformation):
+    """SGD that can tell its step size, for methods whose mathematics divides by it."""
+
+    step_size: float | Array | optax.Schedule
+
+
+def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float = 0.0) -> SGD:
     """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
 
     Args:
@@ -81,11 +128,45 @@ def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float
     check_numbers("weight_decay", weight_decay, "give 0 for none, or a small number, e.g. 1e-4", max_ndim=0)
     off = lambda value: isinstance(value, int | float) and value == 0  # a tracer cannot say  # noqa: E731
     step = optax.sgd(learning_rate, None if off(momentum) else momentum)
-    if off(weight_decay):
-        return step
-    return optax.chain(
-        optax.add_decayed_weights(weight_decay, mask=lambda p: jax.tree.map(lambda w: w.ndim > 1, p)), step
-    )
+    if not off(weight_decay):
+        on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
+        step = optax.chain(optax.add_decayed_weights(weight_decay, mask=on_weights), step)
+    made = SGD(*step)
+    made.step_size = learning_rate
+    return made
+
+
+def step_size(training: LocalTraining) -> float | Array:
+    """The step size eta of local training, for mathematics that divides by it: (w - w_i) / (tau_i eta).
+
+    Raises:
+        ValueError: the optimizer does not tell it, or has more than one (a schedule).
+    """
+    found = getattr(training.optimizer, "step_size", None)
+    if found is None or callable(found):
+        raise ValueError(
+            f"optimizer={training.optimizer!r}: this method divides by a step size, which it must be able to tell; "
+            "give srp.algorithms.sgd(learning_rate) with a number"
+        )
+    return found
+
+
+def num_steps(training: LocalTraining, examples: Examples) -> Array:
+    """tau_i, () int32: how many steps `local_sgd` takes on a client; 0 without examples or work.
+
+    Args:
+        training: epochs, each of ceil(count / batch_size) steps, or steps.
+        examples: of the client.
+    """
+    work = jnp.asarray(training.work, jnp.int32)
+    if training.steps is not None:
+        return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
+    return jnp.int32(training.epochs or 0) * work * _steps_per_epoch(training.batch_size, examples)
+
+
+def _steps_per_epoch(batch_size: int, examples: Examples) -> Array:
+    batch_size = min(batch_size, examples.y.shape[0])  # an epoch's batch never exceeds the client
+    return (examples.count + batch_size - 1) // batch_size
 
 
 def check_momentum(argument: str, value: float | Array) -> None:
@@ -123,6 +204,34 @@ def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTr
     return jax.grad(objective)(params, weights)
 
 
+def example_loss(model: SplitModel) -> Loss:
+    """The cross-entropy of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+
+    def loss(params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        del frozen
+        return cross_entropy(model.logits(params, x, key), y)
+
+    return loss
+
+
+def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
+    """The gradient of the mean loss over all of a client's examples, zero for a client without any.
+
+    Args:
+        loss: as for `local_sgd`.
+        params: where the gradient is taken.
+        frozen: passed to `loss` untouched.
+        examples: of the client, all at once.
+        key: passed to `loss`; None for models as they are judged, without dropout and augmentation.
+    """
+    capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
+    valid = jnp.arange(capacity, dtype=jnp.int32) < examples.count
+    rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never even read
+    weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
+    x, y = examples.x[rows], examples.y[rows]
+    return jax.grad(lambda params: jnp.sum(weights * loss(params, frozen, x, y, key)))(params)
+
+
 def local_sgd(
     key: Key,
     loss: Loss,
@@ -130,9 +239,9 @@ def local_sgd(
     frozen: PyTree,
     examples: Examples,
     training: LocalTraining,
-    work: Array | int = 1,
     first_epoch: Array | int = 0,
     gradient: Gradient = plain_gradient,
+    after_step: Callable[[PyTree], PyTree] = lambda params: params,
 ) -> PyTree:
     """Trains `params` on one client's examples.
 
@@ -143,10 +252,11 @@ def local_sgd(
         params: what is trained; returned as it is if it has no leaves.
         frozen: passed to `loss` untouched.
         examples: x (max_examples, ...), y (max_examples,), count ().
-        training: optimizer (its state starts afresh), batch size, epochs or steps.
-        work: () int32, how many times the configured epochs or steps are done; 0 changes nothing.
+        training: optimizer (its state starts afresh), batch size, epochs or steps, and how many times they are done:
+            `training.in_round(context)` in a round, `training` as it is in an evaluation.
         first_epoch: number of epochs that came before, so that a split run draws the batches of an unbroken one.
         gradient: what a step descends, from the objective `(params, weights) -> ()` of its batch.
+        after_step: what parameters become after each step: a projection, such as onto [0, 1].
 
     Returns:
         The trained parameters.
@@ -156,6 +266,9 @@ def local_sgd(
     capacity = examples.y.shape[0]
     # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
     batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
+    optimizer = training.optimizer
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise ValueError("the optimizer follows the round: train with training.in_round(context)")
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
 
@@ -174,25 +287,25 @@ def local_sgd(
 
             old_params, old_state = carry
             direction = gradient(objective, old_params, weights)
-            updates, state = training.optimizer.update(direction, old_state, old_params)
-            new = optax.apply_updates(old_params, updates), state
+            updates, state = optimizer.update(direction, old_state, old_params)
+            new = after_step(optax.apply_updates(old_params, updates)), state
             return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
-        carry = params, training.optimizer.init(params)
+        carry = params, optimizer.init(params)
         zero = jnp.int32(0)
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
-            num_steps = jnp.where(examples.count > 0, training.steps * work, 0)
+            steps = num_steps(training._replace(work=work), examples)
 
             def sampled_step(t, carry):
                 key_step = jax.random.fold_in(key, first_epoch + t)
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
-                return step(carry, rows, position >= 0, t < num_steps, first_epoch + t, 0)
+                return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
 
-            return jax.lax.fori_loop(zero, batch_max(num_steps), sampled_step, carry)[0]
+            return jax.lax.fori_loop(zero, batch_max(steps), sampled_step, carry)[0]
 
         num_epochs = jnp.int32(training.epochs) * work
-        steps_per_epoch = (examples.count + batch_size - 1) // batch_size
+        steps_per_epoch = _steps_per_epoch(training.batch_size, examples)
 
         def epoch(e, carry):
             order = _shuffled(jax.random.fold_in(key, first_epoch + e), examples.count, batch_size, capacity)
@@ -207,7 +320,9 @@ def local_sgd(
         return jax.lax.fori_loop(zero, batch_max(num_epochs), epoch, carry)[0]
 
     run = sequential(train) if one_client_at_a_time else train
-    return run(params, frozen, examples, key, jnp.asarray(work, jnp.int32), jnp.asarray(first_epoch, jnp.int32))
+    return run(
+        params, frozen, examples, key, jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
+    )
 
 
 def fit_head(
@@ -217,7 +332,6 @@ def fit_head(
     head: PyTree,
     examples: Examples,
     training: LocalTraining,
-    work: Array | int = 1,
     first_epoch: Array | int = 0,
 ) -> PyTree:
     """Trains a head on a frozen representation.
@@ -233,7 +347,7 @@ def fit_head(
     def loss(head, frozen, x, y, key):
         return cross_entropy(model.classify(head, model.rest(frozen, x, key), key), y)
 
-    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, work, first_epoch)
+    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
 
 
 def with_tuned_head(
@@ -251,7 +365,6 @@ def fit_representation(
     head: PyTree,
     examples: Examples,
     training: LocalTraining,
-    work: Array | int = 1,
     first_epoch: Array | int = 0,
 ) -> PyTree:
     """Trains a representation under a frozen head."""
@@ -259,7 +372,7 @@ def fit_representation(
     def loss(representation, head, x, y, key):
         return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
 
-    return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, work, first_epoch)
+    return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)
 
 
 CLIENT_WEIGHTINGS = ("uniform", "num_examples")
@@ -267,9 +380,7 @@ CLIENT_WEIGHTINGS = ("uniform", "num_examples")
 
 def check_weighting(client_weighting: str) -> str:
     """Returns the argument, or raises a `ValueError` that lists the choices."""
-    if client_weighting not in CLIENT_WEIGHTINGS:
-        raise ValueError(f"client_weighting={client_weighting!r} is none of {', '.join(CLIENT_WEIGHTINGS)}")
-    return client_weighting
+    return check_choice("client_weighting", client_weighting, CLIENT_WEIGHTINGS)
 
 
 def client_weight(client_weighting: str, examples: Examples) -> Array:

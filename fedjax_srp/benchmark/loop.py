@@ -49,7 +49,7 @@ class JitLoop:
 
         self._client, self._server = jax.jit(client), jax.jit(server)
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
-        self._broadcast = jax.jit(lambda state, index: algorithm.broadcast(state, context(index)))
+        self._broadcast = jax.jit(lambda state, index: phase.broadcast(state, context(index)))
 
         def init_client(root, server, data, client_id):
             key = jax.random.fold_in(named_key(named_key(root, "training"), "init"), client_id)

@@ -14,14 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import FederatedAlgorithm, FederatedSource, ParticipationPolicy
-from fedjax_srp.clocks import exponential, fixed
 from fedjax_srp.data import FederatedData, from_arrays
-from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import program, traffic
-from fedjax_srp.engine.sharding import layout, place, spread
-from fedjax_srp.participation import full
-
-EVERYBODY, CLOCK = full(), fixed(exponential(1.0))
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.sharding import layout, spread
 
 
 def synthetic(
@@ -67,13 +62,20 @@ class Rounds:
         devices: Any = None,
         shard_data: bool = False,
     ):
-        policy = EVERYBODY if participation is None else participation
-        sizes = traffic(algorithm, policy, data)
-        plan = layout(devices, chunk_size, data.num_clients, *sizes.of_seeds(num_seeds))
-        self.program, self.length = program(algorithm, policy, CLOCK, evaluations, plan, num_seeds), length
-        self.plan, self.data = plan, place_data(plan, data, shard_data)
+        request = Request(
+            algorithm,
+            data,
+            participation,
+            evaluations=evaluations,
+            chunk_size=chunk_size,
+            devices=devices,
+            shard_data=shard_data,
+            num_seeds=num_seeds,
+        )
+        run = prepare(request)
+        self.program, self.length, self.plan = run.program(), length, run.plan
         key = jax.random.key(0)
-        self.root = place(plan, key if num_seeds is None else jax.random.split(key, num_seeds))
+        self.root, self.data = run.placed(key if num_seeds is None else jax.random.split(key, num_seeds))
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.compile_seconds

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp._checks import check_numbers
@@ -70,7 +71,7 @@ class _Argument(NamedTuple):
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
-    def per_client(self, key: Key, value: Parameter, num_clients: int) -> Array:
+    def per_client(self, value: Parameter, key: Key, num_clients: int) -> Array:
         if isinstance(value, Distribution):
             drawn = draw(key, value, num_clients)
             self.check(drawn)
@@ -79,6 +80,19 @@ class _Argument(NamedTuple):
         if values.ndim:
             check_length(self.name, values.shape[0], num_clients, "give one number, or one entry per client")
         return jnp.broadcast_to(values, (num_clients,))
+
+
+_RATE = _Argument("exponential: rate", "give units of work per time unit, e.g. exponential(rate=1.0)", True)
+_VALUE = _Argument("constant: value", "give a time, e.g. constant(1.0)")
+_LOW = _Argument("uniform: low", "give the smallest time, e.g. uniform(50, 500)")
+_HIGH = _Argument("uniform: high", "give the largest time, e.g. uniform(50, 500)")
+
+
+def as_floats(value: Any) -> Any:
+    """A parameter as the engine passes it along: a float or an array of floats; a distribution carries its own."""
+    if isinstance(value, Distribution | Tracer | jax.Array):
+        return value
+    return float(value) if np.ndim(value) == 0 else np.asarray(value, float)
 
 
 def exponential(rate: Parameter = 1.0) -> Distribution:
@@ -105,18 +119,17 @@ def exponential(rate: Parameter = 1.0) -> Distribution:
         >>> bool((distribution.mean(rates) == 1 / rates).all())
         True
     """
-    argument = _Argument("exponential: rate", "give units of work per time unit, e.g. exponential(rate=1.0)", True)
-    argument.check(rate)
+    _RATE.check(rate)
 
-    def sample(key: Key, rates: Array) -> Array:
-        return jax.random.exponential(key, rates.shape, rates.dtype) / rates
+    return Distribution("exponential", Partial(_RATE.per_client, as_floats(rate)), _sample_exponential, _inverse)
 
-    return Distribution(
-        "exponential",
-        lambda key, num_clients: argument.per_client(key, rate, num_clients),
-        sample,
-        lambda rates: 1 / rates,
-    )
+
+def _sample_exponential(key: Key, rates: Array) -> Array:
+    return jax.random.exponential(key, rates.shape, rates.dtype) / rates
+
+
+def _inverse(rates: Array) -> Array:
+    return 1 / rates
 
 
 def constant(value: Parameter) -> Distribution:
@@ -138,14 +151,17 @@ def constant(value: Parameter) -> Distribution:
         >>> clock.init(jax.random.key(0), 3).times.tolist()
         [3.0, 1.0, 2.0]
     """
-    argument = _Argument("constant: value", "give a time, e.g. constant(1.0)")
-    argument.check(value)
-    return Distribution(
-        "constant",
-        lambda key, num_clients: argument.per_client(key, value, num_clients),
-        lambda _, values: values,
-        lambda values: values,
-    )
+    _VALUE.check(value)
+    return Distribution("constant", Partial(_VALUE.per_client, as_floats(value)), _sample_constant, _itself)
+
+
+def _sample_constant(key: Key, values: Array) -> Array:
+    del key
+    return values
+
+
+def _itself(values: Array) -> Array:
+    return values
 
 
 def uniform(low: Parameter, high: Parameter) -> Distribution:
@@ -168,23 +184,27 @@ def uniform(low: Parameter, high: Parameter) -> Distribution:
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [275.0, 275.0]
     """
-    first = _Argument("uniform: low", "give the smallest time, e.g. uniform(50, 500)")
-    last = _Argument("uniform: high", "give the largest time, e.g. uniform(50, 500)")
-    first.check(low)
-    last.check(high)
+    _LOW.check(low)
+    _HIGH.check(high)
     _check_interval(low, high)
 
-    def parameters(key: Key, num_clients: int) -> UniformParameters:
-        lows = first.per_client(named_key(key, "low"), low, num_clients)
-        highs = last.per_client(named_key(key, "high"), high, num_clients)
-        _check_interval(lows, highs)
-        return UniformParameters(lows, highs)
+    return Distribution("uniform", Partial(_interval, as_floats(low), as_floats(high)), _sample_uniform, _middle)
 
-    def sample(key: Key, interval: UniformParameters) -> Array:
-        low, high = interval
-        return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
 
-    return Distribution("uniform", parameters, sample, lambda interval: (interval.low + interval.high) / 2)
+def _interval(low: Parameter, high: Parameter, key: Key, num_clients: int) -> UniformParameters:
+    lows = _LOW.per_client(low, named_key(key, "low"), num_clients)
+    highs = _HIGH.per_client(high, named_key(key, "high"), num_clients)
+    _check_interval(lows, highs)
+    return UniformParameters(lows, highs)
+
+
+def _sample_uniform(key: Key, interval: UniformParameters) -> Array:
+    low, high = interval
+    return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
+
+
+def _middle(interval: UniformParameters) -> Array:
+    return (interval.low + interval.high) / 2
 
 
 def _check_interval(low: Any, high: Any) -> None:

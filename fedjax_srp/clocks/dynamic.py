@@ -1,14 +1,16 @@
 """Times drawn afresh every round."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
 from fedjax_srp.clocks._checks import check_ordered, check_work
-from fedjax_srp.clocks.distributions import Distribution, check_distribution
+from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution
 
 
 class DynamicState(NamedTuple):
@@ -50,16 +52,19 @@ def dynamic(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = F
     check_work("dynamic", work)
     check_ordered("dynamic", ordered)
 
-    def init(key: Key, num_clients: int) -> DynamicState:
-        parameters = distribution.parameters(key, num_clients)
-        if ordered:
-            by_speed = jnp.argsort(distribution.mean(parameters))  # stable: equal clients stay in place
-            parameters = jax.tree.map(lambda values: values[by_speed], parameters)
-        return DynamicState(parameters, jnp.asarray(work, dtype=float))
+    init = Partial(_init, distribution, as_floats(work), ordered)
+    return Clock("dynamic", init, Partial(_sample, distribution.mean, distribution.sample))
 
-    def sample(key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
-        expected = state.work * distribution.mean(state.parameters)
-        realised = state.work * distribution.sample(key, state.parameters)
-        return ClientTimes(expected, realised), state
 
-    return Clock("dynamic", init, sample)
+def _init(distribution: Distribution, work: Array, ordered: bool, key: Key, num_clients: int) -> DynamicState:
+    parameters = distribution.parameters(key, num_clients)
+    if ordered:
+        by_speed = jnp.argsort(distribution.mean(parameters))  # stable: equal clients stay in place
+        parameters = jax.tree.map(lambda values: values[by_speed], parameters)
+    return DynamicState(parameters, jnp.asarray(work, dtype=float))
+
+
+def _sample(
+    mean: Callable[[PyTree], Array], draw: Callable[[Key, PyTree], Array], key: Key, state: DynamicState
+) -> tuple[ClientTimes, DynamicState]:
+    return ClientTimes(state.work * mean(state.parameters), state.work * draw(key, state.parameters)), state

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks._checks import check_ordered, check_work
-from fedjax_srp.clocks.distributions import Distribution, check_distribution, draw
+from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution, draw
 
 
 class FixedState(NamedTuple):
@@ -46,12 +47,14 @@ def fixed(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = Fal
     check_work("fixed", work)
     check_ordered("fixed", ordered)
 
-    def init(key: Key, num_clients: int) -> FixedState:
-        times = draw(key, distribution, num_clients)
-        return FixedState(jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times))
+    return Clock("fixed", Partial(_init, distribution, as_floats(work), ordered), _sample)
 
-    def sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
-        del key
-        return ClientTimes(expected=state.times, realised=state.times), state
 
-    return Clock("fixed", init, sample)
+def _init(distribution: Distribution, work: Array, ordered: bool, key: Key, num_clients: int) -> FixedState:
+    times = draw(key, distribution, num_clients)
+    return FixedState(jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times))
+
+
+def _sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
+    del key
+    return ClientTimes(expected=state.times, realised=state.times), state

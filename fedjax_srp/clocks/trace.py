@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks._checks import check_length, check_work
+from fedjax_srp.clocks.distributions import as_floats
 
 
 class TraceState(NamedTuple):
@@ -22,8 +24,7 @@ class TraceState(NamedTuple):
 def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
     """Plays recorded times, round after round, and starts again at the end.
 
-    The trace lies in the clock's state, so rounds do not have it compiled in: a run over S seeds keeps S copies. The
-    program that begins a run does have it as a constant.
+    The trace lies in the clock's state: a run over S seeds keeps S copies. No program has it compiled in.
 
     Args:
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
@@ -52,15 +53,18 @@ def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
     if 0 in shape or not shape:
         raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
 
-    def init(key: Key, num_clients: int) -> TraceState:
-        del key
-        check_length("trace: a round of times", shape[-1], num_clients, "give one column per client")
-        table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
-        return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32))
+    return Clock("trace", Partial(_init, as_floats(times), as_floats(work)), _sample)
 
-    def sample(key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
-        del key
-        following = (state.round + 1) % state.times.shape[0]
-        return ClientTimes(state.expected, realised=state.times[state.round]), state._replace(round=following)
 
-    return Clock("trace", init, sample)
+def _init(times: Array, work: Array, key: Key, num_clients: int) -> TraceState:
+    del key
+    length = jnp.shape(times)[-1]
+    check_length("trace: a round of times", length, num_clients, "give one column per client")
+    table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
+    return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32))
+
+
+def _sample(key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
+    del key
+    following = (state.round + 1) % state.times.shape[0]
+    return ClientTimes(state.expected, realised=state.times[state.round]), state._replace(round=following)

@@ -9,10 +9,8 @@ import jax
 import numpy as np
 
 from fedjax_srp.base import FederatedAlgorithm, FederatedSource, Key, Method, ServerState
-from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import program, traffic
-from fedjax_srp.engine.sharding import layout, place
-from fedjax_srp.engine.simulate import CLOCK, EVERYBODY, check_evaluations, check_key
+from fedjax_srp.engine.prepare import Request, check_key, prepare
+from fedjax_srp.engine.sharding import place
 
 
 def evaluate(
@@ -61,16 +59,17 @@ def evaluate(
     check_key("key", key)
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
-    if isinstance(algorithm, Method):
-        algorithm = algorithm.algorithm
     if server_state is None:
         raise ValueError("server_state=None: a history that was loaded has none; simulate again and keep the history")
-    names = check_evaluations(algorithm, evaluations)
-    plan = layout(devices, chunk_size, data.num_clients, *traffic(algorithm, EVERYBODY, data).of_seeds(None))
-    compiled = program(algorithm, EVERYBODY, CLOCK, names, plan)
-    server_state, key = place(plan, (server_state, key))
-    scores = jax.device_get(compiled.scores(server_state, key, place_data(plan, data, shard_data)))
+    if isinstance(algorithm, Method):
+        algorithm = algorithm.algorithm
+    run = prepare(
+        Request(algorithm, data, evaluations=evaluations, chunk_size=chunk_size, devices=devices, shard_data=shard_data)
+    )
+    root, placed = run.placed(key)
+    scores = jax.device_get(run.program().scores(place(run.plan, server_state), root, placed))
+    num_clients = run.plan.num_clients
     return {
-        name: np.asarray(total, np.float64)[: plan.num_clients] / np.asarray(count, np.float64)[: plan.num_clients]
+        name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
         for name, (total, count) in scores.items()
     }

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from tqdm.auto import tqdm
 
-from fedjax_srp.base import FederatedSource, PyTree
-from fedjax_srp.engine.outcome import Arguments
-from fedjax_srp.engine.program import num_bytes
+from fedjax_srp.base import Key, PyTree
+from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.sharding import Layout
+from fedjax_srp.engine.traffic import num_bytes
 
 GIB = 2**30
 SAID_FROM = GIB  # bytes on a device, or half of what is free there
@@ -42,26 +42,26 @@ class Memory(NamedTuple):
         return self.total - self.working // 2
 
 
-def estimate(arguments: Arguments, data: FederatedSource, num_seeds: int | None = None) -> Memory:
+def estimate(run: Prepared) -> Memory:
     """What a simulation keeps on each of its devices; runs nothing.
 
     The working memory is what clients of a chunk hold (data, state, messages) times a measured factor. It is an
     underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
     """
-    plan, sizes, seeds = arguments.plan, arguments.sizes, num_seeds or 1
+    plan, sizes, seeds = run.plan, run.sizes, run.num_seeds or 1
     key = jax.eval_shape(lambda: jax.random.key(0))
 
-    def schedule(key):
-        policy, clock = (part.init(key, plan.num_clients) for part in (arguments.policy, arguments.clock))
-        cohort = arguments.policy.select(key, policy, arguments.clock.sample(key, clock)[0])
+    def schedule(key: Key) -> PyTree:
+        policy, clock = (part.init(key, plan.num_clients) for part in (run.policy, run.clock))
+        cohort, _ = run.policy.select(key, policy, run.clock.sample(key, clock)[0])
         return policy, clock, cohort, jnp.zeros((2, plan.num_clients))  # expected and realised times
 
-    judged = sizes.judged if arguments.evaluations else 0
+    judged = sizes.judged if run.evaluations else 0
     in_chunk = CLIENT_FACTOR * max(plan.chunk_size * sizes.held, plan.judged_at_once * judged)
-    if arguments.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
+    if run.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
         in_chunk += max(plan.window, plan.for_evaluation().window if judged else 0) * sizes.examples
     return Memory(
-        data=math.ceil(num_bytes(data) / (plan.num_devices if arguments.shard_data else 1)),
+        data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,
         server=sizes.server_state * seeds,
         schedule=num_bytes(jax.eval_shape(schedule, key)) * seeds,
@@ -82,57 +82,50 @@ class Room(NamedTuple):
         return self.free is None or self.needed.certain - self.present <= self.free
 
 
-def room(arguments: Arguments, data: FederatedSource, num_seeds: int | None) -> Room:
+def room(run: Prepared) -> Room:
     """Compares the estimate with what is free.
 
     That is, on a GPU what the device's allocator has left, and on a CPU an equal share of the memory that the system
     calls available.
-
-    Args:
-        arguments: of the simulation.
-        data: before it is placed.
-        num_seeds: simulated together.
     """
-    sharers = _sharers(arguments.plan)
-    present = 0 if arguments.shard_data else sum(_bytes_on(device, data) for device in sharers) / len(sharers)
-    return Room(estimate(arguments, data, num_seeds), _free_share(arguments.plan), present)
+    sharers = _sharers(run.plan)
+    present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharers) / len(sharers)
+    return Room(estimate(run), _free_share(run.plan), present)
 
 
-def check(arguments: Arguments, data: FederatedSource, num_seeds: int | None, say: bool) -> None:
+def check(run: Prepared, say: bool) -> None:
     """Prints a line before a large simulation.
 
     Args:
-        arguments: of the simulation.
-        data: before it is placed.
-        num_seeds: simulated together.
+        run: what is to be simulated, its data not placed yet.
         say: whether to print.
 
     Raises:
         ValueError: a simulation that cannot fit (`Room.fits`).
     """
-    found = room(arguments, data, num_seeds)
+    found = room(run)
     needed, free = found.needed, found.free
     if free is not None and not found.fits:
-        raise ValueError(_refusal(arguments, needed, num_seeds, free))
+        raise ValueError(_refusal(run, needed, free))
     if say and needed.total > min(SAID_FROM, math.inf if free is None else free / 2):
         left = "" if free is None else f", {free / GIB:.1f} GiB free"
-        line = f"{arguments.name}: about {_list(needed)} on each of {arguments.plan.num_devices} devices{left}"
+        line = f"{run.name}: about {_list(needed)} on each of {run.plan.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
 
 
-def check_working(arguments: Arguments, working: int) -> None:
+def check_working(run: Prepared, working: int) -> None:
     """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already.
 
     Args:
-        arguments: of the simulation.
+        run: what is simulated.
         working: bytes on each device, as the compiler says.
 
     Raises:
         ValueError: more than is free.
     """
-    free = _free_share(arguments.plan)
+    free = _free_share(run.plan)
     if free is not None and working > free:
-        plan = arguments.plan
+        plan = run.plan
         raise ValueError(
             f"chunk_size={plan.chunk_size}: clients at work and their evaluation need {working / GIB:.2f} GiB on each "
             f"of {plan.num_devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
@@ -140,11 +133,11 @@ def check_working(arguments: Arguments, working: int) -> None:
         )
 
 
-def _refusal(arguments: Arguments, needed: Memory, num_seeds: int | None, free: float) -> str:
-    plan, seeds = arguments.plan, num_seeds or 1
+def _refusal(run: Prepared, needed: Memory, free: float) -> str:
+    plan, seeds = run.plan, run.num_seeds or 1
     fewer_seeds = "" if seeds == 1 else f"fewer than {seeds} keys, "
     _, cause, remedy = max(
-        (needed.data, f"shard_data={arguments.shard_data}", "shard_data=True on several devices, fewer examples"),
+        (needed.data, f"shard_data={run.shard_data}", "shard_data=True on several devices, fewer examples"),
         (needed.clients, f"num_clients={plan.num_clients}", f"{fewer_seeds}more devices, fewer clients"),
         (needed.server, f"server states of {seeds} seeds", f"{fewer_seeds}a smaller model"),
         (needed.schedule, f"num_clients={plan.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),

@@ -9,24 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import Array, Clock, FederatedAlgorithm, Key, ParticipationPolicy, PyTree
+from fedjax_srp.base import Array, Key, PyTree
 from fedjax_srp.engine.checkpoint import Records
-from fedjax_srp.engine.program import Segment, Start, Traffic
-from fedjax_srp.engine.sharding import Layout
+from fedjax_srp.engine.prepare import Prepared
+from fedjax_srp.engine.program import Segment, Start
 from fedjax_srp.history import History
-
-
-class Arguments(NamedTuple):
-    """What `simulate` was asked for, checked and completed."""
-
-    name: str
-    algorithm: FederatedAlgorithm
-    policy: ParticipationPolicy
-    clock: Clock
-    evaluations: tuple[str, ...]
-    plan: Layout
-    sizes: Traffic
-    shard_data: bool
 
 
 class Limits(NamedTuple):
@@ -65,25 +52,26 @@ def score_name(data: Any) -> str:
     return str(getattr(data, "score_name", "accuracy"))
 
 
-def facts(arguments: Arguments, data, limits: Limits) -> dict[str, Any]:
+def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
     """What a history says of its origin."""
     return {
-        "name": arguments.name,
-        "algorithm": arguments.algorithm.name,
-        "participation": arguments.policy.name,
-        "clock": arguments.clock.name,
-        "dataset": getattr(data, "name", type(data).__name__),
-        "num_clients": arguments.plan.num_clients,
+        "name": run.name,
+        "algorithm": run.algorithm.name,
+        "participation": run.policy.name,
+        "clock": run.clock.name,
+        "dataset": getattr(run.data, "name", type(run.data).__name__),
+        "num_clients": run.plan.num_clients,
+        "options": run.options,
         "eval_every": limits.eval_every,
-        "evaluations": list(arguments.evaluations),
-        "chunk_size": arguments.plan.chunk_size,
-        "num_devices": arguments.plan.num_devices,
-        "shard_data": arguments.shard_data,
-        "device": arguments.plan.devices[0].device_kind,
+        "evaluations": list(run.evaluations),
+        "chunk_size": run.plan.chunk_size,
+        "num_devices": run.plan.num_devices,
+        "shard_data": run.shard_data,
+        "device": run.plan.devices[0].device_kind,
     }
 
 
-def fingerprint(arguments: Arguments, data, root: Key, limits: Limits) -> dict[str, Any]:
+def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
     """What a continued run must share: everything but the number of rounds and the limits."""
 
     def bits(leaf: Array) -> np.ndarray:
@@ -91,10 +79,10 @@ def fingerprint(arguments: Arguments, data, root: Key, limits: Limits) -> dict[s
         return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
 
     checksum = 0
-    for leaf in jax.tree.leaves(data):
+    for leaf in jax.tree.leaves(run.data):
         checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8).data, checksum)
     more = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
-    return facts(arguments, data, limits) | more
+    return facts(run, limits) | more
 
 
 def on_host(tree: PyTree) -> PyTree:
@@ -102,23 +90,34 @@ def on_host(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.array(leaf), tree)
 
 
-def histories(arguments, limits, data, root, start: Start, server, records, timings, num_seeds) -> list[History]:
+class Ending(NamedTuple):
+    """Where a simulation ended."""
+
+    start: Start
+    server: PyTree
+    records: Records
+    timings: dict[str, Any]  # of the host, in seconds
+
+
+def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[History]:
     """One history per seed."""
+    num_seeds, records, evaluations = run.num_seeds, ending.records, run.evaluations
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
-    client_time = np.asarray(start.client_time).reshape(num_seeds or 1, -1)
-    config = facts(arguments, data, limits) | {
+    client_time = np.asarray(ending.start.client_time).reshape(num_seeds or 1, -1)
+    config = facts(run, limits) | {
         "num_rounds": limits.num_rounds,
         "time_limit": limits.time_limit,
         "target": limits.target,
         "num_seeds": num_seeds,
     }
-    up, down = arguments.sizes.up, arguments.sizes.down
-    server = on_host(server)
+    up, down = run.sizes.up, run.sizes.down
+    server = on_host(ending.server)
 
     def history(s: int) -> History:
-        counts = {e: records[f"scores/{e}/count"][s, -1] for e in arguments.evaluations}
+        counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
+        own_values = {name: np.asarray(value)[s].item() for name, value in run.values.items() if np.ndim(value)}
         return History(
-            name=arguments.name,
+            name=run.name,
             round=records["round"][s] + 1,
             stage=records["stage"][s],
             cohort_size=records["cohort_size"][s],
@@ -126,19 +125,17 @@ def histories(arguments, limits, data, root, start: Start, server, records, timi
             communicated=records["communicated"][s] & (up + down > 0),
             finite=records["finite"][s],
             metrics={n.removeprefix("metrics/"): v[s] for n, v in records.items() if n.startswith("metrics/")},
-            eval_round=records["eval_round"][s] if arguments.evaluations else np.zeros(0, np.int32),
-            accuracies={
-                e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in arguments.evaluations
-            },
-            test_count=counts[arguments.evaluations[0]] if counts else np.zeros(arguments.plan.num_clients, np.int32),
+            eval_round=records["eval_round"][s] if evaluations else np.zeros(0, np.int32),
+            accuracies={e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in evaluations},
+            test_count=counts[evaluations[0]] if counts else np.zeros(run.plan.num_clients, np.int32),
             client_time=client_time[s],
             bytes_up=up,
             bytes_down=down,
-            score_name=score_name(data),
-            smaller_is_better=smaller_is_better(data),
+            score_name=score_name(run.data),
+            smaller_is_better=smaller_is_better(run.data),
             server_state=server if num_seeds is None else jax.tree.map(lambda leaf: leaf[s], server),
-            config=config | {"key": keys[s].tolist()},
-            **timings,
+            config=config | {"key": keys[s].tolist(), "options": run.options | own_values},
+            **ending.timings,
         )
 
     return [history(s) for s in range(num_seeds or 1)]

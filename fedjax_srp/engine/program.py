@@ -1,4 +1,8 @@
-"""A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it."""
+"""A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it.
+
+Programs take the floats of algorithm, policy and clock as arguments (`fedjax_srp.tunable`): simulations that differ in
+values, keys or data alone share what is compiled.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +24,36 @@ from fedjax_srp.base import (
     Key,
     ParticipationPolicy,
     PyTree,
-    RoundContext,
     RoundInfo,
-    Uncharged,
     named_key,
 )
 from fedjax_srp.engine.owned import is_by_client, own_client
-from fedjax_srp.engine.round import SimulationState, one_round, prepare, stream
+from fedjax_srp.engine.round import SimulationState, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import evaluate
-from fedjax_srp.engine.sharding import Layout, device_index, spread
+from fedjax_srp.engine.sharding import Layout, device_index, place, spread
+from fedjax_srp.tunable import Static, attach, detach
+
+
+class Parts(NamedTuple):
+    """Of a simulation."""
+
+    algorithm: FederatedAlgorithm
+    policy: ParticipationPolicy
+    clock: Clock
 
 
 class Spec(NamedTuple):
-    """What a program is made from; equal specs share their compiled programs."""
+    """What programs are made from; equal specs share what is compiled."""
 
-    algorithm: FederatedAlgorithm  # with `evaluations` and `sends` as tuples, so that a spec can be hashed
-    policy: ParticipationPolicy
-    clock: Clock
+    parts: Static  # without their values
+    by_seed: tuple[bool, ...]  # which of the values have an axis of seeds
     evaluations: tuple[str, ...]
     plan: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
-    numerics: tuple  # settings of JAX that change what is computed
+    numerics: tuple[Any, ...]  # settings of JAX that change what is computed
 
 
-def numerics() -> tuple:
+def numerics() -> tuple[Any, ...]:
     """The settings of JAX that change what a program computes, as they are now."""
     names = "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"
     return tuple(getattr(jax.config, name) for name in names)
@@ -70,136 +80,181 @@ STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_N
 START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
 
-class Program:
-    """Traces and compiles on demand, keeps what is compiled, and counts both."""
+class Function(NamedTuple):
+    """A function that a program consists of, of `(..., root, values, data)`."""
 
-    def __init__(self, spec: Spec):
-        self.spec = spec
-        leaves, shape = spec.algorithm.sends
-        self.algorithm = spec.algorithm._replace(
-            evaluations=dict(spec.algorithm.evaluations), sends=jax.tree.unflatten(shape, leaves)
-        )
+    name: Any  # hashable
+    call: Callable[..., Any]
+    takes: tuple[Any, ...]  # which of the arguments in front are sharded by client
+    gives: Any  # which results are
+    donates: bool = False  # the first argument's memory
+
+
+class Shared:
+    """What the programs of equal specs share: traces, compiled functions, and the count of both."""
+
+    def __init__(self) -> None:
         self.compile_seconds = 0.0
         self.num_traces = 0
-        self._lowered: dict[Any, jax.stages.Lowered] = {}
-        self._compiled: dict[Any, jax.stages.Compiled] = {}
+        self.lowered: dict[Any, jax.stages.Lowered] = {}
+        self.compiled: dict[Any, jax.stages.Compiled] = {}
+
+
+class Program:
+    """The compiled functions of a simulation, with its values; traces and compiles on demand.
+
+    Attributes:
+        parts: of the simulation, with their values.
+        shared: with the programs of equal specs.
+    """
+
+    def __init__(self, spec: Spec, shared: Shared, parts: Parts, values: list[Any]):
+        self.spec, self.shared, self.parts = spec, shared, parts
+        self._values: list[Array] = place(spec.plan, [jnp.asarray(value) for value in values])
+
+    @property
+    def num_traces(self) -> int:
+        """How often something was traced, for all values."""
+        return self.shared.num_traces
+
+    @property
+    def compile_seconds(self) -> float:
+        """What tracing and compiling took so far, for all values."""
+        return self.shared.compile_seconds
 
     def start(self, root: Key, data: FederatedSource) -> Start:
         """The state before the first round; `root` has a leading axis where there are seeds."""
-        return self._compile(*self._start(data), (root, data))(root, data)
+        return self._run(self._start(), root, data=data)
 
-    def _start(self, data: FederatedSource):
-        plan = self.spec.plan
+    def _start(self) -> Function:
+        spec, plan = self.spec, self.spec.plan
 
-        def function(root: Key, data: FederatedSource) -> Start:
-            server = self.algorithm.init(named_key(named_key(root, "server"), "init"), data)
-            clients = self._init_clients(server, root, data)
-            policy = self.spec.policy.init(named_key(named_key(root, "participation"), "init"), plan.num_clients)
-            clock = self.spec.clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
-            times, _ = self.spec.clock.sample(stream(root, "clock", jnp.int32(0)), clock)
-            state = SimulationState(server, clients, policy, clock, jnp.int32(0))
-            return Start(prepare(self.algorithm, data, state, root, plan), times.expected)
+        def start(root: Key, values: list[Array], data: FederatedSource) -> Start:
+            algorithm, policy, clock = Parts(*attach(spec.parts, values))
+            server = algorithm.init(named_key(named_key(root, "server"), "init"), data)
+            clients = _init_clients(algorithm, server, root, data, plan)
+            policy_state = policy.init(named_key(named_key(root, "participation"), "init"), plan.num_clients)
+            clock_state = clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
+            times, _ = clock.sample(stream(root, "clock", jnp.int32(0)), clock_state)
+            state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
+            return Start(prepare_server(algorithm, data, state, root, plan), times.expected)
 
-        return "start", function, (_NO, is_by_client(data)), START_BY_CLIENT
-
-    def _init_clients(self, server: PyTree, root: Key, data: FederatedSource) -> PyTree:
-        """The states of this device's clients before any training, leaves (owned, ...)."""
-        plan = self.spec.plan
-        ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
-        key_clients = named_key(named_key(root, "training"), "init")
-
-        def init_client(client_id: Array) -> PyTree:
-            client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
-            key = jax.random.fold_in(key_clients, client_id)
-            return self.algorithm.init_client(key, server, own_client(plan, data, client_id))
-
-        return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+        return Function("start", start, (), START_BY_CLIENT)
 
     def scores(self, server: PyTree, root: Key, data: FederatedSource) -> dict[str, tuple[Array, Array]]:
         """What clients that have not trained score under a server state: sums and numbers of scores, by client."""
+        spec, plan = self.spec, self.spec.plan
 
-        def function(server: PyTree, root: Key, data: FederatedSource):
-            state = SimulationState(server, self._init_clients(server, root, data), (), (), jnp.int32(0))
-            return evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
+        def scores(server: PyTree, root: Key, values: list[Array], data: FederatedSource):
+            algorithm, _, _ = Parts(*attach(spec.parts, values))
+            clients = _init_clients(algorithm, server, root, data, plan)
+            state = SimulationState(server, clients, (), (), jnp.int32(0))
+            return evaluate(algorithm, spec.evaluations, data, state, root, plan)
 
-        args = server, root, data
-        return self._compile("scores", function, (_NO, _NO, is_by_client(data)), _NO, args)(*args)
+        return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
-        args = state, root, data
-        return self._compile(*self._segment(length, data), args, donate=True)(*args)
+        return self._run(self._segment(length), state, root, data=data)
+
+    def _segment(self, length: int) -> Function:
+        spec = self.spec
+
+        def segment(state: SimulationState, root: Key, values: list[Array], data: FederatedSource):
+            algorithm, policy, clock = Parts(*attach(spec.parts, values))
+
+            def body(state: SimulationState, _: None):
+                return one_round(algorithm, policy, clock, data, state, root, spec.plan)
+
+            state, rounds = jax.lax.scan(body, state, length=length)
+            return state, Segment(rounds, evaluate(algorithm, spec.evaluations, data, state, root, spec.plan))
+
+        return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 
     def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
         """What a segment needs on each device beside its arguments and results, as the compiler has it."""
-        compiled = self._compile(*self._segment(length, data), (state, root, data), donate=True)
+        compiled = self._compile(self._segment(length), (state, root, self._values, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
         """A hash of the program of `start`: how server, clients, clock and policy begin. To be asked before `start`."""
-        return _hash(self._lower(*self._start(data), (root, data)))
+        return _hash(self._lower(self._start(), (root, self._values, data)))
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of a segment, and so of all that is compiled into it: step sizes, schedules, models."""
-        return _hash(self._lower(*self._segment(length, data), (state, root, data), donate=True))
+        """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
+        return _hash(self._lower(self._segment(length), (state, root, self._values, data)))
 
-    # `_start` and `_segment`: name, function, and what of its arguments and results is sharded by client.
+    def values(self) -> list[Any]:
+        """The floats that the programs get, as plain numbers; what no program has compiled into it."""
+        return [jax.device_get(value).tolist() for value in self._values]
 
-    def _segment(self, length: int, data: FederatedSource):
-        def function(state: SimulationState, root: Key, data: FederatedSource):
-            def body(state: SimulationState, _: None):
-                return one_round(self.algorithm, self.spec.policy, self.spec.clock, data, state, root, self.spec.plan)
+    def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
+        arguments = (*args, self._values, data)
+        return self._compile(function, arguments)(*arguments)
 
-            state, rounds = jax.lax.scan(body, state, length=length)
-            scores = evaluate(self.algorithm, self.spec.evaluations, data, state, root, self.spec.plan)
-            return state, Segment(rounds, scores)
-
-        return ("segment", length), function, (STATE_BY_CLIENT, _NO, is_by_client(data)), (STATE_BY_CLIENT, _NO)
-
-    def _lower(self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False):
-        """Traces the function of this name for arguments of these shapes; once, unless it is compiled meanwhile."""
-        signature = _signature(name, args)
-        if signature not in self._lowered:
+    def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
+        """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
+        signature, shared, spec = _signature(function.name, args), self.shared, self.spec
+        if signature not in shared.lowered:
             begin = time.perf_counter()
 
-            def counted(*args):
-                self.num_traces += 1
-                return function(*args)
+            def counted(*args: Any) -> Any:
+                shared.num_traces += 1
+                return function.call(*args)
 
-            spread_function = spread(counted, self.spec.plan, in_by_client, out_by_client)
-            if self.spec.num_seeds is not None:
-                axes = (*(0,) * (len(args) - 1), None)  # data, the last argument, is shared by the seeds
+            *front, _, values, data = args
+            takes = (*function.takes, _NO, [_NO] * len(values), is_by_client(data))
+            spread_function = spread(counted, spec.plan, takes, function.gives)
+            if spec.num_seeds is not None:
+                of_values = [0 if by_seed else None for by_seed in spec.by_seed]
+                axes = (*(0,) * (len(front) + 1), of_values, None)  # data are shared by the seeds
                 spread_function = jax.vmap(spread_function, in_axes=axes)
-            with traced_for(self.spec.plan.platform):
-                self._lowered[signature] = jax.jit(spread_function, donate_argnums=(0,) if donate else ()).lower(*args)
-            self.compile_seconds += time.perf_counter() - begin
-        return self._lowered[signature]
+            with traced_for(spec.plan.platform):
+                jitted = jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
+                shared.lowered[signature] = jitted.lower(*args)
+            shared.compile_seconds += time.perf_counter() - begin
+        return shared.lowered[signature]
 
-    def _compile(
-        self, name: Any, function: Callable, in_by_client, out_by_client, args: tuple, donate: bool = False
-    ) -> jax.stages.Compiled:
-        """The compiled function of this name and these shapes, made the first time."""
-        signature = _signature(name, args)
-        if signature not in self._compiled:
-            lowered = self._lower(name, function, in_by_client, out_by_client, args, donate)
+    def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
+        """The compiled function for these shapes, made the first time."""
+        signature, shared = _signature(function.name, args), self.shared
+        if signature not in shared.compiled:
+            lowered = self._lower(function, args)
             begin = time.perf_counter()
-            self._compiled[signature] = lowered.compile()
-            del self._lowered[signature]
-            self.compile_seconds += time.perf_counter() - begin
-        return self._compiled[signature]
+            shared.compiled[signature] = lowered.compile()
+            del shared.lowered[signature]
+            shared.compile_seconds += time.perf_counter() - begin
+        return shared.compiled[signature]
+
+
+def _init_clients(
+    algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, plan: Layout
+) -> PyTree:
+    """The states of this device's clients before any training, leaves (owned, ...)."""
+    ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
+    key_clients = named_key(named_key(root, "training"), "init")
+
+    def init_client(client_id: Array) -> PyTree:
+        client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
+        key = jax.random.fold_in(key_clients, client_id)
+        return algorithm.init_client(key, server, own_client(plan, data, client_id))
+
+    return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
 
 
 def _hash(lowered: jax.stages.Lowered) -> str:
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
 
 
-def _signature(name: Any, args: tuple) -> tuple:
-    return name, jax.tree.structure(args), tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(args))
+def _signature(name: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(args)
+    return name, structure, tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
 
 
 @functools.lru_cache(maxsize=16)
-def _program(spec: Spec) -> Program:
-    return Program(spec)
+def _shared(spec: Spec) -> Shared:
+    del spec
+    return Shared()
 
 
 def program(
@@ -210,55 +265,23 @@ def program(
     plan: Layout,
     num_seeds: int | None = None,
 ) -> Program:
-    """The program of these parts; the very same parts get the very same program, so a new key compiles nothing."""
-    sends, shapes = jax.tree.flatten(algorithm.sends)
-    hashable = algorithm._replace(evaluations=tuple(algorithm.evaluations.items()), sends=(tuple(sends), shapes))
-    return _program(Spec(hashable, policy, clock, tuple(evaluations), plan, num_seeds, numerics()))
+    """The program of these parts; what is equal but for values shares what is compiled, and so does another key.
+
+    A value with an axis has it over the seeds.
+    """
+    parts = Parts(algorithm._replace(evaluations=dict(algorithm.evaluations)), policy, clock)
+    static, values = detach(parts)
+    by_seed = _by_seed(parts, num_seeds)
+    spec = Spec(static, by_seed, tuple(evaluations), plan, num_seeds, numerics())
+    return Program(spec, _shared(spec), parts, values)
 
 
-def num_bytes(tree: PyTree) -> int:
-    """Bytes of the arrays of a tree, or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def _charged_bytes(tree: PyTree) -> int:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Uncharged))
-    return num_bytes([leaf for leaf in leaves if not isinstance(leaf, Uncharged)])
-
-
-class Traffic(NamedTuple):
-    """What one participant handles in a round, and the states behind it, in bytes, from shapes alone."""
-
-    up: int  # sent
-    down: int  # received
-    held: int  # data, state and messages of a client while it trains
-    judged: int  # data and state of a client while it is evaluated
-    examples: int  # its data alone, as the model takes it
-    client_state: int
-    server_state: int
-
-    def of_seeds(self, num_seeds: int | None) -> tuple[int, int]:
-        """What a client holds while it trains, and while it is evaluated, in a batch of seeds."""
-        return self.held * (num_seeds or 1), self.judged * (num_seeds or 1)
-
-
-def traffic(algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource) -> Traffic:
-    """Sizes of messages, broadcasts and client data; runs nothing."""
-
-    def exchange(key: Key, data: FederatedSource):
-        zero, one = jnp.int32(0), jnp.int32(1)
-        context = RoundContext(zero, zero, one, data.num_clients, one)
-        server, examples = algorithm.init(key, data), data.train_client(zero)
-        state, broadcast = algorithm.init_client(key, server, examples), algorithm.broadcast(server, context)
-        clients = [phase.client for phase in (algorithm.round, algorithm.finish) if phase is not None]
-        down = [broadcast for _ in clients]
-        if policy.needs_global_gradient and algorithm.gradient is not None:
-            clients.append(algorithm.gradient)  # at the model that the next round starts from: no further download
-        up = [client(key, broadcast, state, examples, context).message for client in clients]
-        return up, down, examples, data.test_client(zero), state, server
-
-    up, down, examples, tests, state, server = jax.eval_shape(exchange, jax.random.key(0), data)
-    sent = up if algorithm.sends is None else (algorithm.sends, up[1:])
-    held, judged = num_bytes((examples, state, up)), max(num_bytes(examples), num_bytes(tests)) + num_bytes(state)
-    own = (num_bytes(part) for part in (examples, state, server))
-    return Traffic(_charged_bytes(sent), _charged_bytes(down), held, judged, *own)
+def _by_seed(parts: Parts, num_seeds: int | None) -> tuple[bool, ...]:
+    """Which values have an axis of seeds: arrays of an algorithm's floats; those of clocks are over the clients."""
+    if num_seeds is None:
+        return (False,) * len(detach(parts)[1])
+    flags = []
+    for part in parts:
+        is_algorithm = isinstance(part, FederatedAlgorithm)
+        flags += [is_algorithm and jnp.ndim(value) == 1 for value in detach(part)[1]]
+    return tuple(flags)

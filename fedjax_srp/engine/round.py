@@ -13,12 +13,14 @@ from fedjax_srp.base import (
     ClientData,
     ClientOutput,
     ClientState,
+    ClientTimes,
     Clock,
     Cohort,
     FederatedAlgorithm,
     FederatedSource,
     Key,
     ParticipationPolicy,
+    Phase,
     PyTree,
     RoundContext,
     RoundInfo,
@@ -158,11 +160,21 @@ def all_finite(tree: PyTree) -> Array:
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
 
 
-def run_phase(phase, name, algorithm, data, server, states, cohort, context, root, plan):
+def run_phase(
+    phase: Phase,
+    name: str,
+    server: PyTree,
+    states: PyTree,
+    cohort: Cohort,
+    context: RoundContext,
+    data: FederatedSource,
+    root: Key,
+    plan: Layout,
+) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
     """One pass of a `Phase` and the server's answer: (server state, client states, info)."""
-    broadcast = algorithm.broadcast(server, context)
+    broadcast = phase.broadcast(server, context)
 
-    def client(key, state, client_data, context):
+    def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
         return phase.client(key, broadcast, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
@@ -171,7 +183,7 @@ def run_phase(phase, name, algorithm, data, server, states, cohort, context, roo
     return phase.server(key_server, server, result.mean, context), result.states, result.info
 
 
-def prepare(
+def prepare_server(
     algorithm: FederatedAlgorithm, data: FederatedSource, state: SimulationState, root: Key, plan: Layout
 ) -> SimulationState:
     """The pass over all clients before the first round, for algorithms that ask for one."""
@@ -180,7 +192,7 @@ def prepare(
     cohort = all_clients(plan.num_clients)
     context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
     server, clients, _ = run_phase(
-        algorithm.prepare, "prepare", algorithm, data, state.server, state.clients, cohort, context, root, plan
+        algorithm.prepare, "prepare", state.server, state.clients, cohort, context, data, root, plan
     )
     return state._replace(server=server, clients=clients)
 
@@ -196,33 +208,38 @@ def one_round(
 ) -> tuple[SimulationState, RoundInfo]:
     """Clock, cohort, local work, mean, server, second pass, criterion, time."""
     times, clock_state = clock.sample(stream(root, "clock", state.round), state.clock)
-    cohort = policy.select(stream(root, "participation", state.round), state.policy, times)
+    cohort, policy_state = policy.select(stream(root, "participation", state.round), state.policy, times)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
-    args = cohort, context, root, plan
+    args = cohort, context, data, root, plan
 
-    server, clients, info = run_phase(algorithm.round, "round", algorithm, data, state.server, state.clients, *args)
+    server, clients, info = run_phase(algorithm.round, "round", state.server, state.clients, *args)
     if algorithm.finish is not None:
-        server, clients, more = run_phase(algorithm.finish, "finish", algorithm, data, server, clients, *args)
+        server, clients, more = run_phase(algorithm.finish, "finish", server, clients, *args)
         info = _join(info, more)
 
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
-        global_grad_norm = _global_gradient_norm(algorithm, data, server, clients, *args)
+        global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
 
-    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
     round_info = RoundInfo(
         round=state.round,
         stage=cohort.stage,
         cohort_size=cohort.size,
-        compute_time=jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype))),
+        compute_time=slowest(cohort, times) if cohort.duration is None else cohort.duration,
         communicated=_communicates(algorithm, state.server, context),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=_join(algorithm.metrics(server, data), info),
     )
-    policy_state = policy.update(state.policy, round_info)
+    policy_state = policy.update(policy_state, round_info)
     return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
+
+
+def slowest(cohort: Cohort, times: ClientTimes) -> Array:
+    """() float: max over the cohort of T_i * work."""
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
+    return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
 
 
 def _join(metrics: Mapping[str, Array], info: Mapping[str, Array]) -> dict[str, Array]:
@@ -236,17 +253,22 @@ def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundC
     return jnp.bool_(True) if algorithm.communicates is None else algorithm.communicates(server, context)
 
 
-def _global_gradient_norm(algorithm, data, server, clients, cohort, context, root, plan: Layout) -> Array:
+def _global_gradient_norm(
+    algorithm: FederatedAlgorithm,
+    server: PyTree,
+    clients: PyTree,
+    cohort: Cohort,
+    context: RoundContext,
+    data: FederatedSource,
+    root: Key,
+    plan: Layout,
+) -> Array:
     """Norm of the cohort's mean gradient at the new model (FLANP, Algorithm 1, line 8)."""
-    if algorithm.gradient is None:
-        raise ValueError(
-            f"the participation policy needs the global gradient but algorithm {algorithm.name!r} has no `gradient`; "
-            "use a policy without a gradient criterion, such as participation.doubling"
-        )
-    broadcast = algorithm.broadcast(server, context)
+    broadcast, gradient = algorithm.round.broadcast(server, context), algorithm.gradient
+    assert gradient is not None  # checked at the door
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-        return algorithm.gradient(key, broadcast, state, client_data, context)._replace(state=None)
+        return gradient(key, broadcast, state, client_data, context)._replace(state=None)
 
     key = named_key(stream(root, "training", context.round), "gradient")
     mean = cohort_pass(client, supply(plan, data, "train"), clients, cohort, context, key, plan).mean

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, RoundContext
+from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, Personalize, RoundContext
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
@@ -29,8 +30,9 @@ def evaluate(
     cohort = all_clients(plan.num_clients)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
 
-    def judge(personalize):
-        def client(key, client_state, client_data, context) -> ClientOutput:
+    def judge(personalize: Personalize) -> Callable[..., ClientOutput]:
+        def client(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
+            del context
             train, test = client_data
             score, count = data.score(personalize(key, state.server, client_state, train), test)
             return ClientOutput((), info={"score": score, "count": count})

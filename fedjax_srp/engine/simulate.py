@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import bisect
-import inspect
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from fedjax_srp._checks import check_integer, unknown
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
-from fedjax_srp.clocks import exponential, fixed
 from fedjax_srp.engine import memory
 from fedjax_srp.engine.checkpoint import Checkpoints, Records
 from fedjax_srp.engine.outcome import (
-    Arguments,
+    Ending,
     Limits,
     append,
     fingerprint,
@@ -30,13 +29,8 @@ from fedjax_srp.engine.outcome import (
     score_name,
     smaller_is_better,
 )
-from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import program, traffic
-from fedjax_srp.engine.sharding import layout, place
+from fedjax_srp.engine.prepare import Prepared, Request, check_key, prepare
 from fedjax_srp.history import History
-from fedjax_srp.participation import full
-
-EVERYBODY, CLOCK = full(), fixed(exponential(1.0))  # made once: programs are found again by their very parts
 
 
 def simulate(
@@ -104,11 +98,30 @@ def simulate(
         >>> history.cohort_size.tolist()
         [5, 5, 10, 10]
     """
-    return _simulate(None, **locals())[0]
+    request = Request(
+        algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name, num_seeds=None
+    )
+    check_key("key", key)
+    if key.shape != ():
+        raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
+    limits = Limits(num_rounds, eval_every, time_limit, target)
+    return _thrown(_simulate(request, key, limits, progress, checkpoint_dir), throw)[0]
 
 
 def simulate_seeds(
-    algorithm: FederatedAlgorithm | Method, data: FederatedSource, *, keys: Key, **options: Any
+    algorithm: FederatedAlgorithm | Method,
+    data: FederatedSource,
+    *,
+    keys: Key,
+    values: Mapping[str, ArrayLike] | None = None,
+    num_rounds: int,
+    eval_every: int = 10,
+    time_limit: float | None = None,
+    target: float | None = None,
+    progress: bool = True,
+    checkpoint_dir: str | os.PathLike | None = None,
+    throw: bool = False,
+    **options: Any,
 ) -> list[History]:
     """`simulate` for a batch of keys, in one vmapped program, or in several batches where memory is short.
 
@@ -116,8 +129,17 @@ def simulate_seeds(
         algorithm: as in `simulate`.
         data: as in `simulate`, shared by the seeds.
         keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
-        **options: every other argument of `simulate`. `time_limit` and `target` end a batch when every seed of it has
-            reached them; each of several batches has its own folder in `checkpoint_dir`.
+        values: name -> (num_seeds,) floats: hyper-parameters of the algorithm that differ between the runs of the
+            batch, e.g. `{"learning_rate": [0.01, 0.1]}`; for methods of `srp.methods.get` and `srp.tunable`
+            algorithms.
+        num_rounds: as in `simulate`.
+        eval_every: as in `simulate`.
+        time_limit: as in `simulate`; a batch ends when every seed of it has reached the limit, or the target.
+        target: as in `simulate`.
+        progress: as in `simulate`.
+        checkpoint_dir: as in `simulate`; each of several batches has its own folder in it.
+        throw: as in `simulate`.
+        **options: participation, clock, chunk_size, evaluations, devices, shard_data and name, as in `simulate`.
 
     Returns:
         One `History` per key, in their order.
@@ -139,54 +161,52 @@ def simulate_seeds(
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
-    bound = inspect.signature(simulate).bind(algorithm, data, key=keys, **options)
-    bound.apply_defaults()
-    options = bound.arguments
-    at_once, folder = _seeds_at_once(keys.size, **options), options["checkpoint_dir"]
-    if at_once < keys.size and options["progress"]:
+    if wrong := sorted(options.keys() - SEEDS_OPTIONS):
+        raise unknown("option of simulate_seeds", wrong[0], SEEDS_OPTIONS)
+    arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
+    request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
+    at_once = _seeds_at_once(request, keys.size)
+    if at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
-    runs: list[History] = []
+    limits, runs = Limits(num_rounds, eval_every, time_limit, target), []
     for first in range(0, keys.size, at_once):
-        batch = keys[first : first + at_once]
+        batch, folder = keys[first : first + at_once], checkpoint_dir
         if folder is not None and at_once < keys.size:
-            options["checkpoint_dir"] = Path(folder) / f"seeds_{first}_to_{first + batch.size}"
-        runs += _simulate(batch.size, **options | {"key": batch, "throw": False})
-    return _thrown(runs, options["throw"])
+            folder = Path(folder) / f"seeds_{first}_to_{first + batch.size}"
+        of_batch = {name: value[first : first + at_once] for name, value in arrays.items()}
+        part = request._replace(num_seeds=batch.size, values=of_batch)
+        runs += _simulate(part, batch, limits, progress, folder)
+    return _thrown(runs, throw)
 
 
-def _seeds_at_once(num_seeds: int, *, data: FederatedSource, **options: Any) -> int:
+SEEDS_OPTIONS = ("participation", "clock", "chunk_size", "evaluations", "devices", "shard_data", "name")
+
+
+def _seeds_at_once(request: Request, num_seeds: int) -> int:
     """How many seeds one program holds: all, or batches of equal size that fit the memory."""
-    what = {name: options[name] for name in inspect.signature(_check).parameters if name in options}
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
-    fits = lambda size: memory.room(_check(size, data=data, **what), data, size).fits  # noqa: E731
+    first = lambda size: {name: value[:size] for name, value in (request.values or {}).items()}  # noqa: E731
+    fits = lambda size: memory.room(prepare(request._replace(num_seeds=size, values=first(size)))).fits  # noqa: E731
     return sizes[min(bisect.bisect_left(sizes, True, key=fits), len(sizes) - 1)]
 
 
 def _simulate(
-    num_seeds: int | None,
-    *,
-    data: FederatedSource,
-    key: Key,
-    num_rounds: int,
-    eval_every: int,
-    time_limit: float | None,
-    target: float | None,
-    progress: bool,
-    checkpoint_dir: str | os.PathLike | None,
-    throw: bool,
-    **what: Any,
+    request: Request, key: Key, limits: Limits, progress: bool, checkpoint_dir: str | os.PathLike | None
 ) -> list[History]:
-    check_key("key", key)
-    if num_seeds is None and key.shape != ():
-        raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
-    for argument, value in (("num_rounds", num_rounds), ("eval_every", eval_every)):
+    """Checks everything, then runs."""
+    for argument, value in (("num_rounds", limits.num_rounds), ("eval_every", limits.eval_every)):
         check_integer(argument, value, 1)
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit={time_limit} must be positive, in time units (None sets no limit)")
-    limits = Limits(num_rounds, eval_every, time_limit, target)
-    arguments = _check(num_seeds, data=data, checkpointed=checkpoint_dir is not None, **what)
-    runs = _run(arguments, data, key, num_seeds, limits, progress, checkpoint_dir)
-    return _thrown(runs, throw)
+    if limits.time_limit is not None and not limits.time_limit > 0:
+        raise ValueError(f"time_limit={limits.time_limit} must be positive, in time units (None sets no limit)")
+    run = prepare(request)
+    if checkpoint_dir is not None:
+        processes = {device.process_index for device in run.plan.devices}
+        if len(processes) == 1 < jax.process_count():
+            raise ValueError(
+                f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
+                "them; leave out checkpoint_dir, or devices"
+            )
+    return _run(run, key, limits, progress, checkpoint_dir)
 
 
 def _thrown(runs: list[History], throw: bool) -> list[History]:
@@ -200,78 +220,22 @@ def _thrown(runs: list[History], throw: bool) -> list[History]:
     return runs
 
 
-def check_key(argument: str, key: Any) -> None:
-    """Refuses what is no typed key."""
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        kind = f"of type {key.dtype}" if isinstance(key, jax.Array) else repr(key)
-        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
-
-
-def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
-    if evaluations is None:
-        return tuple(algorithm.evaluations)[:1]
-    if isinstance(evaluations, str):
-        evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
-    for evaluation in evaluations:
-        if evaluation not in algorithm.evaluations:
-            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
-    return tuple(evaluations)
-
-
-def _check(
-    num_seeds,
-    algorithm,
-    data,
-    participation,
-    clock,
-    chunk_size,
-    evaluations,
-    devices,
-    shard_data,
-    name,
-    checkpointed=False,
-) -> Arguments:
-    if isinstance(algorithm, Method):
-        if participation is not None:
-            raise ValueError(
-                f"method {algorithm.name!r} brings its participation; pass method.algorithm to choose another"
-            )
-        name = algorithm.name if name is None else name
-        algorithm, participation = algorithm.algorithm, algorithm.participation
-    evaluations = check_evaluations(algorithm, evaluations)
-    policy = EVERYBODY if participation is None else participation
-    if name is None:
-        name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
-    clock = CLOCK if clock is None else clock
-    sizes = traffic(algorithm, policy, data)
-    plan = layout(devices, chunk_size, data.num_clients, *sizes.of_seeds(num_seeds))
-    if checkpointed and 1 == len({device.process_index for device in plan.devices}) < jax.process_count():
-        raise ValueError(
-            f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
-            "them; leave out checkpoint_dir, or devices"
-        )
-    return Arguments(name, algorithm, policy, clock, evaluations, plan, sizes, shard_data)
-
-
 def _run(
-    arguments: Arguments, source, root: Key, num_seeds: int | None, limits: Limits, progress, checkpoint_dir
+    run: Prepared, root: Key, limits: Limits, progress: bool, checkpoint_dir: str | os.PathLike | None
 ) -> list[History]:
-    begin = time.perf_counter()
-    plan = arguments.plan
+    begin, plan = time.perf_counter(), run.plan
     silent = not (progress and plan.speaks)
-    memory.check(arguments, source, num_seeds, say=not silent)
-    compiled = program(arguments.algorithm, arguments.policy, arguments.clock, arguments.evaluations, plan, num_seeds)
+    memory.check(run, say=not silent)
+    compiled = run.program()
     compiled_before = compiled.compile_seconds
-    root = place(plan, root)
-    data = place_data(plan, source, arguments.shard_data)
+    root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
     state, records, completed = start.state, {}, 0
 
     checkpoints = None
     if checkpoint_dir is not None:
-        facts = fingerprint(arguments, source, root, limits) | {"start": hash_of_start}
+        facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
         facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts)
         if (snapshot := checkpoints.restore(state)) is not None:
@@ -279,20 +243,20 @@ def _run(
 
     rounds_run, run_seconds = 0, 0.0
     total = max(limits.num_rounds, completed)
-    with tqdm(total=total, initial=completed, desc=arguments.name, unit="round", disable=silent) as bar:
-        while completed < limits.num_rounds and not _reached(records, arguments, limits, smaller_is_better(source)):
+    with tqdm(total=total, initial=completed, desc=run.name, unit="round", disable=silent) as bar:
+        while completed < limits.num_rounds and not _reached(records, run, limits):
             # Evaluations stay on their grid, even where the run that is continued ended between two of them.
             length = min(limits.eval_every - completed % limits.eval_every, limits.num_rounds - completed)
             if not rounds_run:
-                memory.check_working(arguments, compiled.working_bytes(length, state, root, data))
+                memory.check_working(run, compiled.working_bytes(length, state, root, data))
             compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
             state, segment = compiled.segment(length, state, root, data)
-            records = append(records, jax.device_get(segment), plan.num_clients, batched=num_seeds is not None)
+            records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
             run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
             completed, rounds_run = completed + length, rounds_run + length
             if checkpoints is not None:
                 checkpoints.save(completed, state, records)
-            bar.set_postfix(_live(records, arguments, score_name(source)), refresh=False)
+            bar.set_postfix(_live(records, run), refresh=False)
             bar.update(length)
     if checkpoints is not None:
         checkpoints.close()
@@ -302,23 +266,24 @@ def _run(
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return histories(arguments, limits, source, root, start, state.server, records, timings, num_seeds)
+    return histories(run, limits, root, Ending(start, state.server, records, timings))
 
 
-def _reached(records: Records, arguments: Arguments, limits: Limits, smaller_is_better: bool) -> bool:
+def _reached(records: Records, run: Prepared, limits: Limits) -> bool:
     if not records:
         return False
     if limits.time_limit is not None and (records["compute_time"].sum(1) >= limits.time_limit).all():
         return True
-    if limits.target is None or not arguments.evaluations:
+    if limits.target is None or not run.evaluations:
         return False
-    scores = mean_scores(records, arguments.evaluations[0])
-    return bool((scores <= limits.target if smaller_is_better else scores >= limits.target).any(1).all())
+    scores = mean_scores(records, run.evaluations[0])
+    reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
+    return bool(reached.any(1).all())
 
 
-def _live(records: Records, arguments: Arguments, score: str) -> dict[str, str]:
+def _live(records: Records, run: Prepared) -> dict[str, str]:
     """What the progress bar shows."""
     shown = {"n": f"{records['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
-    if arguments.evaluations:
-        shown[score] = f"{mean_scores(records, arguments.evaluations[0])[:, -1].mean():.3g}"
+    if run.evaluations:
+        shown[score_name(run.data)] = f"{mean_scores(records, run.evaluations[0])[:, -1].mean():.3g}"
     return shown

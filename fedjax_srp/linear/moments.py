@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext
+from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext, nothing
 from fedjax_srp.linear.sampling import LinearClient, draw_batch
 from fedjax_srp.linear.subspace import eigh, exact_matmul
 
@@ -46,4 +46,4 @@ def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixe
     def server(key: Key, state: Any, mean: Array, context: RoundContext) -> Any:
         return state._replace(representation=eigh(mean)[1][:, -rank:])  # eigenvalues ascend
 
-    return Phase(client, server)
+    return Phase(nothing, client, server)

@@ -17,6 +17,7 @@ from fedjax_srp.participation._order import (
     times_by,
 )
 from fedjax_srp.participation._stages import check_stage_lengths, stage_ends, stage_sizes
+from fedjax_srp.tunable import interned
 
 
 class DoublingState(NamedTuple):
@@ -26,6 +27,7 @@ class DoublingState(NamedTuple):
     key: Key
 
 
+@interned
 def doubling(
     initial: int,
     rounds_per_stage: int | Sequence[int],
@@ -68,7 +70,7 @@ def doubling(
         >>> sizes = []
         >>> for first_round in (0, 10, 20, 30, 40):
         ...     state = state._replace(round=jnp.int32(first_round))
-        ...     cohort = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
         ...     sizes.append(int(cohort.size))
         >>> sizes
         [10, 20, 40, 80, 100]
@@ -90,13 +92,13 @@ def doubling(
             check_at_most("doubling: length of rounds_per_stage", len(lengths), "number of stages", num_stages)
         return DoublingState(jnp.zeros((), jnp.int32), key)
 
-    def select(key: Key, state: DoublingState, times: ClientTimes) -> Cohort:
+    def select(key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
         num_clients = times.realised.shape[0]
         sizes = stage_sizes(initial, pool or num_clients)
         stage = jnp.sum(state.round >= stage_ends(lengths, len(sizes)), dtype=jnp.int32)
         key_pool = jax.random.fold_in(state.key, stage) if redraw == "stage" else key
         client_ids = order_by_time(times_by(times, by), draw_pool(key_pool, num_clients, sizes[-1]))
-        return make_cohort(client_ids, jnp.asarray(sizes, jnp.int32)[stage], stage)  # n = min(N, n0 * 2**r)
+        return make_cohort(client_ids, jnp.asarray(sizes, jnp.int32)[stage], stage), state  # n = min(N, n0 * 2**r)
 
     def update(state: DoublingState, info: RoundInfo) -> DoublingState:
         return state._replace(round=info.round + 1)

@@ -12,8 +12,10 @@ from fedjax_srp.participation._order import (
     stateless_update,
     times_by,
 )
+from fedjax_srp.tunable import interned
 
 
+@interned
 def fastest(k: int, by: Literal["realised", "expected"] = "realised") -> ParticipationPolicy:
     """In every round the `k` fastest of all clients take part; the others never do if speeds are fixed.
 
@@ -38,7 +40,7 @@ def fastest(k: int, by: Literal["realised", "expected"] = "realised") -> Partici
         >>> policy = participation.fastest(2)
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times)).client_ids.tolist()
+        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.tolist()
         [1, 2]
     """
     k = check_integer("fastest: k", k, 1)
@@ -49,8 +51,8 @@ def fastest(k: int, by: Literal["realised", "expected"] = "realised") -> Partici
         check_at_most("fastest: k", k, "num_clients", num_clients)
         return ()
 
-    def select(key: Key, state: tuple[()], times: ClientTimes) -> Cohort:
-        del key, state
-        return make_cohort(k_fastest(times_by(times, by), k))
+    def select(key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+        del key
+        return make_cohort(k_fastest(times_by(times, by), k)), state
 
     return ParticipationPolicy("fastest", init, select, stateless_update)

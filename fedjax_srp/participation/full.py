@@ -4,8 +4,10 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation._order import make_cohort, order_by_time, stateless_update
+from fedjax_srp.tunable import interned
 
 
+@interned
 def full() -> ParticipationPolicy:
     """Every client takes part in every round, and the round waits for the slowest.
 
@@ -22,7 +24,7 @@ def full() -> ParticipationPolicy:
         >>> policy = participation.full()
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times)).client_ids.tolist()
+        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.tolist()
         [1, 2, 0]
     """
 
@@ -30,9 +32,9 @@ def full() -> ParticipationPolicy:
         del key, num_clients
         return ()
 
-    def select(key: Key, state: tuple[()], times: ClientTimes) -> Cohort:
-        del key, state
+    def select(key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+        del key
         everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
-        return make_cohort(order_by_time(times.realised, everybody))
+        return make_cohort(order_by_time(times.realised, everybody)), state
 
     return ParticipationPolicy("full", init, select, stateless_update)

@@ -9,8 +9,10 @@ from fedjax_srp.participation._order import (
     order_by_time,
     stateless_update,
 )
+from fedjax_srp.tunable import interned
 
 
+@interned
 def uniform(k: int) -> ParticipationPolicy:
     """In every round `k` clients are drawn uniformly without replacement, whatever their speed.
 
@@ -33,7 +35,7 @@ def uniform(k: int) -> ParticipationPolicy:
         >>> policy = participation.uniform(10)
         >>> times = jnp.arange(100.0)
         >>> state = policy.init(jax.random.key(0), 100)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times)).client_ids.shape
+        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.shape
         (10,)
     """
     k = check_integer("uniform: k", k, 1)
@@ -43,9 +45,8 @@ def uniform(k: int) -> ParticipationPolicy:
         check_at_most("uniform: k", k, "num_clients", num_clients)
         return ()
 
-    def select(key: Key, state: tuple[()], times: ClientTimes) -> Cohort:
-        del state
+    def select(key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         pool = draw_pool(key, times.realised.shape[0], k)
-        return make_cohort(order_by_time(times.realised, pool))
+        return make_cohort(order_by_time(times.realised, pool)), state
 
     return ParticipationPolicy("uniform", init, select, stateless_update)

@@ -17,7 +17,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms import _local, sgd
+from fedjax_srp.algorithms import local, sgd
 from fedjax_srp.algorithms.local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
 from fedjax_srp.base import Examples, named_key
 from fedjax_srp.models import cross_entropy
@@ -30,7 +30,7 @@ PARAMS = MODEL.init(KEY)
 @pytest.fixture(params=["batched", "one_after_the_other"])
 def strategy(request, monkeypatch):
     if request.param == "one_after_the_other":
-        monkeypatch.setattr(_local, "SEQUENTIAL_BYTES", 0)
+        monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
     return request.param
 
 
@@ -38,9 +38,9 @@ def loss(params, _, x, y, key):
     return cross_entropy(MODEL.logits(params, x), y)
 
 
-def train(examples, *numbers, params=PARAMS, epochs=1, **options):
+def train(examples, *numbers, params=PARAMS, epochs=1, work=1, **options):
     """`epochs` of SGD on one client; `numbers` are those of `sgd`, 0.3 being its default here."""
-    training = LocalTraining(sgd(*numbers or (0.3,)), 4, epochs=epochs)
+    training = LocalTraining(sgd(*numbers or (0.3,)), 4, epochs=epochs, work=work)
     return local_sgd(KEY, loss, params, (), examples, training, **options)
 
 
@@ -175,10 +175,10 @@ def test_every_step_has_a_key_of_its_own(strategy):
     keys = [jax.random.fold_in(jax.random.fold_in(key, e), s) for e in range(2) for s in range(3)]
     draws = [float(jax.random.uniform(k)) for k in keys]
     assert len(set(draws)) == 6
-    epochs = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, epochs=1), first_epoch=first, work=work))
+    epochs = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, epochs=1, work=work), first_epoch=first))
     np.testing.assert_allclose(epochs(0, 2), sum(draws), rtol=1e-5)
     np.testing.assert_allclose(epochs(1, 1), sum(draws[3:]), rtol=1e-5)
-    steps = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, steps=1), first_epoch=first, work=work))
+    steps = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, steps=1, work=work), first_epoch=first))
     np.testing.assert_allclose(steps(0, 5), steps(0, 2) + steps(2, 3), rtol=1e-5)
 
 
@@ -264,8 +264,8 @@ def test_batches_drawn_with_replacement_do_not_depend_on_padding():
         examples = Examples(
             jnp.pad(x, ((0, padding), (0, 0)), constant_values=3e38), jnp.pad(y, (0, padding)), jnp.int32(3)
         )
-        training = _local.local_training(_local.sgd(0.01), batch_size=10, steps=4)
-        return _local.local_sgd(jax.random.key(0), loss, jnp.zeros(2), (), examples, training)
+        training = local.local_training(local.sgd(0.01), batch_size=10, steps=4)
+        return local.local_sgd(jax.random.key(0), loss, jnp.zeros(2), (), examples, training)
 
     assert (trained(0) != 0).all()
     np.testing.assert_array_equal(trained(0), trained(17))

@@ -7,10 +7,8 @@ from reference.small import CLOCK, KEY, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp.engine import memory
-from fedjax_srp.engine.outcome import Arguments
-from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import num_bytes, program, traffic
-from fedjax_srp.engine.sharding import layout, place
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.traffic import num_bytes
 
 FACTOR = 2.0  # the estimate is within this factor of the measurement, both ways
 ROWS = 64
@@ -25,10 +23,9 @@ ALGORITHMS = {
 }
 
 
-def arguments_of(algorithm, data, devices=2, chunk_size=2, shard_data=False):
-    plan, policy = layout(devices, chunk_size, data.num_clients), srp.participation.full()
-    sizes = traffic(algorithm, policy, data)
-    return Arguments("name", algorithm, policy, CLOCK, (), plan, sizes, shard_data)
+def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds=None):
+    request = Request(algorithm, data, clock=CLOCK, evaluations=(), num_seeds=num_seeds)
+    return prepare(request._replace(devices=devices, chunk_size=chunk_size, shard_data=shard_data))
 
 
 @pytest.mark.parametrize(
@@ -36,26 +33,24 @@ def arguments_of(algorithm, data, devices=2, chunk_size=2, shard_data=False):
     [("fedavg", 1, None, False), ("fedavg", 4, None, True), ("fedrep", 2, None, False), ("fedrep", 2, 3, False)],
 )
 def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, num_seeds, shard_data):
-    arguments = arguments_of(ALGORITHMS[name], IMAGES, 2, chunk_size, shard_data)
-    plan, needed = arguments.plan, memory.estimate(arguments, IMAGES, num_seeds)
-    compiled = program(arguments.algorithm, arguments.policy, CLOCK, (), plan, num_seeds)
-    data = place_data(plan, IMAGES, shard_data)
-    root = place(plan, KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
+    run = run_of(ALGORITHMS[name], IMAGES, 2, chunk_size, shard_data, num_seeds)
+    needed, compiled = memory.estimate(run), run.program()
+    root, data = run.placed(KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
     state = compiled.start(root, data).state
     on_a_device = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(data))
     assert on_a_device / FACTOR <= needed.data <= on_a_device * FACTOR
     assert needed.server == num_bytes(state.server)
     assert needed.clients == num_bytes(state.clients) // 2
     compiled.segment(1, state, root, data)
-    (segment,) = [c for (what, *_), c in compiled._compiled.items() if what == ("segment", 1)]
+    (segment,) = [c for (what, *_), c in compiled.shared.compiled.items() if what == ("segment", 1)]
     temporary = segment.memory_analysis().temp_size_in_bytes
     assert temporary / FACTOR <= needed.working <= temporary * FACTOR
     assert needed.certain < needed.total
 
 
 def test_working_memory_follows_the_chunk_and_the_seeds():
-    one, four = (memory.estimate(arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, c), IMAGES) for c in (1, 4))
-    seeds = memory.estimate(arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, 4), IMAGES, 5)
+    one, four = (memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, c)) for c in (1, 4))
+    seeds = memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, 4, num_seeds=5))
     assert one.working < four.working
     assert one._replace(working=0) == four._replace(working=0)
     assert (seeds.data, seeds.working, seeds.server) == (four.data, 5 * four.working, 5 * four.server)
@@ -86,32 +81,32 @@ def test_what_cannot_fit_is_refused_with_its_remedy(monkeypatch, free, size, dom
     monkeypatch.setattr(memory, "estimate", lambda *_: memory.Memory(*(part * memory.GIB for part in size)))
     free(2 * size.certain * memory.GIB - 1)  # two devices of a CPU share the memory
     with pytest.raises(ValueError, match=dominates) as caught:
-        memory.check(arguments_of(SMALL, CLIENTS), CLIENTS, None, say=False)
+        memory.check(run_of(SMALL, CLIENTS), say=False)
     assert "GiB are free; use" in str(caught.value)
     assert "\n" not in str(caught.value)
     free(2 * size.certain * memory.GIB)
-    memory.check(arguments_of(SMALL, CLIENTS), CLIENTS, None, say=False)
+    memory.check(run_of(SMALL, CLIENTS), say=False)
 
 
 def test_data_that_lies_on_a_device_already_is_not_counted_twice(free):
-    arguments = arguments_of(ALGORITHMS["fedavg"], IMAGES, 1, 1)
-    needed = memory.estimate(arguments, IMAGES)
+    run = run_of(ALGORITHMS["fedavg"], IMAGES, 1, 1)
+    needed = memory.estimate(run)
     free(needed.certain - needed.data)
-    memory.check(arguments, IMAGES, None, say=False)
+    memory.check(run, say=False)
     with pytest.raises(ValueError, match="GiB are free"):
-        memory.check(arguments, jax.tree.map(np.asarray, IMAGES), None, say=False)
+        memory.check(run._replace(data=jax.tree.map(np.asarray, IMAGES)), say=False)
 
 
 def test_a_large_run_is_announced_in_one_line(capsys, free):
-    arguments = arguments_of(ALGORITHMS["fedavg"], IMAGES)
-    needed = memory.estimate(arguments, IMAGES)
+    run = run_of(ALGORITHMS["fedavg"], IMAGES)
+    needed = memory.estimate(run)
     free(100 * memory.GIB)
-    memory.check(arguments, IMAGES, None, say=True)
+    memory.check(run, say=True)
     assert capsys.readouterr() == ("", "")  # not worth a word
     free(3 * needed.total)
-    memory.check(arguments, IMAGES, None, say=False)
+    memory.check(run, say=False)
     assert capsys.readouterr() == ("", "")
-    memory.check(arguments, IMAGES, None, say=True)
+    memory.check(run, say=True)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "on each of 2 devices, 0.0 GiB free" in err
@@ -137,7 +132,7 @@ def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkey
 
 def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
     free(None)
-    memory.check(arguments_of(ALGORITHMS["fedavg"], IMAGES), IMAGES, None, say=True)
+    memory.check(run_of(ALGORITHMS["fedavg"], IMAGES), say=True)
 
 
 @pytest.mark.parametrize(("fitting", "at_once"), [(5, 5), (4, 3), (1, 1)])
@@ -147,7 +142,7 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitt
     algorithm, options = srp.algorithms.linear_fedavg(TASK, 0.1, 1), {"num_rounds": 3, "eval_every": 2, "devices": 1}
     together = srp.simulate_seeds(algorithm, TASK, keys=keys, progress=False, **options)
     there = num_bytes(TASK)  # on the device already
-    monkeypatch.setattr(memory, "estimate", lambda *args: memory.Memory(there, args[2], 0, 0, 0))
+    monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds, 0, 0, 0))
     monkeypatch.setattr(memory, "check_working", lambda *args: None)
     free(fitting)
     found = srp.simulate_seeds(algorithm, TASK, keys=keys, checkpoint_dir=tmp_path, **options)

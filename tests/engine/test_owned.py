@@ -105,7 +105,7 @@ def test_images_move_as_bytes():
     root, data = jax.device_put(KEY, plan.sharding()), place_data(plan, DATA, shard_data=True)
     start = compiled.start(root, data)
     compiled.segment(1, start.state, root, data)
-    (text,) = [c.as_text() for (name, *_), c in compiled._compiled.items() if name == ("segment", 1)]  # pyright: ignore
+    (text,) = [c.as_text() for (name, *_), c in compiled.shared.compiled.items() if name == ("segment", 1)]  # pyright: ignore
     moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
     inputs = [line for line in moved if f"9,{NUM_FEATURES}]" in line]  # 9 examples at most
     assert inputs

@@ -17,10 +17,11 @@ from reference.small import (
     numbers,
     script,
     scripted,
+    whole_server,
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key
+from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
 from fedjax_srp.engine.round import stream
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
@@ -126,6 +127,9 @@ class Server(NamedTuple):
 def all_phases() -> Any:
     """Every phase there is; each says in its message what it has seen."""
 
+    def model_of(server, context):
+        return server.w
+
     def prepare(key, broadcast, state, value, context):
         return ClientOutput(value * context.work.astype(value.dtype), state + 10 * value)
 
@@ -143,10 +147,9 @@ def all_phases() -> Any:
         client,
         init=lambda key, data: Server(*(jnp.zeros(()),) * 3),
         init_client=lambda key, server, value: value,
-        broadcast=lambda server, context: server.w,
-        round=Phase(client, lambda key, server, mean, context: server._replace(w=mean)),
-        finish=Phase(finish, lambda key, server, mean, context: server._replace(finished=mean)),
-        prepare=Phase(prepare, lambda key, server, mean, context: server._replace(prepared=mean)),
+        round=Phase(model_of, client, lambda key, server, mean, context: server._replace(w=mean)),
+        finish=Phase(model_of, finish, lambda key, server, mean, context: server._replace(finished=mean)),
+        prepare=Phase(model_of, prepare, lambda key, server, mean, context: server._replace(prepared=mean)),
         gradient=gradient,
     )
 
@@ -244,8 +247,8 @@ def test_keys_come_from_stream_round_client_and_phase():
         client,
         init=lambda key, data: jnp.zeros((3, 2)),
         init_client=lambda key, server, value: draw(key),
-        round=Phase(client, server),
-        finish=Phase(finish, lambda key, state, mean, context: state.at[1].set(mean)),
+        round=Phase(nothing, client, server),
+        finish=Phase(nothing, finish, lambda key, state, mean, context: state.at[1].set(mean)),
         evaluations={"draw": personalize},
     )
     run = run_of(algorithm, evaluations="all")
@@ -351,18 +354,19 @@ def test_bytes_are_those_that_would_travel():
         return ClientOutput(jnp.zeros(4))  # 16
 
     keep = lambda key, server, mean, context: server  # noqa: E731
+    download = lambda server, context: (jnp.zeros(7), Uncharged(server), context.round)  # 28 + 4  # noqa: E731
     make = lambda **more: algorithm_of(  # noqa: E731
         client,
-        round=Phase(client, keep),
-        broadcast=lambda server, context: (jnp.zeros(7), Uncharged(server), context.round),  # 28 + 4
+        round=Phase(download, client, keep),
         **more,
     )
     bytes_of = lambda algorithm, policy: (lambda h: (h.bytes_up, h.bytes_down))(  # noqa: E731
         srp.simulate(algorithm, DATA, participation=policy, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
     )
     assert bytes_of(make(), POLICY) == (65, 32)
-    both = make(finish=Phase(finish, keep), gradient=gradient)
+    both = make(finish=Phase(download, finish, keep), gradient=gradient)
     assert bytes_of(both, POLICY) == (65 + 8, 2 * 32)
+    assert bytes_of(make(finish=Phase(nothing, finish, keep)), POLICY) == (65 + 8, 32)  # a pass, no download
     with_criterion = scripted(IDS, SIZES, needs_global_gradient=True)
     assert bytes_of(both, with_criterion)[0] == 65 + 8 + 16
 
@@ -373,9 +377,8 @@ def test_an_algorithm_without_messages_charges_nothing():
 
     algorithm = algorithm_of(
         client,
-        round=Phase(client, lambda key, server, mean, context: server),
+        round=Phase(lambda server, context: Uncharged(server), client, lambda key, server, mean, context: server),
         init_client=lambda key, server, value: jnp.zeros(()),
-        broadcast=lambda server, context: Uncharged(server),
         evaluations={"state": lambda key, server, state, value: lambda test: state},
     )
     history = srp.simulate(algorithm, DATA, participation=POLICY, clock=CLOCK, num_rounds=3, key=KEY, progress=False)
@@ -410,8 +413,7 @@ def test_states_of_python_scalars_and_keys_and_odd_types_go_through_rounds():
         client,
         init=lambda key, data: {"mean": 0.0, "weak": 0.5, "rounds": 0},
         init_client=init_client,
-        broadcast=lambda server, context: (),
-        round=Phase(client, server),
+        round=Phase(nothing, client, server),
     )
     run = run_of(algorithm)
     keys = jax.random.key_data(run.state.clients.key)[:7]
@@ -439,8 +441,8 @@ def test_a_state_may_contain_the_data():
     algorithm = algorithm_of(
         lambda key, broadcast, state, value, context: ClientOutput(broadcast + value),
         init=lambda key, data: data.values,
-        broadcast=lambda server, context: server[0],
         round=Phase(
+            lambda server, context: server[0],
             lambda key, broadcast, state, value, context: ClientOutput(broadcast + value),
             lambda key, server, mean, context: server + mean,
         ),
@@ -471,8 +473,7 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
             name="flags",
             init=lambda key, data: jnp.zeros(()),
             init_client=lambda key, server, data: (),
-            broadcast=lambda server, context: server,
-            round=srp.Phase(client, lambda key, server, mean, context: mean),
+            round=srp.Phase(whole_server, client, lambda key, server, mean, context: mean),
             evaluations={},
             metrics=metrics,
         )

@@ -105,7 +105,7 @@ def test_signs_of_the_basis_never_show():
 
         def one_round(server):
             out = algorithm.round.client(
-                ROOT, algorithm.broadcast(server, context), (), task.train_client(jnp.int32(0)), context
+                ROOT, algorithm.round.broadcast(server, context), (), task.train_client(jnp.int32(0)), context
             )
             return algorithm.round.server(ROOT, server, out.message, context).representation
 

@@ -23,7 +23,7 @@ def run(policy, num_clients, num_rounds, times=None):
     @jax.jit
     @chex.assert_max_traces(n=1)
     def step(key, state, round):
-        cohort = policy.select(key, state, times)
+        cohort, state = policy.select(key, state, times)
         return cohort, policy.update(state, info_of(round, cohort))
 
     state, cohorts = policy.init(KEY, num_clients), []
@@ -80,7 +80,7 @@ def test_pools_per_round_differ_and_have_the_law_of_uniform():
     # Equal keys draw equal pools, whichever policy asks: comparisons meet the same clients.
     uniform = participation.uniform(8)
     for round, ids in enumerate(cohorts.client_ids):
-        np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times).client_ids, ids)
+        np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times)[0].client_ids, ids)
 
 
 def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
@@ -95,7 +95,7 @@ def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
 def test_pools_per_stage_depend_on_the_run_key():
     policy = participation.doubling(2, 3, pool=10, redraw="stage")
     times = random_times(100)
-    first, second = (policy.select(KEY, policy.init(jax.random.key(i), 100), times).client_ids for i in (1, 2))
+    first, second = (policy.select(KEY, policy.init(jax.random.key(i), 100), times)[0].client_ids for i in (1, 2))
     assert set(first.tolist()) != set(second.tolist())
 
 
@@ -103,12 +103,12 @@ def test_the_stage_follows_the_round_and_not_the_calls():
     policy = participation.doubling(1, 2)
     times, state = random_times(8), policy.init(KEY, 8)
     for _ in range(5):  # asking again changes nothing
-        assert int(policy.select(KEY, state, times).stage) == 0
-    cohort = policy.select(KEY, state, times)
+        assert int(policy.select(KEY, state, times)[0].stage) == 0
+    cohort, _ = policy.select(KEY, state, times)
     for _ in range(3):  # nor does telling it twice
         state = policy.update(state, info_of(3, cohort))
     assert int(state.round) == 4
-    assert int(policy.select(KEY, state, times).stage) == 2
+    assert int(policy.select(KEY, state, times)[0].stage) == 2
 
 
 def test_one_program_serves_all_stages_and_seeds():
@@ -117,7 +117,7 @@ def test_one_program_serves_all_stages_and_seeds():
 
     def stages(key):
         def step(state, round):
-            cohort = policy.select(jax.random.fold_in(key, round), state, times)
+            cohort, state = policy.select(jax.random.fold_in(key, round), state, times)
             return policy.update(state, info_of(round, cohort)), (cohort.size, cohort.stage)
 
         return jax.lax.scan(step, policy.init(key, 20), jnp.arange(8, dtype=jnp.int32))[1]
@@ -168,7 +168,7 @@ def test_any_schedule_is_the_definition(schedule, redraw):
     times = random_times(num_clients)
     rounds_played = jnp.arange(30, dtype=jnp.int32)
     state = policy.init(KEY, num_clients)
-    cohorts = jax.vmap(lambda round: policy.select(KEY, state._replace(round=round), times))(rounds_played)
+    cohorts = jax.vmap(lambda round: policy.select(KEY, state._replace(round=round), times)[0])(rounds_played)
     stages = stages_by_hand(initial, size_of_pool, rounds, 30)
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [min(size_of_pool, initial * 2**stage) for stage in stages]

@@ -28,7 +28,7 @@ def by_name(policy):
 
 
 def select_once(policy, times, key=KEY):
-    return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)
+    return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)[0]
 
 
 @pytest.mark.parametrize("name", ["full", "uniform", "fastest", "doubling"])
@@ -47,7 +47,7 @@ def test_protocol(policy, x64):
     with jax.enable_x64(x64):
         times = random_times(20)
         state = policy.init(KEY, 20)
-        cohort = policy.select(KEY, state, times)
+        cohort, state = policy.select(KEY, state, times)
         assert cohort.client_ids.dtype == cohort.size.dtype == cohort.work.dtype == cohort.stage.dtype == jnp.int32
         chex.assert_shape((cohort.size, cohort.stage), ())
         np.testing.assert_array_equal(cohort.work, np.ones(cohort.client_ids.shape))
@@ -72,7 +72,7 @@ def test_vmap_is_the_loop(policy):
 
     def cohort_of(key):
         key_init, key_round = jax.random.split(key)
-        return policy.select(key_round, policy.init(key_init, 20), random_times(20))
+        return policy.select(key_round, policy.init(key_init, 20), random_times(20))[0]
 
     together = jax.jit(jax.vmap(cohort_of))(keys)
     for i, key in enumerate(keys):
@@ -115,7 +115,7 @@ def test_uniform_draws_every_client_and_every_pair_equally_often():
     num_clients, k, num_rounds = 12, 4, 20_000
     times, policy = random_times(num_clients), participation.uniform(k)
     keys = jax.random.split(KEY, num_rounds)
-    ids = np.asarray(jax.vmap(lambda key: policy.select(key, (), times).client_ids)(keys))
+    ids = np.asarray(jax.vmap(lambda key: policy.select(key, (), times)[0].client_ids)(keys))
     taken = np.zeros((num_rounds, num_clients))
     np.put_along_axis(taken, ids, 1.0, axis=1)
     assert np.all(taken.sum(1) == k)

@@ -81,14 +81,18 @@ def numbers(*values):
     return Numbers(jnp.asarray(values, dtype=float))
 
 
+def whole_server(server, context):
+    """The broadcast of the server's state as it is."""
+    return server
+
+
 def algorithm_of(client, **fields):
     """An algorithm of a few lines: its server keeps the mean message, its model is one number."""
     given = {
         "name": "few_lines",
         "init": lambda key, data: jnp.zeros(()),
         "init_client": lambda key, server, value: (),
-        "broadcast": lambda server, context: server,
-        "round": Phase(client, lambda key, server, mean, context: mean),
+        "round": Phase(whole_server, client, lambda key, server, mean, context: mean),
         "evaluations": {"value": lambda key, server, state, value: lambda test: test},
     }
     return FederatedAlgorithm(**given | fields)
@@ -118,7 +122,7 @@ def scripted(*args, needs_global_gradient=False, **kwargs):
 
     def select(key, state, times):
         row = jnp.minimum(state.round, state.size.shape[0] - 1)
-        return Cohort(state.ids[row], state.size[row], state.work[row], state.stage[row])
+        return Cohort(state.ids[row], state.size[row], state.work[row], state.stage[row]), state
 
     def update(state, info):
         return state._replace(round=state.round + 1)

@@ -1,0 +1,150 @@
+"""A run is prepared here and nowhere else: what was asked for, checked, completed and ready to be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import unknown
+from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
+from fedjax_srp.clocks import Distribution, exponential, fixed
+from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import Program, program
+from fedjax_srp.engine.sharding import Layout, layout, place
+from fedjax_srp.engine.traffic import Traffic, traffic
+from fedjax_srp.participation import full
+from fedjax_srp.tunable import values_of, with_values
+
+
+class Request(NamedTuple):
+    """What is asked of the engine, as the user has it; the defaults of `simulate` and `evaluate`."""
+
+    algorithm: FederatedAlgorithm | Method
+    data: FederatedSource
+    participation: ParticipationPolicy | None = None
+    clock: Clock | None = None
+    evaluations: str | Sequence[str] | None = None
+    chunk_size: int | None = None
+    devices: Sequence[Any] | int | None = None
+    shard_data: bool = False
+    name: str | None = None
+    num_seeds: int | None = None  # None: one run, without a seeds axis
+    values: Mapping[str, Array] | None = None  # (num_seeds,) each: floats of the algorithm that differ between seeds
+
+
+class Prepared(NamedTuple):
+    """A request that was checked and completed."""
+
+    name: str
+    algorithm: FederatedAlgorithm
+    policy: ParticipationPolicy
+    clock: Clock
+    evaluations: tuple[str, ...]
+    plan: Layout
+    sizes: Traffic
+    data: FederatedSource  # as given
+    shard_data: bool
+    num_seeds: int | None
+    options: dict[str, Any]  # of the method, by name; {} for an algorithm of one's own
+
+    def program(self) -> Program:
+        """Compiled on demand, shared with every run that differs in key, data or values alone."""
+        return program(self.algorithm, self.policy, self.clock, self.evaluations, self.plan, self.num_seeds)
+
+    def placed(self, root: Key) -> tuple[Key, Any]:
+        """Key and data on the devices."""
+        return place(self.plan, root), place_data(self.plan, self.data, self.shard_data)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The floats that the program takes as arguments, by name."""
+        return values_of(self.algorithm)
+
+
+def prepare(request: Request) -> Prepared:
+    """Checks and completes a request; traces the algorithm, runs nothing.
+
+    Raises:
+        ValueError: a part that is none, or breaks its contract; an argument out of range.
+    """
+    algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
+    _check_parts(request)
+    name, options = request.name, {}
+    if isinstance(algorithm, Method):
+        if policy is not None:
+            raise ValueError(
+                f"method {algorithm.name!r} brings its participation; pass method.algorithm to choose another"
+            )
+        name, options = algorithm.name if name is None else name, dict(algorithm.options)
+        algorithm, policy = algorithm.algorithm, algorithm.participation
+    evaluations = check_evaluations(algorithm, request.evaluations)
+    policy = full() if policy is None else policy
+    clock = fixed(exponential(1.0)) if clock is None else clock
+    check_clock(clock, data.num_clients)
+    check_policy(policy, data.num_clients)
+    sizes = traffic(check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient), algorithm.sends)
+    seeds = request.num_seeds or 1
+    plan = layout(request.devices, request.chunk_size, data.num_clients, sizes.held * seeds, sizes.judged * seeds)
+    if name is None:
+        name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
+    for value_name, axis in (request.values or {}).items():
+        if jnp.shape(axis) != (request.num_seeds,):
+            raise ValueError(
+                f"values[{value_name!r}] has shape {jnp.shape(axis)}, give a number for each of {seeds} keys"
+            )
+    algorithm = with_values(algorithm, request.values) if request.values else algorithm
+    return Prepared(
+        name, algorithm, policy, clock, evaluations, plan, sizes, data, request.shard_data, request.num_seeds, options
+    )
+
+
+def check_key(argument: str, key: Any) -> None:
+    """Refuses what is no typed key."""
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        kind = f"of type {key.dtype}" if isinstance(key, jax.Array) else repr(key)
+        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
+
+
+def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
+    if evaluations is None:
+        return tuple(algorithm.evaluations)[:1]
+    if isinstance(evaluations, str):
+        evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
+    for evaluation in evaluations:
+        if evaluation not in algorithm.evaluations:
+            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
+    return tuple(evaluations)
+
+
+def _check_parts(request: Request) -> None:
+    """Refuses what is no part at all, with the remedy for what it probably was meant to be."""
+    algorithm, policy, clock = request.algorithm, request.participation, request.clock
+    if not isinstance(algorithm, FederatedAlgorithm | Method):
+        raise ValueError(
+            f"algorithm={_short(algorithm)} is no algorithm; give srp.methods.get(name, dataset=data) or one of "
+            "srp.algorithms, called with a model"
+        )
+    if not (hasattr(request.data, "num_clients") and hasattr(request.data, "train_client")):
+        raise ValueError(
+            f"data={_short(request.data)} is no federation; give srp.data.load(name, ...), srp.data.from_arrays(...) "
+            "or a class like FederatedSource"
+        )
+    if not isinstance(policy, ParticipationPolicy | None):
+        raise ValueError(f"participation={_short(policy)} is no policy; call one: srp.participation.full()")
+    if isinstance(clock, Distribution):
+        raise ValueError(
+            f"clock is the distribution {clock.name!r}; say when it is drawn: srp.clocks.fixed(...) once, "
+            "srp.clocks.dynamic(...) in every round"
+        )
+    if not isinstance(clock, Clock | None):
+        raise ValueError(f"clock={_short(clock)} is no clock; give srp.clocks.fixed(srp.clocks.exponential(1.0))")
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,52 @@
+"""What clients and server hold and send, in bytes, from shapes alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+
+from fedjax_srp.base import PyTree, Uncharged
+from fedjax_srp.engine.contract import Shapes
+
+
+class Traffic(NamedTuple):
+    """What one participant handles in a round, and the states behind it, in bytes."""
+
+    up: int  # sent
+    down: int  # received
+    held: int  # data, state and messages of a client while it trains
+    judged: int  # data and state of a client while it is evaluated
+    examples: int  # its data alone, as the model takes it
+    client_state: int
+    server_state: int
+
+
+def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
+    """Counts bytes.
+
+    Args:
+        shapes: of the algorithm.
+        sends: what a client really sends in `round`, where its message is a short cut; None: the message.
+    """
+    sent = shapes.up if sends is None else (sends, shapes.up[1:])
+    examples, state = num_bytes(shapes.train), num_bytes(shapes.state)
+    return Traffic(
+        up=_charged_bytes(sent),
+        down=_charged_bytes(shapes.down),
+        held=num_bytes((shapes.train, shapes.state, shapes.up)),
+        judged=max(examples, num_bytes(shapes.test)) + state,
+        examples=examples,
+        client_state=state,
+        server_state=num_bytes(shapes.server),
+    )
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of the arrays of a tree, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _charged_bytes(tree: PyTree) -> int:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Uncharged))
+    return num_bytes([leaf for leaf in leaves if not isinstance(leaf, Uncharged)])

@@ -1,0 +1,154 @@
+"""Float hyper-parameters as arguments of a program: other values, the same compiled program.
+
+Parts (`FederatedAlgorithm`, `Clock`, `ParticipationPolicy`) are NamedTuples of functions, and functions that are closed
+over a number have it compiled in. Where a function is a `jax.tree_util.Partial`, the floats and arrays that it carries
+are leaves of the part instead: the engine takes them off (`detach`), compiles without them, and passes them along with
+key and data. Clocks of this package are made so; `tunable` makes an algorithm so. Everything else about a part is
+compared as Python compares it, functions by identity: parts that are equal share their programs (`interned`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+
+from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
+
+P = ParamSpec("P")
+Part = TypeVar("Part")
+Values = Mapping[str, Any]  # of hyper-parameters: numbers, or tracers while a program is traced
+Build = Callable[[Values], FederatedAlgorithm]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function of the algorithm that `build` makes of the values; equal where build and place are."""
+
+    build: Build
+    place: tuple[str, ...]  # fields and keys that lead to it
+
+    def of(self, values: Values) -> Callable[..., Any]:
+        found: Any = self.build(values)
+        for name in self.place:
+            found = found[name] if isinstance(found, Mapping) else getattr(found, name)
+        return found
+
+    def __call__(self, values: Values, *args: Any) -> Any:
+        return self.of(values)(*args)
+
+
+def tunable(build: Build, values: Values) -> FederatedAlgorithm:
+    """An algorithm whose float hyper-parameters are arguments of the compiled program.
+
+    `build` is called with numbers once, and with traced numbers whenever a function is traced: it must make the same
+    algorithm for all values but for the numbers in it. Programs are shared between calls with an equal `build`, so make
+    that function once, outside a sweep.
+
+    Args:
+        build: `values -> FederatedAlgorithm`; no Python `if` on a value.
+        values: name -> float.
+
+    Returns:
+        `build(values)`, with functions that carry the values.
+
+    Raises:
+        ValueError: what `build` refuses.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> build = lambda values: srp.algorithms.fedavg(model, srp.algorithms.sgd(values["learning_rate"]))
+        >>> for rate in (0.01, 0.1):  # compiles once
+        ...     algorithm = srp.tunable(build, {"learning_rate": rate})
+        ...     history = srp.simulate(algorithm, data, num_rounds=2, key=jax.random.key(0), progress=False)
+    """
+    values = dict(values)
+
+    def carry(part: Any, place: tuple[str, ...]) -> Any:
+        if isinstance(part, FederatedAlgorithm | Phase):
+            return type(part)(*(carry(value, (*place, name)) for name, value in part._asdict().items()))
+        if isinstance(part, Mapping):
+            return {name: carry(value, (*place, name)) for name, value in part.items()}
+        return Partial(_Function(build, place), values) if callable(part) else part
+
+    return carry(build(values), ())
+
+
+def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `build` made of a function of a tunable algorithm; any other function as it is."""
+    if isinstance(function, Partial) and isinstance(function.func, _Function):
+        return function.func.of(*function.args)
+    return function
+
+
+def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
+    """Makes a factory return the very same part for equal arguments; those that cannot be hashed make a new one."""
+    cached = functools.lru_cache(maxsize=256, typed=True)(factory)
+
+    @functools.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Part:
+        try:
+            return cached(*args, **kwargs)
+        except TypeError:  # an argument that cannot be hashed, or a call that the factory refuses itself
+            return factory(*args, **kwargs)
+
+    return make
+
+
+class Static(NamedTuple):
+    """Parts without their values: hashable, equal where the parts differ in values alone."""
+
+    structure: Any  # PyTreeDef
+    leaves: tuple[Any, ...]  # None in the places of values
+
+
+def _is_value(leaf: Any) -> bool:
+    return isinstance(leaf, float | np.floating | np.ndarray | jax.Array)
+
+
+def detach(parts: PyTree) -> tuple[Static, list[Any]]:
+    """Takes the floats and arrays off parts: what is left, and the values."""
+    leaves, structure = jax.tree.flatten(parts)
+    values = [leaf for leaf in leaves if _is_value(leaf)]
+    return Static(structure, tuple(None if _is_value(leaf) else leaf for leaf in leaves)), values
+
+
+def attach(static: Static, values: list[Any]) -> PyTree:
+    """Undoes `detach`, with these values."""
+    remaining = iter(values)
+    leaves = [next(remaining) if leaf is None else leaf for leaf in static.leaves]
+    return jax.tree.unflatten(static.structure, leaves)
+
+
+def with_values(algorithm: FederatedAlgorithm, values: Mapping[str, Array]) -> FederatedAlgorithm:
+    """A tunable algorithm with some of its values replaced, say by an axis of them.
+
+    Raises:
+        ValueError: the algorithm has no value of that name.
+    """
+    known = values_of(algorithm)
+    if unknown := sorted(values.keys() - known.keys()):
+        has = ", ".join(known) or "none; make it with srp.methods.get or srp.tunable"
+        raise ValueError(f"values has {unknown[0]!r}, which is no float of algorithm {algorithm.name!r}; it has {has}")
+
+    def change(path: tuple[Any, ...], leaf: Any) -> Any:
+        name = str(getattr(path[-1], "key", "")) if path else ""
+        return values[name] if name in values and _is_value(leaf) else leaf
+
+    evaluations = {name: jax.tree_util.tree_map_with_path(change, f) for name, f in algorithm.evaluations.items()}
+    changed = jax.tree_util.tree_map_with_path(change, algorithm._replace(evaluations={}))
+    return changed._replace(evaluations=evaluations)
+
+
+def values_of(algorithm: FederatedAlgorithm) -> dict[str, Any]:
+    """The values of a tunable algorithm by name; {} for any other."""
+    functions = jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial))
+    tuned = (f for f in functions if isinstance(f, Partial) and isinstance(f.func, _Function))
+    return next((dict(f.args[0]) for f in tuned), {})
