@@ -9,7 +9,7 @@ OUT ?= runs/demo
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs install clean
+.PHONY: help demo test check format bench docs tables install clean
 
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -34,6 +34,9 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 
 docs: .venv/.docs ## the manual, into docs/_build
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+tables: .venv/.run ## the tables of the manual that follow from the registry of methods
+	@$(BIN)/python docs/tables.py
 
 install: .venv/.dev ## the environment for work on the package
 

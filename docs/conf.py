@@ -21,7 +21,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "conf.py", "jupyter_execute"]
+exclude_patterns = ["_build", "conf.py", "tables.py", "jupyter_execute"]
 html_theme = "furo"
 html_title = "fedjax_srp"
 

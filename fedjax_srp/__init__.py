@@ -22,8 +22,8 @@ from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.engine.evaluate import evaluate
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.history import History
+from fedjax_srp.parts import interned, tunable
 from fedjax_srp.report import plots
-from fedjax_srp.tunable import tunable
 
 __all__ = [
     "ClientOutput",
@@ -43,6 +43,7 @@ __all__ = [
     "clocks",
     "data",
     "evaluate",
+    "interned",
     "linear",
     "methods",
     "models",

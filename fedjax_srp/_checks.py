@@ -11,6 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+INT32_MAX = 2**31 - 1  # what enters a program is int32
+
+
+def short(value: Any) -> str:
+    """`repr` in one line of at most 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for a name that is not `known`: the nearest ones first, then what there is."""
@@ -27,25 +35,37 @@ def nearest(name: object, known: Iterable[str]) -> str:
 def check_choice(argument: str, value: Any, choices: Iterable[str]) -> str:
     """`value`, or a ValueError of one line unless it is one of the choices; the nearest ones come first."""
     choices = list(choices)
-    if value not in choices:
-        raise ValueError(f"{argument}={value!r} is unknown{nearest(value, choices)}; choose from {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        hint = nearest(value, choices)
+        raise ValueError(f"{argument}={short(value)} is unknown{hint}; choose from {', '.join(choices)}")
     return value
 
 
-def check_integer(argument: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum."""
+def check_integer(argument: str, value: Any, minimum: int, maximum: int | None = INT32_MAX, otherwise: str = "") -> int:
+    """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum (None: no bound).
+
+    `otherwise` says what the caller takes in place of an integer.
+    """
     try:
         number = index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
+        or_else = f", or {otherwise}" if otherwise else ""
         traced = ", known before tracing" if isinstance(value, Tracer) else ""
-        raise ValueError(f"{argument}={value!r} must be an integer{traced}, at least {minimum}")
+        raise ValueError(f"{argument}={short(value)} must be an integer{traced}, at least {minimum}{or_else}")
     if number < minimum:
         raise ValueError(f"{argument}={number} must be at least {minimum}")
     if maximum is not None and number > maximum:
         raise ValueError(f"{argument}={number} must be at most {maximum}")
     return number
+
+
+def check_integers(argument: str, values: Any, minimum: int) -> tuple[int, ...]:
+    """`values` as a tuple of ints, or a ValueError of one line unless they are integers of at least `minimum`."""
+    if isinstance(values, str) or not np.iterable(values):
+        raise ValueError(f"{argument}={short(values)} must be several integers; ({short(values)},) is one of them")
+    return tuple(check_integer(f"{argument}[{i}]", value, minimum) for i, value in enumerate(values))
 
 
 def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
@@ -59,10 +79,11 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
         try:
             numbers = np.asarray(value)
         except ValueError:  # rows of unequal length
-            raise ValueError(f"{argument} must be a rectangular array of numbers, got {value!r}; {remedy}") from None
+            shown = short(value)
+            raise ValueError(f"{argument} must be a rectangular array of numbers, got {shown}; {remedy}") from None
         kind = numbers.dtype
     if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
-        raise ValueError(f"{argument} must be of real numbers, got {value!r}; {remedy}")
+        raise ValueError(f"{argument} must be of real numbers, got {short(value)}; {remedy}")
     if np.ndim(value) > max_ndim:
         raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")
     if numbers is None:

@@ -49,9 +49,10 @@ class RoundContext(NamedTuple):
 class ClientOutput(NamedTuple):
     """What one client hands to the engine.
 
-    The engine averages `message` over the cohort, weighted by `weight`: a scalar, or a pytree prefix of `message` where
-    parts want different weights. `state` is written back as the client's new state; None leaves it as it was. `info` is
-    a dict of scalars to look at: its mean over the cohort joins the metrics of the round and costs no communication.
+    The engine averages `message` over the cohort, integers and flags as floats, weighted by `weight`: a scalar, or a
+    pytree prefix of `message` where parts want different weights. `state` is written back as the client's new state;
+    None leaves it as it was. `info` is a dict of scalars to look at: its mean over the cohort joins the metrics of the
+    round and costs no communication.
     """
 
     message: PyTree
@@ -170,7 +171,8 @@ class ParticipationPolicy(NamedTuple):
 
     `select` gets a key of this round and may remember whom it picked; `update` sees the finished round and is where
     stages advance. Both return a state like the one that `init` made. A policy with `needs_global_gradient` gets
-    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant.
+    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant. The rounds of an `asynchronous` one
+    overlap, so that no communication cost can be added to them afterwards.
     """
 
     name: str
@@ -178,6 +180,7 @@ class ParticipationPolicy(NamedTuple):
     select: Callable[[Key, PolicyState, ClientTimes], tuple[Cohort, PolicyState]]
     update: Callable[[PolicyState, RoundInfo], PolicyState]
     needs_global_gradient: bool = False
+    asynchronous: bool = False
 
 
 class Clock(NamedTuple):

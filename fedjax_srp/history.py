@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,8 @@ class History:
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
+        asynchronous: whether rounds overlapped in time (`participation.buffered`), so that no communication cost can be
+            added afterwards.
         score_name: what the scores in `accuracies` are: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: whether they are errors; then the worst clients are those with the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`; None after `load`, it is not saved.
@@ -79,6 +81,7 @@ class History:
     seconds_per_round: float = math.nan
     compile_seconds: float = math.nan
     host_seconds: float = math.nan
+    asynchronous: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
     server_state: Any = None
@@ -110,9 +113,7 @@ class History:
             raise ValueError(f"eval_round must lie in 0..{num_rounds}, got {self.eval_round}")
         if (np.diff(self.eval_round) <= 0).any():
             raise ValueError(f"eval_round must increase, got {self.eval_round}")
-        columns = [*ROUND_COLUMNS, "elapsed", *(_accuracy_column(k) for k in self.accuracies)]
-        if clash := sorted(set(columns) & set(self.metrics)):
-            raise ValueError(f"metrics has {clash[0]!r}, which is a column of history.csv already: rename the metric")
+        check_metric_names("metrics", self.metrics, self.accuracies)
 
     def __repr__(self) -> str:
         size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
@@ -160,7 +161,16 @@ class History:
         return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
 
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
-        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
+        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round.
+
+        Raises:
+            ValueError: a cost on top of rounds that overlap.
+        """
+        if self.asynchronous and communication:
+            raise ValueError(
+                f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
+                "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.fixed(..., communication=10)"
+            )
         return np.cumsum(self.compute_time + communication * self.communicated)
 
     def eval_elapsed(self, communication: float = 0.0) -> np.ndarray:
@@ -336,6 +346,13 @@ class History:
         from fedjax_srp.report import run_folder
 
         return run_folder.load(Path(directory))
+
+
+def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
+    """Raises a ValueError of one line where a metric has the name of a column of history.csv."""
+    columns = {*ROUND_COLUMNS, "elapsed", *map(_accuracy_column, evaluations)}
+    if clash := sorted(columns & set(metrics)):
+        raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
 
 
 def _accuracy_column(evaluation: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ def sequential(function: Callable) -> Callable:
     vmap maps.
     """
 
-    def run(*args):
+    def run(*args: Any) -> Any:
         hoisted, captured = jax.closure_convert(function, *args)
         return sequential_vmap(hoisted)(*args, *captured)
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.participation._stages import stage_sizes
 
 KIND = {
@@ -68,8 +69,8 @@ def harmonic(n: int) -> float:
 
 def order_statistic_mean(i: int, n: int, rate: float = 1.0) -> float:
     """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
-    if not 1 <= i <= n:
-        raise ValueError(f"i={i} must lie between 1 and n={n}")
+    if check_integer("i", i, 1) > check_integer("n", n, 1):
+        raise ValueError(f"i={i} must be at most n={n}")
     return (harmonic(n) - harmonic(n - i)) / rate
 
 

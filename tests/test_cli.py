@@ -62,9 +62,14 @@ def test_the_folder_says_what_made_it(finished):
         "summary.json",
     ]
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
-    named = {option.name for group in run_command.GROUPS.values() for option in group}
-    assert named - set(arguments) == {"out", "progress", "checkpoint", "overwrite"}
+    named = {option.name for group in run_command.groups().values() for option in group}
+    assert {"out", "progress", "checkpoint", "overwrite"} <= named - set(arguments)
     assert arguments["seed"] == 3
+    assert arguments["method"] == "srpfl"
+    read = set(srp.methods.option_names("srpfl")) - {"optimizer", "head_layers"}
+    assert read <= set(arguments)  # those with a default too
+    assert arguments["learning_rate"] == 0.01
+    assert "inner_step_size" not in arguments
     assert arguments["hidden"] == [8]
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["communication"] == 10
@@ -165,21 +170,30 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--initial", 11), "error: initial=11 is larger than num_clients=10; give at"),
     (("run", "--method", "fedavg", *DATA, "--model", "lenet5"), "model='lenet5' for data set 'digits': "),
     (("run", "--method", "fedavg", *DATA, "--model", "lstm"), "model='lstm' for data set 'digits': "),
-    (("run", "--method", "fedavg", *DATA, "--vocabulary", 9), "vocabulary: belongs to model 'lstm' and the model is"),
+    (
+        ("run", "--method", "fedavg", *DATA, "--vocabulary", 9),
+        "vocabulary: has no effect on method 'fedavg', only on model 'ls",
+    ),
     (("run", "--method", "lg_fedavg", *DATA, "--hidden"), "method 'lg_fedavg' takes the last 2 layers of a model"),
     (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate must be finite and positive, got -1"),
     (("run", "--method", "fedavg", *DATA, "--momentum", 1), "momentum=1.0 must be below 1; give 0 for none"),
     (("run", "--method", "fedavg", *DATA, "--weight-decay", -1), "weight_decay must be finite and >= 0, got -1.0"),
     (("run", "--method", "hf_maml", *DATA, "--inner-step-size", -1), "inner_step_size must be finite and >= 0, got -1"),
-    (("run", "--method", "fedrep", *DATA, "--redraw", "stage"), "redraw: has no effect on method 'fedrep', only on s"),
-    (("run", "--method", "fedavg", *DATA, "--initial=10"), "initial: has no effect on method 'fedavg', only on srpfl"),
+    (
+        ("run", "--method", "fedrep", *DATA, "--redraw", "stage"),
+        "redraw: has no effect on method 'fedrep', only on participation",
+    ),
+    (
+        ("run", "--method", "fedavg", *DATA, "--initial=10"),
+        "initial: has no effect on method 'fedavg', only on participation",
+    ),
     (("run", "--method", "hf_maml", *DATA, "--rounds-per-stage", 5), "rounds_per_stage: has no effect on method 'hf_"),
     (("run", "--method", "fedavg", *DATA, "--head_epochs", 5), "head_epochs: has no effect on method 'fedavg', only "),
     (("run", "--method", "srpfl", *DATA, "--inner-step-size", 1), "inner_step_size: has no effect on method 'srpfl', "),
     (("run", "--method", "srpfl", *DATA, "--redraw", "stage"), "redraw: has no effect without a pool"),
     (("run", "--method", "srpfl", *DATA, "--seed", 10**23), f"seed={10**23}: must lie between 0 and 4294967295"),
     (("run", "--method", "srpfl", *DATA, "--seed", -1), "seed=-1: must lie between 0 and 4294967295"),
-    (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1: "),
+    (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1 must be"),
     (("run", *DATA), "--method"),
     (("report",), "FOLDER"),
     (("demo", "--seeds", 0), "seeds=0"),
@@ -243,6 +257,7 @@ def test_methods_clocks_pools_and_models_go_together(method, name, options, coho
     assert main(*words, *doubling, "--fine-tune-epochs", 1, "--no-progress") == 0
     history = History.load(tmp_path)
     assert history.name == method
+    assert history.config["options"]["fine_tune_epochs"] == 1
     assert history.cohort_size.tolist() == cohorts
     assert history.diverged is None
     assert np.isfinite(history.final_accuracy)
@@ -271,14 +286,21 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
 
 def test_defaults_come_from_the_functions():
-    known = {option.name: option for group in run_command.GROUPS.values() for option in group}
-    for function in (srp.methods.get, srp.data.load, srp.simulate):
+    known = {option.name: option for group in run_command.groups().values() for option in group}
+    for function in (srp.data.load, srp.simulate):
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in known and name not in ("seed", "clock", "num_rounds"):
+            if name in known and name not in ("seed", "clock", "num_rounds", "algorithm", "participation"):
                 assert known[name].default == parameter.default, name
                 assert known[name].help, name
     assert all(option.help for option in known.values())
-    names = [option.name for group in run_command.GROUPS.values() for option in group]
+    routed = [f for name in srp.methods.names() for f in srp.methods.routes(name).sources().items()]
+    for function, read in routed:
+        defaults = inspect.signature(function).parameters
+        for name in read:
+            assert known[name].default is None  # left to the function
+            default = defaults[name].default
+            assert default is None or f"default {default}" in known[name].help
+    names = [option.name for group in run_command.groups().values() for option in group]
     assert len(names) == len(set(names))
 
 

@@ -1,10 +1,14 @@
-"""The tables of methods say what the registry has, and the example in the manual runs."""
+"""The tables of methods say what the registry has, and the examples in the manual run."""
 
+import functools
 import re
+import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
@@ -12,13 +16,17 @@ from fedjax_srp.commands import cli
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_table_of_methods_is_the_registry():
-    rows = re.findall(
-        r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \|.*\|$", (ROOT / "docs/methods.md").read_text(), re.MULTILINE
-    )
-    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    built = [(name, srp.methods.get(name, dataset=data, hidden=(8,))) for name in srp.methods.names()]
-    assert rows == [(name, method.algorithm.name, method.participation.name) for name, method in built]
+sys.path.append(str(ROOT / "docs"))
+import tables  # noqa: E402
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_tables_are_those_of_the_registry(name):
+    assert tables.page(name) == (ROOT / "docs" / name).read_text(), "make tables writes them anew"
+
+
+def test_every_evaluation_says_what_it_judges():
+    assert all(what.endswith(".") for _, _, what in tables.evaluations()[1:])
 
 
 def test_every_algorithm_and_method_is_named_in_the_docs():
@@ -30,21 +38,128 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
         assert f"`{name}`" in readme
 
 
-def test_the_example_of_an_algorithm_runs_and_is_fedavg_without_its_proximal_term():
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/new_algorithm.md").read_text(), re.DOTALL)
-    assert code is not None
-    example: dict = {}
-    exec(code[1], example)
+PUBLIC = {
+    "import fedjax_srp as srp",
+    "from fedjax_srp.algorithms import local",
+    "from fedjax_srp.participation import cohorts",
+}
+PAGES = ("new_algorithm", "new_policy", "new_clock")
+
+
+@functools.cache
+def page(name):
+    """What the blocks of a page define, executed in turn; the registry is left as it was."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert blocks
+    namespace: dict = {}
+    before = dict(srp.methods.RECIPES)
+    try:
+        for block in blocks:
+            exec(compile(block, f"docs/{name}.md", "exec"), namespace)
+        return namespace
+    finally:
+        srp.methods.RECIPES.clear()
+        srp.methods.RECIPES.update(before)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_for_authors_run_and_import_public_names_only(name):
+    page(name)
+    text = (ROOT / f"docs/{name}.md").read_text()
+    imported = re.findall(r"^(?:import|from) fedjax_srp.*$", text, re.MULTILINE)
+    assert set(imported) <= PUBLIC
+    assert set(re.findall(r"\bsrp\.(\w+)", text)) <= set(srp.__all__)
+    assert not re.search(r"\b(?:srp|local)\.(?:\w+\.)*_", text)
+
+
+def accuracy(algorithm):
     data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    model = srp.models.mlp((8, 8), 10, hidden=(8,))
+    options = {"num_rounds": 3, "eval_every": 1, "key": jax.random.key(0), "progress": False}
+    return srp.simulate(algorithm, data, **options).accuracy
 
-    def accuracy(algorithm):
-        options = {"num_rounds": 3, "eval_every": 1, "key": jax.random.key(0), "progress": False}
-        return srp.simulate(algorithm, data, **options).accuracy
 
+def test_the_example_of_an_algorithm_is_fedavg_without_its_proximal_term():
+    fedprox, model = page("new_algorithm")["fedprox"], srp.models.mlp((8, 8), 10, hidden=(8,))
     fedavg = accuracy(srp.algorithms.fedavg(model, srp.algorithms.sgd(0.1)))
-    np.testing.assert_array_equal(accuracy(example["fedprox"](model, 0.0, srp.algorithms.sgd(0.1))), fedavg)
-    assert (accuracy(example["fedprox"](model, 10.0, srp.algorithms.sgd(0.1))) != fedavg).any()
+    np.testing.assert_array_equal(accuracy(fedprox(model, 0.0, srp.algorithms.sgd(0.1))), fedavg)
+    assert (accuracy(fedprox(model, 10.0, srp.algorithms.sgd(0.1))) != fedavg).any()
+
+
+def test_the_skeleton_of_an_algorithm_is_fedavg():
+    model, sgd = srp.models.mlp((8, 8), 10, hidden=(8,)), srp.algorithms.sgd(0.1)
+    fedavg = srp.algorithms.fedavg(model, sgd, client_weighting="num_examples")
+    np.testing.assert_array_equal(accuracy(page("new_algorithm")["skeleton"](model, sgd)), accuracy(fedavg))
+
+
+def test_the_registered_example_knows_its_options():
+    method = page("new_algorithm")["method"]
+    assert (method.name, method.participation.name, method.options["mu"]) == ("fedprox", "full", 0.1)
+    assert 0.1 in jax.tree.leaves(method.algorithm.round)  # an argument of the program, as its annotation says
+    assert "fedprox" not in srp.methods.names()
+
+
+def test_the_example_of_a_policy_takes_turns():
+    policy = page("new_policy")["round_robin"](3)
+    times = jnp.asarray([4.0, 1.0, 3.0, 2.0, 5.0])
+    state, cohorts = policy.init(jax.random.key(0), 5), []
+    for _ in range(4):
+        cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
+        cohorts.append(cohort.client_ids.tolist())
+    assert cohorts == [[1, 2, 0], [3, 0, 4], [1, 3, 2], [1, 0, 4]]
+    assert page("new_policy")["round_robin"](3) is policy
+    with pytest.raises(ValueError, match="k=6"):
+        page("new_policy")["round_robin"](6).init(jax.random.key(0), 5)
+
+
+def test_the_policy_with_a_deadline_lasts_until_then_or_until_somebody_is_done():
+    times = jnp.asarray([4.0, 1.0, 3.0])
+    for limit, size, duration in ((3.5, 2, 3.5), (0.5, 1, 1.0), (9.0, 3, 9.0)):
+        policy = page("new_policy")["deadline"](limit)
+        cohort, _ = policy.select(jax.random.key(0), (), srp.ClientTimes(times, times))
+        assert cohort.client_ids.tolist() == [1, 2, 0]
+        assert (int(cohort.size), float(cohort.duration)) == (size, duration)
+
+
+def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
+    clock = page("new_clock")["rush_hour"](mean=2.0, slowdown=3.0, period=8.0)
+    state, waves = clock.init(jax.random.key(0), 6), []
+    start = state
+    for _ in range(8):
+        times, state = clock.sample(jax.random.key(1), state)
+        waves.append(np.asarray(times.realised / start.times))
+        np.testing.assert_allclose(times.expected / start.times, 1 + 3 / np.pi, rtol=1e-6)
+    angles = 2 * np.pi * (np.arange(8)[:, None] / 8 + np.asarray(start.phase))
+    np.testing.assert_allclose(waves, 1 + 3 * np.maximum(np.sin(angles), 0), rtol=1e-4)
+    with pytest.raises(ValueError, match="period"):
+        page("new_clock")["rush_hour"](period=0.0)
+
+
+def test_the_example_of_a_clock_compiles_once():
+    rush_hour, traces = page("new_clock")["rush_hour"], []
+    sample = rush_hour.__globals__["sample_rush_hour"]
+
+    def counted(*args):
+        traces.append(1)
+        return sample(*args)
+
+    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+    algorithm = srp.algorithms.fedavg(srp.models.mlp((8, 8), 10, hidden=(8,)))
+
+    def traced(slowdown, seed):
+        traces.clear()
+        options = {"num_rounds": 1, "key": jax.random.key(seed), "progress": False, "evaluations": ()}
+        time = srp.simulate(algorithm, data, clock=rush_hour(slowdown=slowdown), **options).compute_time[0]
+        return len(traces), time
+
+    rush_hour.__globals__["sample_rush_hour"] = counted
+    try:
+        (first, _), (another_key, _), (slower, long), (faster, short) = (
+            traced(*setting) for setting in ((1.0, 0), (1.0, 1), (90.0, 0), (0.1, 0))
+        )
+    finally:
+        rush_hour.__globals__["sample_rush_hour"] = sample
+    assert another_key == slower == faster < first  # what is left is the check at the door
+    assert long > short
 
 
 def test_the_readmes_runs_run(tmp_path, capsys):

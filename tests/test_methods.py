@@ -2,6 +2,7 @@
 
 import doctest
 import functools
+import inspect
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -12,6 +13,10 @@ import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
+from fedjax_srp.commands import cli
+from fedjax_srp.history import History
+from fedjax_srp.methods import build, options, table
+from fedjax_srp.report import drawing
 
 NUM_CLIENTS = 100
 SHAPES = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=NUM_CLIENTS)
@@ -46,7 +51,7 @@ DEFAULTS = {
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
-    "hf_maml": COMMON | {"inner_step_size": 0.01},
+    "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
 }
 
 
@@ -57,7 +62,8 @@ def name(request):
 
 def test_the_table_is_complete():
     assert sorted(srp.methods.names()) == sorted(TABLE)
-    assert doctest.testmod(srp.methods).failed == 0
+    for module in (build, options, table):
+        assert doctest.testmod(module).failed == 0
 
 
 def layers_of(params):
@@ -109,9 +115,9 @@ def given_to_factory(monkeypatch, name, **options):
     row, seen = srp.methods.recipe(name), {}
 
     @functools.wraps(row.factory)
-    def spy(model, **arguments):
+    def spy(*args, **arguments):
         seen.update(arguments)
-        return row.factory(model, **arguments)
+        return row.factory(*args, **arguments)
 
     monkeypatch.setitem(srp.methods.RECIPES, name, row._replace(factory=spy))
     algorithm = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
@@ -133,8 +139,9 @@ def test_defaults_are_the_papers(name, monkeypatch):
     algorithm, given = given_to_factory(monkeypatch, name)
     optimizer = given.pop("optimizer")
     np.testing.assert_allclose(steps_of(optimizer), [-0.01] * 4, rtol=1e-6)
-    assert given.pop("fine_tune_optimizer") is None
-    assert given == DEFAULTS[algorithm]
+    assert given.get("fine_tune_optimizer") is None
+    given.pop("evaluation", None)
+    assert {option: value for option, value in given.items() if value is not None} == DEFAULTS[algorithm]
 
 
 def test_the_optimizers_of_the_code(name, monkeypatch):
@@ -146,13 +153,139 @@ def test_the_optimizers_of_the_code(name, monkeypatch):
     np.testing.assert_allclose(tuning, [plain, heavy, 1.5 * plain, 1.5 * heavy], rtol=1e-6)
 
 
-def test_a_grid_passes_the_same_arguments_to_every_method(name):
+def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     options = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage", "rounds_per_stage": 2}
-    assert srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).name == name
+    method = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), shared=options)
+    assert method.name == name
     unread = {"inner_step_size"} if name != "hf_maml" else set()
-    unread |= {"head_epochs", "representation_epochs"} if name not in ("fedrep", "srpfl") else set()
+    unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
     unread |= {"initial", "rounds_per_stage", "redraw"} if TABLE[name].twin is None else set()
-    assert set(srp.methods.without_effect(name)) == unread
+    assert {option for option in options if option not in method.options} == unread
+    assert {option: method.options[option] for option in options.keys() - unread} == {
+        option: value for option, value in options.items() if option not in unread
+    }
+    for option in options:
+        if option in unread:
+            with pytest.raises(
+                ValueError, match=f"{option}: has no effect on method '{name}', only on .*; leave it out"
+            ):
+                srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **{option: options[option]})
+    with pytest.raises(ValueError, match=r"shared: 'inital' is an option of no method \(did you mean initial\?\)"):
+        srp.methods.get(name, dataset=SHAPES, shared={"inital": 5})
+
+
+def test_every_option_of_every_function_reaches_its_function(name, monkeypatch):
+    """Options are read off signatures: what a factory or a policy takes is an option, and arrives."""
+    route = srp.methods.routes(name)
+    assert set(route.algorithm) | set(srp.methods.OBJECTS) >= set(inspect.signature(route.factory).parameters) - {
+        "model",
+        *getattr(route.factory, "keywords", {}),
+    }
+    other = {"local_steps": 3, "fine_tune_epochs": 4, "inner_steps": 2, "local_epochs": 2, "head_epochs": 3}
+    for option in other.keys() & set(route.algorithm):
+        _, given = given_to_factory(monkeypatch, name, **{option: other[option]})
+        monkeypatch.undo()
+        assert given[option] == other[option]
+        assert option != "local_steps" or given["local_epochs"] is None
+
+
+def test_any_algorithm_goes_with_any_participation():
+    method = srp.methods.get("fedrep", dataset=SHAPES, hidden=(4,), participation="doubling", initial=7)
+    assert (method.name, method.participation.name) == ("fedrep + doubling", "doubling")
+    assert method.options["initial"] == 7
+    assert srp.methods.label(method.name) == "FedRep + doubling"
+    assert cohort_sizes(method.participation, (0, 10)) == [7, 14]
+    own = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.fastest(3))
+    assert (own.name, own.participation.name) == ("srpfl + fastest", "fastest")
+    with pytest.raises(ValueError, match="initial: has no effect"):
+        srp.methods.get("srpfl", dataset=SHAPES, participation=srp.participation.fastest(3), initial=3)
+    with pytest.raises(ValueError, match="k is missing: 'uniform' needs it"):
+        srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
+    with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
+        srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
+    with pytest.raises(ValueError, match="is neither a name nor a policy; call it"):
+        srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.full)
+
+
+def test_an_optimizer_of_ones_own_stands_in_for_the_options_of_sgd():
+    mine = srp.algorithms.sgd(0.3)
+    method = srp.methods.get("fedavg", dataset=SHAPES, hidden=(4,), optimizer=mine)
+    assert "learning_rate" not in method.options
+    with pytest.raises(ValueError, match="learning_rate: the optimizer that is given has its own"):
+        srp.methods.get("fedavg", dataset=SHAPES, optimizer=mine, learning_rate=0.1)
+
+
+def counted(model, pace: float | jax.Array = 0.5, local_epochs: int = 1):
+    """A method of somebody else's: FedAvg at a step size of `pace`."""
+    return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace), local_epochs=local_epochs)._replace(name="counted")
+
+
+@pytest.fixture
+def registry():
+    """As it was, afterwards."""
+    before = dict(srp.methods.RECIPES)
+    yield
+    srp.methods.RECIPES.clear()
+    srp.methods.RECIPES.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
+    row = {"participation": "doubling", "label": "Counted", "color": "#123456", "twin": "fedavg", "source": "nobody"}
+    srp.methods.register("counted", counted, **row)
+    data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
+    method = srp.methods.get("counted", dataset=data, hidden=(4,), pace=0.25, initial=5, rounds_per_stage=1)
+    history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=jax.random.key(3), progress=False)
+    assert history.cohort_size.tolist() == [5, 10]
+    words = "--dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 2"
+    words += " --eval-every 1 --seed 3 --method counted --pace 0.25 --initial 5 --rounds-per-stage 1 --no-progress"
+    assert cli.main(["run", *words.split(), "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    found = History.load(tmp_path / "run")
+    np.testing.assert_array_equal(found.accuracy, history.accuracy)
+    assert found.config["arguments"]["pace"] == 0.25
+    assert cli.main(["list"], set_up_cores=False) == 0
+    text = capsys.readouterr().out
+    assert "Counted" in text
+    assert "nobody" in text
+    assert drawing.styles(["counted"])["counted"] == drawing.Style("Counted", "#123456", "-")
+    with pytest.raises(ValueError, match=r"option of method 'counted' or its model 'paze' \(did you mean pace"):
+        srp.methods.get("counted", dataset=data, paze=1.0)
+
+
+@pytest.mark.usefixtures("registry")
+def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_srp as srp\n"
+        "def mine(model, pace: float = 0.5):\n"
+        '    """Mine.\n\n    Args:\n        model: of it.\n        pace: of its steps.\n    """\n'
+        "    return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace))\n"
+        "srp.methods.register('mine', mine)\n"
+    )
+    words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "1", "--no-progress"]
+    words += ["--method", "mine", "--pace", "0.1"]
+    load = ["--load", str(tmp_path / "mine.py")]
+    assert cli.main(["run", *load, *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    assert History.load(tmp_path / "run").config["options"]["pace"] == 0.1
+    capsys.readouterr()
+    assert cli.main(["run", "--load", "no.py", *words], set_up_cores=False) == 2
+    error = capsys.readouterr().err
+    assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "row", "message"),
+    [
+        ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
+        ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
+        ("mine", counted, {"colour": "red"}, r"unknown field of a recipe 'colour' \(did you mean color"),
+        ("mine", srp.algorithms.linear_fedavg, {}, "linear_fedavg is no factory of an algorithm on examples"),
+        ("mine", 3, {}, "3 is no factory"),
+    ],
+)
+def test_registrations_are_checked(name, factory, row, message):
+    with pytest.raises(ValueError, match=message):
+        srp.methods.register(name, factory, **row)
+    assert "mine" not in srp.methods.RECIPES
 
 
 @pytest.mark.parametrize(
@@ -171,7 +304,11 @@ def test_a_grid_passes_the_same_arguments_to_every_method(name):
         ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size must be finite and >= 0, got -1.0; give a step size"),
         ("lg_fedavg", {"hidden": ()}, r"method 'lg_fedavg' takes the last 2 layers .* model 'mlp' has 1 \(out\); give"),
         ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
-        ("fedavg", {"vocabulary": 9}, "vocabulary: belongs to model 'lstm' and the model is 'mlp'; leave one of them"),
+        (
+            "fedavg",
+            {"vocabulary": 9},
+            "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave",
+        ),
         (
             "fedavg",
             {"hiden": (9,)},

@@ -203,7 +203,8 @@ class Study:
 
     def method(self, name: str) -> srp.Method:
         """The method that a training run is made of."""
-        return methods.get(name, dataset=self.data, **self.options())
+        shared = self.options()
+        return methods.get(name, dataset=self.data, model=shared.pop("model"), shared=shared)
 
     def place(self, name: str, seed: int) -> Path:
         """Runs whose cohorts do not look at speeds serve every clock."""

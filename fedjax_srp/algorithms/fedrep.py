@@ -144,12 +144,15 @@ def fedrep(
         return FedRepServerState(mean.representation, mean.head.value)
 
     def fine_tune(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """The mean head of the last cohort, trained on the client under the current representation."""
         return with_tuned_head(key, model, SplitParams(*server), examples, tuning)
 
     def own_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """The client's own head, as it last left it, under the current representation."""
         return lambda x: model.classify(state.head, model.represent(server.representation, x))
 
     def own_or_mean_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """As `own_head`, with the mean head of the last cohort for clients that have never taken part."""
         head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
         return lambda x: model.classify(head, model.represent(server.representation, x))
 

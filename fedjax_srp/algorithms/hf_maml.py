@@ -135,16 +135,8 @@ def hf_maml(
 
     def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
         # w_i <- steps of size beta on F_i from w
-        local = local_sgd(
-            named_key(key, "local"),
-            loss,
-            params,
-            (),
-            examples,
-            training.in_round(context),
-            context.work,
-            gradient=meta_gradient,
-        )
+        now = training.in_round(context)
+        local = local_sgd(named_key(key, "local"), loss, params, (), examples, now, gradient=meta_gradient)
         return ClientOutput(local, weight=client_weight(client_weighting, examples))
 
     def server(key: Key, state: HFMAMLServerState, mean: SplitParams, context: RoundContext) -> HFMAMLServerState:
@@ -152,13 +144,16 @@ def hf_maml(
         return HFMAMLServerState(mean)
 
     def one_inner_step(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+        """The global model after its inner full-batch steps on the client's data."""
         params = local_sgd(named_key(key, "local"), loss, server.params, (), examples, adapting)
         return lambda x: model.logits(params, x)
 
     def as_it_is(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+        """The global model as it is."""
         return lambda x: model.logits(server.params, x)
 
     def fine_tune(key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+        """The global model, its head trained on the client."""
         return with_tuned_head(key, model, server.params, examples, tuning)
 
     return FederatedAlgorithm(

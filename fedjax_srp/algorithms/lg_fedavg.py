@@ -121,15 +121,18 @@ def lg_fedavg(
         return LGFedAvgServerState(mean.representation.value, mean.head)
 
     def own_representation(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        """The client's own local layers, as it last left them, under the global ones."""
         return lambda x: model.classify(server.head, model.represent(state.representation, x))
 
     def own_or_mean(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        """As `own_representation`, with the mean local layers for clients that have never taken part."""
         representation = jax.tree.map(
             lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
         )
         return lambda x: model.classify(server.head, model.represent(representation, x))
 
     def fine_tune(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        """The mean local layers of the last cohort, trained on the client under the global ones."""
         representation = fit_representation(key, model, server.representation, server.head, examples, tuning)
         return lambda x: model.classify(server.head, model.represent(representation, x))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.linear import LinearClient, draw_batch, orthonormalize, principal_angle_distance
@@ -64,8 +65,7 @@ def linear_fedavg(
     dim, rank = task.dim, task.rank
     counts = {"local_steps": local_steps, "fine_tune_samples": fine_tune_samples, "fine_tune_steps": fine_tune_steps}
     for argument, value in counts.items():
-        if int(value) != value or value < 1:
-            raise ValueError(f"{argument}={value} must be a whole number, at least 1")
+        check_integer(argument, value, 1)
 
     def init(key: Key, data: LinearTask) -> LinearFedAvgModel:
         if (shape := data.representation.shape) != (dim, rank):
@@ -96,6 +96,7 @@ def linear_fedavg(
 
     @exact_matmul
     def fine_tune(key: Key, model: LinearFedAvgModel, state: tuple, client: LinearClient):
+        """Both factors after full-batch gradient steps on samples of the client."""
         x, y = draw_batch(key, client, fine_tune_samples)
 
         def step(_: Array, model: LinearFedAvgModel) -> LinearFedAvgModel:
@@ -107,6 +108,10 @@ def linear_fedavg(
         b, w = jax.lax.fori_loop(0, fine_tune_steps, step, model)
         return lambda x: x @ (b @ w)
 
+    def as_it_is(key: Key, model: LinearFedAvgModel, state: tuple, client: LinearClient):
+        """Both factors as they are."""
+        return lambda x: x @ (model[0] @ model[1])
+
     return FederatedAlgorithm(
         name="linear_fedavg",
         init=init,
@@ -115,7 +120,7 @@ def linear_fedavg(
         round=Phase(lambda server, context: server, client, lambda key, server, mean, context: mean),
         evaluations={
             "fine_tune": fine_tune,
-            "global": lambda key, server, state, client: lambda x: x @ (server[0] @ server[1]),
+            "global": as_it_is,
         },
         metrics=metrics,
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext, Uncharged
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.linear import (
@@ -95,20 +96,18 @@ def linear_fedrep(
         True
     """
     dim, rank = task.dim, task.rank
-    for argument, value in (("samples_per_round", samples_per_round), ("evaluation_samples", evaluation_samples)):
-        if value is not None and (int(value) != value or value < 1):
-            raise ValueError(f"{argument}={value} must be a whole number, at least 1")
-    if head != "exact" and (isinstance(head, str) or int(head) != head or head < 1):
-        raise ValueError(f"head={head!r} must be 'exact' or a number of gradient steps, at least 1")
-    for argument, value, choices in (("sampling", sampling, SAMPLINGS), ("init", init, INITS)):
-        if value not in choices:
-            raise ValueError(f"{argument}={value!r} is none of {', '.join(choices)}")
+    check_integer("samples_per_round", samples_per_round, 1)
+    if evaluation_samples is not None:
+        check_integer("evaluation_samples", evaluation_samples, 1)
+    if not (isinstance(head, str) and head == "exact"):
+        check_integer("head", head, 1, otherwise="'exact'")
+    check_choice("sampling", sampling, SAMPLINGS)
+    check_choice("init", init, INITS)
     fixed, exact = sampling == "fixed", head == "exact"
     sampler = samplers.subspace if sampling == "subspace" else lambda m: samplers.full(m, fixed)
     batches, judging = sampler(samples_per_round), sampler(evaluation_samples or samples_per_round)
-    prepare = None
-    if init == "moments":
-        prepare = method_of_moments(dim, rank, samples_per_round, task.representation.dtype.itemsize, fixed)
+    itemsize = task.representation.dtype.itemsize
+    prepare = None if init == "random" else method_of_moments(dim, rank, samples_per_round, itemsize, fixed)
     head_step = (step_size if head_step_size is None else head_step_size) / samples_per_round
 
     def start(key: Key, data: LinearTask) -> LinearFedRepServerState:
@@ -132,17 +131,18 @@ def linear_fedrep(
 
     def server(key: Key, state: LinearFedRepServerState, mean: Any, context: RoundContext) -> LinearFedRepServerState:
         b = state.representation
-        b_mean = b + step_size * batches.mean_descent(
-            key, *state, mean, context.cohort_size
-        )  # (1/n) sum_i B_i (line 13)
+        # (1/n) sum_i B_i                                                                            (line 13)
+        b_mean = b + step_size * batches.mean_descent(key, *state, mean, context.cohort_size)
         return state._replace(representation=orthonormalize(b_mean))  # B <- QR                       (line 14)
 
     def fit_head(key: Key, server: LinearFedRepServerState, state: Any, client: LinearClient):
+        """A head fitted to samples of the client under the current representation."""
         batch = judging.draw(key, server.representation, judging.locate(*server), client)
         w = least_squares(batch.features, batch.y)
         return lambda x: x @ (server.representation @ w)
 
     def own_head(key: Key, server: LinearFedRepServerState, state: LinearFedRepClientState, client: LinearClient):
+        """The client's own head, as it last left it (where heads are trained by gradient steps)."""
         return lambda x: x @ (server.representation @ state.head)
 
     return FederatedAlgorithm(

@@ -34,6 +34,7 @@ SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained o
 
 Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, frozen, x, y, key) -> (batch,)
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
+Carry = tuple[PyTree, PyTree]  # parameters, state of the optimizer
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
 Optimizer = optax.GradientTransformation | Callable[[Array], optax.GradientTransformation]  # or one for each round
 
@@ -51,7 +52,7 @@ class LocalTraining(NamedTuple):
         """With the client's work in this round, and the round's optimizer where it follows the round."""
         optimizer = self.optimizer
         if not isinstance(optimizer, optax.GradientTransformation):
-            optimizer = optimizer(context.round)
+            optimizer = optimizer(context.round.astype(float))
         return self._replace(optimizer=optimizer, work=context.work)
 
 
@@ -65,7 +66,7 @@ def local_training(
     """Checks the arguments that every example-based factory shares.
 
     Args:
-        optimizer: from optax or `sgd`, its state starts afresh in every round; or a function of the round, () int32
+        optimizer: from optax or `sgd`, its state starts afresh in every round; or a function of the round, () float
             from 0, for step sizes that follow it; None for the papers' SGD with step size 0.01.
         batch_size: examples a step.
         epochs: over the client's shuffled examples, per unit of work.
@@ -111,7 +112,9 @@ class SGD(optax.GradientTransformation):
     step_size: float | Array | optax.Schedule
 
 
-def sgd(learning_rate: float | Array, momentum: float = 0.0, weight_decay: float = 0.0) -> SGD:
+def sgd(
+    learning_rate: float | Array | optax.Schedule, momentum: float | Array = 0.0, weight_decay: float | Array = 0.0
+) -> SGD:
     """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
 
     Args:
@@ -146,7 +149,8 @@ def step_size(training: LocalTraining) -> float | Array:
     if found is None or callable(found):
         raise ValueError(
             f"optimizer={training.optimizer!r}: this method divides by a step size, which it must be able to tell; "
-            "give srp.algorithms.sgd(learning_rate) with a number"
+            "give srp.algorithms.sgd(learning_rate) with a number; where it follows the round, ask for that of "
+            "training.in_round(context)"
         )
     return found
 
@@ -272,17 +276,17 @@ def local_sgd(
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
 
-    def train(params, frozen, examples, key, work, first_epoch):
+    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array) -> PyTree:
         key_noise = named_key(key, "noise")
 
-        def step(carry, rows, valid, active, epoch, s):
+        def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
             # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
             rows = jnp.where(valid, rows, rows[0])
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             x, y = examples.x[rows], examples.y[rows]
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
-            def objective(params, weights):
+            def objective(params: PyTree, weights: Array) -> Array:
                 return jnp.sum(weights * loss(params, frozen, x, y, key_step))
 
             old_params, old_state = carry
@@ -297,7 +301,7 @@ def local_sgd(
         if training.steps is not None:  # batches drawn with replacement
             steps = num_steps(training._replace(work=work), examples)
 
-            def sampled_step(t, carry):
+            def sampled_step(t: Array, carry: Carry) -> Carry:
                 key_step = jax.random.fold_in(key, first_epoch + t)
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
                 return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
@@ -307,10 +311,10 @@ def local_sgd(
         num_epochs = jnp.int32(training.epochs) * work
         steps_per_epoch = _steps_per_epoch(training.batch_size, examples)
 
-        def epoch(e, carry):
+        def epoch(e: Array, carry: Carry) -> Carry:
             order = _shuffled(jax.random.fold_in(key, first_epoch + e), examples.count, batch_size, capacity)
 
-            def shuffled_step(s, carry):
+            def shuffled_step(s: Array, carry: Carry) -> Carry:
                 rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
                 valid = s * batch_size + position < examples.count
                 return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch), first_epoch + e, s)
@@ -344,7 +348,7 @@ def fit_head(
     settled = examples._replace(x=model.stem(representation, examples.x))
     frozen = {name: params for name, params in representation.items() if name not in model.settled}
 
-    def loss(head, frozen, x, y, key):
+    def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return cross_entropy(model.classify(head, model.rest(frozen, x, key), key), y)
 
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
@@ -369,7 +373,7 @@ def fit_representation(
 ) -> PyTree:
     """Trains a representation under a frozen head."""
 
-    def loss(representation, head, x, y, key):
+    def loss(representation: PyTree, head: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
 
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)

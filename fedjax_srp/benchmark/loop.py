@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import FederatedAlgorithm, FederatedSource, RoundContext, named_key
+from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, Key, PyTree, RoundContext, named_key
 from fedjax_srp.engine.round import stream
 
 
@@ -37,12 +37,14 @@ class JitLoop:
             message = jax.tree.map(multiply, output.weight, output.message)
             return message, jax.tree.map(lambda w: jnp.asarray(w, float), output.weight)
 
-        def client(root, broadcast, state, data, client_id, index):
+        def client(
+            root: Key, broadcast: PyTree, state: PyTree, data: FederatedSource, client_id: Array, index: Array
+        ) -> tuple[PyTree, PyTree, PyTree]:
             key = jax.random.fold_in(named_key(stream(root, "training", index), "round"), client_id)
             output = phase.client(key, broadcast, state, data.train_client(client_id), context(index))
             return *weighted(output), state if output.state is None else output.state
 
-        def server(root, state, total, weights, index):
+        def server(root: Key, state: PyTree, total: PyTree, weights: PyTree, index: Array) -> PyTree:
             key = named_key(stream(root, "server", index), "round")
             divide = lambda w, part: jax.tree.map(lambda t: t / w.astype(t.dtype), part)  # noqa: E731
             return phase.server(key, state, jax.tree.map(divide, weights, total), context(index))
@@ -51,7 +53,7 @@ class JitLoop:
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
         self._broadcast = jax.jit(lambda state, index: phase.broadcast(state, context(index)))
 
-        def init_client(root, server, data, client_id):
+        def init_client(root: Key, server: PyTree, data: FederatedSource, client_id: Array) -> PyTree:
             key = jax.random.fold_in(named_key(named_key(root, "training"), "init"), client_id)
             return algorithm.init_client(key, server, data.train_client(client_id))
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import FederatedAlgorithm, FederatedSource, ParticipationPolicy
+from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, ParticipationPolicy
 from fedjax_srp.data import FederatedData, from_arrays
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.sharding import layout, spread
@@ -127,13 +127,13 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
     """
     plan = layout(None, 1, jax.device_count())
 
-    def multiply(a, times):
+    def multiply(a: Array, times: Array) -> Array:
         return jax.lax.fori_loop(0, times, lambda _, b: a[0] @ b, a[0])[None]
 
-    def add(a, times):
+    def add(a: Array, times: Array) -> Array:
         return jax.lax.fori_loop(0, times, lambda i, b: b + i.astype(b.dtype), a)
 
-    def rate(function, shape):
+    def rate(function: Callable[[Array, Array], Array], shape: tuple[int, ...]) -> float:
         """Repetitions a second on every device."""
         array = jax.device_put(
             jnp.full((plan.num_devices, *shape), 1 / size, jnp.float32), plan.sharding(by_client=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -57,7 +57,14 @@ class TorchLoop:
         cache: whether the head's inputs are computed once a round, and not in each of its epochs as most code does.
     """
 
-    def __init__(self, model, examples, batch_size=10, augment=False, cache=False):
+    def __init__(
+        self,
+        model: nn.Sequential,
+        examples: Sequence[np.ndarray],
+        batch_size: int = 10,
+        augment: bool = False,
+        cache: bool = False,
+    ):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model, self.batch_size, self.augment, self.cache = model.to(device), batch_size, augment, cache
         x, y, x_test, y_test = examples
@@ -69,7 +76,7 @@ class TorchLoop:
         self.heads = [copy.deepcopy(self.head.state_dict()) for _ in range(self.num_clients)]
         self.loss = nn.CrossEntropyLoss()
 
-    def _inputs(self, values) -> torch.Tensor:
+    def _inputs(self, values: np.ndarray) -> torch.Tensor:
         inputs = torch.tensor(values)
         if inputs.ndim < 5:
             return inputs
@@ -77,7 +84,7 @@ class TorchLoop:
         inputs = inputs.permute(0, 1, 4, 2, 3)
         return inputs if channels_last else inputs.contiguous()
 
-    def _epochs(self, client, parameters, epochs, momentum=0.0):
+    def _epochs(self, client: int, parameters: Iterable[nn.Parameter], epochs: int, momentum: float = 0.0) -> None:
         parameters = list(parameters)
         for p in self.model.parameters():
             p.requires_grad_(any(p is q for q in parameters))
@@ -96,7 +103,7 @@ class TorchLoop:
                 self.loss(model(batch), y[rows]).backward()
                 optimizer.step()
 
-    def fedavg_round(self):
+    def fedavg_round(self) -> None:
         """One epoch at every client, and the mean."""
         start = [p.detach().clone() for p in self.model.parameters()]
         total = [torch.zeros_like(p) for p in start]
@@ -108,7 +115,7 @@ class TorchLoop:
         self._load(self.model.parameters(), [t / self.num_clients for t in total])
         self._wait()
 
-    def fedrep_round(self, head_epochs=10):
+    def fedrep_round(self, head_epochs: int = 10) -> None:
         """Epochs of the head, one of the rest at every client, and the mean of the rest."""
         start = [p.detach().clone() for p in self.body]
         total = [torch.zeros_like(p) for p in start]
@@ -123,7 +130,7 @@ class TorchLoop:
         self._load(self.body, [t / self.num_clients for t in total])
         self._wait()
 
-    def fine_tuned_evaluation(self, epochs=10):
+    def fine_tuned_evaluation(self, epochs: int = 10) -> float:
         """Mean accuracy after epochs of the head at every client."""
         start = copy.deepcopy(self.head.state_dict())
         correct = []
@@ -136,12 +143,12 @@ class TorchLoop:
         self.head.load_state_dict(start)
         return float(np.mean([value.item() for value in correct]))
 
-    def _wait(self):
+    def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     @staticmethod
     @torch.no_grad()
-    def _load(parameters, values):
+    def _load(parameters: Iterable[nn.Parameter], values: Iterable[torch.Tensor]) -> None:
         for p, v in zip(parameters, values, strict=True):
             p.copy_(v)

@@ -9,8 +9,9 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
-from fedjax_srp.clocks._checks import check_ordered, check_work
+from fedjax_srp.clocks._checks import check_communication, check_ordered, check_work
 from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution
+from fedjax_srp.parts import interned
 
 
 class DynamicState(NamedTuple):
@@ -18,9 +19,12 @@ class DynamicState(NamedTuple):
 
     parameters: PyTree  # of the distribution, (num_clients,) arrays
     work: Array  # () float
+    communication: Array  # () float, time units
 
 
-def dynamic(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False) -> Clock:
+def dynamic(
+    distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False, communication: ArrayLike = 0.0
+) -> Clock:
     """Every client has its own distribution, drawn once, and draws T_i from it in every round.
 
     SRPFL, section 5, "random speeds": `dynamic(exponential(uniform(1 / N, 1)))` for N clients: T_i ~ Exp(lambda_i) in
@@ -32,12 +36,15 @@ def dynamic(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = F
         ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Which data a client has
             goes by its number, so this ties data to speed, as for classes that only slow clients have
             (`reserved_classes`).
+        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
+            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
 
     Returns:
         The clock; expected times are the means of the clients' distributions.
 
     Raises:
-        ValueError: for what is no distribution, work that is negative or not finite, or `ordered` that is no bool.
+        ValueError: for what is no distribution, work or a communication that is negative or not finite, or `ordered`
+            that is no bool.
 
     Example:
         >>> import jax
@@ -51,20 +58,29 @@ def dynamic(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = F
     check_distribution("dynamic", distribution)
     check_work("dynamic", work)
     check_ordered("dynamic", ordered)
+    check_communication("dynamic", communication)
 
-    init = Partial(_init, distribution, as_floats(work), ordered)
-    return Clock("dynamic", init, Partial(_sample, distribution.mean, distribution.sample))
+    init = Partial(_init, distribution, as_floats(work), ordered, as_floats(communication))
+    return Clock("dynamic", init, _sampling(distribution.mean, distribution.sample))
 
 
-def _init(distribution: Distribution, work: Array, ordered: bool, key: Key, num_clients: int) -> DynamicState:
+def _init(
+    distribution: Distribution, work: Array, ordered: bool, communication: Array, key: Key, num_clients: int
+) -> DynamicState:
     parameters = distribution.parameters(key, num_clients)
     if ordered:
         by_speed = jnp.argsort(distribution.mean(parameters))  # stable: equal clients stay in place
         parameters = jax.tree.map(lambda values: values[by_speed], parameters)
-    return DynamicState(parameters, jnp.asarray(work, dtype=float))
+    return DynamicState(parameters, jnp.asarray(work, dtype=float), jnp.asarray(communication, dtype=float))
 
 
-def _sample(
-    mean: Callable[[PyTree], Array], draw: Callable[[Key, PyTree], Array], key: Key, state: DynamicState
-) -> tuple[ClientTimes, DynamicState]:
-    return ClientTimes(state.work * mean(state.parameters), state.work * draw(key, state.parameters)), state
+@interned
+def _sampling(
+    mean: Callable[[PyTree], Array], draw: Callable[[Key, PyTree], Array]
+) -> Callable[[Key, DynamicState], tuple[ClientTimes, DynamicState]]:
+    def sample(key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
+        expected = state.work * mean(state.parameters) + state.communication
+        realised = state.work * draw(key, state.parameters) + state.communication
+        return ClientTimes(expected, realised), state
+
+    return sample

@@ -7,17 +7,19 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_ordered, check_work
+from fedjax_srp.clocks._checks import check_communication, check_ordered, check_work
 from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution, draw
 
 
 class FixedState(NamedTuple):
     """The times of all rounds."""
 
-    times: Array  # (num_clients,) float, work * T_i
+    times: Array  # (num_clients,) float, work * T_i + communication
 
 
-def fixed(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False) -> Clock:
+def fixed(
+    distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False, communication: ArrayLike = 0.0
+) -> Clock:
     """Every client keeps one time: T_i is drawn once, and is known beforehand.
 
     SRPFL, section 5, "fixed speeds": `fixed(exponential(1.0))`. FLANP charges tau * T_i for tau local steps:
@@ -28,12 +30,15 @@ def fixed(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = Fal
         work: units of local work in a round; multiplies the times.
         ordered: number clients by speed: 0 is the fastest, the last the slowest. Which data a client has goes by its
             number, so this ties data to speed, as for classes that only slow clients have (`reserved_classes`).
+        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
+            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
 
     Returns:
         The clock; expected and realised times are equal.
 
     Raises:
-        ValueError: for what is no distribution, work that is negative or not finite, or `ordered` that is no bool.
+        ValueError: for what is no distribution, work or a communication that is negative or not finite, or `ordered`
+            that is no bool.
 
     Example:
         >>> import jax
@@ -46,13 +51,17 @@ def fixed(distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = Fal
     check_distribution("fixed", distribution)
     check_work("fixed", work)
     check_ordered("fixed", ordered)
+    check_communication("fixed", communication)
 
-    return Clock("fixed", Partial(_init, distribution, as_floats(work), ordered), _sample)
+    return Clock("fixed", Partial(_init, distribution, as_floats(work), ordered, as_floats(communication)), _sample)
 
 
-def _init(distribution: Distribution, work: Array, ordered: bool, key: Key, num_clients: int) -> FixedState:
+def _init(
+    distribution: Distribution, work: Array, ordered: bool, communication: Array, key: Key, num_clients: int
+) -> FixedState:
     times = draw(key, distribution, num_clients)
-    return FixedState(jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times))
+    times = jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times)
+    return FixedState(times + jnp.asarray(communication, dtype=float))
 
 
 def _sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:

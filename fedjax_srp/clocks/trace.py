@@ -9,19 +9,19 @@ from jax.typing import ArrayLike
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_length, check_work
+from fedjax_srp.clocks._checks import check_communication, check_length, check_work
 from fedjax_srp.clocks.distributions import as_floats
 
 
 class TraceState(NamedTuple):
     """The trace and how far it was played."""
 
-    times: Array  # (rounds, num_clients) float, times `work`
+    times: Array  # (rounds, num_clients) float, times `work`, plus communication
     expected: Array  # (num_clients,) float, mean over the rounds of the trace
     round: Array  # () int32, the row of the next round
 
 
-def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
+def trace(times: ArrayLike, work: ArrayLike = 1.0, communication: ArrayLike = 0.0) -> Clock:
     """Plays recorded times, round after round, and starts again at the end.
 
     The trace lies in the clock's state: a run over S seeds keeps S copies. No program has it compiled in.
@@ -30,6 +30,8 @@ def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
             trace, e.g. seconds.
         work: units of local work in a round; multiplies the times.
+        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
+            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
 
     Returns:
         The clock; expected times are each client's mean over the rounds of the trace.
@@ -49,18 +51,20 @@ def trace(times: ArrayLike, work: ArrayLike = 1.0) -> Clock:
     remedy = "give an array of shape (num_clients,) or (rounds, num_clients)"
     check_numbers("trace: times", times, remedy, max_ndim=2)
     check_work("trace", work)
+    check_communication("trace", communication)
     shape = np.shape(times)
     if 0 in shape or not shape:
         raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
 
-    return Clock("trace", Partial(_init, as_floats(times), as_floats(work)), _sample)
+    return Clock("trace", Partial(_init, as_floats(times), as_floats(work), as_floats(communication)), _sample)
 
 
-def _init(times: Array, work: Array, key: Key, num_clients: int) -> TraceState:
+def _init(times: Array, work: Array, communication: Array, key: Key, num_clients: int) -> TraceState:
     del key
     length = jnp.shape(times)[-1]
     check_length("trace: a round of times", length, num_clients, "give one column per client")
     table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
+    table += jnp.asarray(communication, dtype=float)
     return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32))
 
 

@@ -34,10 +34,11 @@ class Command(NamedTuple):
     """A subcommand."""
 
     about: str
-    groups: dict[str, list[Option]]  # "" for options that need no heading
+    groups: Callable[[], dict[str, list[Option]]]  # "" for options that need no heading
     work: Callable[[dict[str, Any]], object]  # option -> value
     positional: str | None = None
     check: Callable[[dict[str, Any], set[str]], None] | None = None  # of values and of the options that were given
+    prepare: Callable[[Sequence[str]], None] | None = None  # of the words, before options are read
 
 
 def _demo(arguments: dict[str, Any]) -> None:
@@ -71,7 +72,7 @@ def _benchmark(arguments: dict[str, Any]) -> None:
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in about a minute.",
-        {
+        lambda: {
             "": [
                 Option("out", str, "runs/demo", "folder for table, figure and runs"),
                 Option("seeds", int, 3, "how many repeats, simulated together"),
@@ -83,13 +84,14 @@ COMMANDS = {
     ),
     "run": Command(
         "One method on one data set; the same command continues a run that was interrupted.",
-        run_command.GROUPS,
+        run_command.groups,
         run_command.run,
         check=run_command.check_given,
+        prepare=run_command.prepare,
     ),
     "report": Command(
         "Table and figure of finished runs.",
-        {
+        lambda: {
             "": [
                 Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
                 Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
@@ -102,18 +104,18 @@ COMMANDS = {
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        {"": [Option("data_dir", str | None, None, "folder with prepared data sets")]},
+        lambda: {"": [Option("data_dir", str | None, None, "folder with prepared data sets")]},
         _list,
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
-        {"": prepare_command.OPTIONS},
+        lambda: {"": prepare_command.OPTIONS},
         _prepare,
         positional="names",
     ),
     "benchmark": Command(
         "Rounds, evaluations and how they scale, timed on this machine in turn with rivals.",
-        {"": benchmark_command.OPTIONS},
+        lambda: {"": benchmark_command.OPTIONS},
         _benchmark,
     ),
 }
@@ -168,7 +170,10 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
         raise unknown("command", words[0], COMMANDS)
     given: set[str] = set()
     if words[0] in COMMANDS:
-        flags = [f"--{o.name.replace('_', '-')}" for group in COMMANDS[words[0]].groups.values() for o in group]
+        prepare, groups = COMMANDS[words[0]].prepare, COMMANDS[words[0]].groups
+        if prepare is not None:
+            prepare(words[1:])
+        flags = [f"--{o.name.replace('_', '-')}" for group in groups().values() for o in group]
         switches = ["--no-" + flag[2:] for flag in flags]
         for word in words[1:]:
             flag = word.partition("=")[0].replace("_", "-")
@@ -203,7 +208,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
 def _dataclass(name: str, command: Command) -> type:
     """A command's options as the dataclass that tyro reads, one nested dataclass a group with a heading."""
     fields: list[Any] = []
-    for heading, options in command.groups.items():
+    for heading, options in command.groups().items():
         members = [_field(option, positional=option.name == command.positional) for option in options]
         if heading:
             group = dataclasses.make_dataclass(heading.capitalize(), members, kw_only=True)

@@ -21,8 +21,9 @@ HELP = (
     "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
     "exponential(rate), uniform(low, high) or constant(value), where a distribution may stand for a number and N for "
-    "the number of clients, or trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before "
-    "any but a trace (ordered:fixed) numbers the clients by speed, the fastest first"
+    "the number of clients, and + COST behind it adds a communication to every time (for rounds that overlap), or "
+    "trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any but a trace "
+    "(ordered:fixed) numbers the clients by speed, the fastest first"
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -45,12 +46,17 @@ def parse(text: str, num_clients: int) -> Clock:
         raise unknown("clock", kind, [*NAMED, "trace"])
     try:
         expression = ast.parse(rest, mode="eval").body
-        distribution = _evaluate(expression, {"N": num_clients})
+        communication = 0.0
+        match expression:
+            case ast.BinOp(left=ast.Call() as call, op=ast.Add(), right=number):
+                distribution, communication = (_evaluate(part, {"N": num_clients}) for part in (call, number))
+            case _:
+                distribution = _evaluate(expression, {"N": num_clients})
     except (SyntaxError, KeyError, ZeroDivisionError, TypeError) as error:
         raise ValueError(f"clock={text!r}: not understood ({_reason(error)}); {_REMEDY}") from None
     if not isinstance(distribution, clocks.Distribution):
         raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
-    return CLOCKS[kind](distribution, ordered=ordered)
+    return CLOCKS[kind](distribution, ordered=ordered, communication=communication)
 
 
 def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp import clocks, data, methods
+from fedjax_srp._checks import check_integer
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import panels, table
@@ -85,8 +86,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     """
     from tqdm.auto import tqdm
 
-    if seeds < 1:
-        raise ValueError(f"seeds={seeds}: must be at least 1; 3 shows the spread")
+    check_integer("seeds", seeds, 1)
     folder = writable(out)
     dataset = data.load("digits", **plan.federation)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
@@ -94,9 +94,9 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     shape = "{desc} {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} methods, {elapsed}"
     with tqdm(plan.methods, bar_format=shape, disable=not progress, ncols=80) as bar:
         for name in bar:
-            bar.set_description(f"{table.label(name):<9}")
+            bar.set_description(f"{methods.label(name):<9}")
             histories[name] = simulate_seeds(
-                methods.get(name, dataset=dataset, **plan.hyperparameters),
+                methods.get(name, dataset=dataset, shared=plan.hyperparameters),
                 dataset,
                 clock=clocks.fixed(clocks.exponential(1.0)),
                 num_rounds=plan.num_rounds,

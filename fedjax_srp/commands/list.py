@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models, participation
-from fedjax_srp.report import table
 
 
 def catalogue(data_dir: str | None = None) -> str:
@@ -17,7 +16,7 @@ def catalogue(data_dir: str | None = None) -> str:
     for name in methods.names():
         recipe = methods.recipe(name)
         evaluations = methods.get(name, dataset=shapes).algorithm.evaluations
-        rows.append([name, table.label(name), recipe.twin or "-", ", ".join(evaluations), recipe.source])
+        rows.append([name, methods.label(name), recipe.twin or "-", ", ".join(evaluations), recipe.source])
     head = ["--method", "is called", "without doubling", "evaluations, default first", "source"]
     parts = [_section("Methods", [head, *rows])]
     named = [[name, _first_line(data.SOURCES.get(name))] for name in data.names(data_dir)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -34,7 +35,9 @@ def options_of(
         leave_out: arguments that are no options.
         defaults: for arguments that need one here.
     """
-    hints, help_texts, options = typing.get_type_hints(function), argument_help(function), []
+    inner = function.func if isinstance(function, functools.partial) else function
+    hints, help_texts, options = typing.get_type_hints(inner), argument_help(inner), []
+    leave_out = (*leave_out, *(function.keywords if isinstance(function, functools.partial) else ()))
     for name, parameter in inspect.signature(function).parameters.items():
         if name in leave_out or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue

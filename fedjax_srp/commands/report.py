@@ -13,7 +13,7 @@ from fedjax_srp.report.panels import figure
 from fedjax_srp.report.run_folder import writable
 
 # What is recorded and sets no repeats apart: the row, the seed, and what changes no result.
-_ROW = ("name", "algorithm", "method", "methods", "training", "title")
+_ROW = ("name", "algorithm", "method", "methods", "participation", "training", "title")
 _SEED = ("seed", "seeds", "num_seeds", "key")
 _NO_EFFECT = ("communication", "chunk_size", "devices", "num_devices", "device", "shard_data")
 
@@ -101,21 +101,21 @@ def _rows(runs: list[_Run]) -> tuple[dict[str, list[History]], dict[str, str]]:
 
 
 def _row(method: str, options: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """A method's name, and those of the differing options that it reads."""
+    """A method's name, and those of the differing options that it has and reads."""
     unread = methods.without_effect(method) if method in methods.RECIPES else []
-    values = [f"{option}={options.get(option)}" for option in differing if option not in unread]
-    return ", ".join([table.label(method), *values]) if values else method
+    values = [f"{option}={options[option]}" for option in differing if option in options and option not in unread]
+    return ", ".join([methods.label(method), *values]) if values else method
 
 
 def _differing(made_with: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The options that differ among runs of one command, and the command where it does: each has its own options."""
+    """The options that differ among those runs of one command that have them, and the command where it does."""
     by_command: dict[str, list[Mapping[str, Any]]] = {}
     for options in made_with:
         by_command.setdefault(options["command"], []).append(options)
     differing = {"command": None} if len(by_command) > 1 else {}
     for group in by_command.values():
         for option in dict.fromkeys(name for options in group for name in options):
-            if len({repr(options.get(option)) for options in group}) > 1:
+            if len({repr(options[option]) for options in group if option in options}) > 1:
                 differing[option] = None
     return list(differing)
 

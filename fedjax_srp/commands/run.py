@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
+import operator
 import re
+import runpy
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from fedjax_srp import data, methods, models
+from fedjax_srp._checks import unknown
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import REQUIRED, Option, options_of
 from fedjax_srp.engine.simulate import simulate
@@ -22,26 +27,67 @@ from fedjax_srp.report import table
 from fedjax_srp.report.run_folder import writable
 
 _NO_EFFECT = ("out", "progress", "checkpoint", "overwrite")  # on the result
+_OWN = {"method", "algorithm", "participation", "model", "load"}  # beside what is routed
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
+def _routed(functions: list[tuple[str, Callable[..., Any]]]) -> list[Option]:
+    """What functions take, each option once; None leaves it to the function, whose name stands in the help."""
+    found: dict[str, list[tuple[str, Option]]] = {}
+    for name, function in functions:
+        for option in options_of(function, leave_out=(*_NO_OPTIONS, *methods.OBJECTS)):
+            found.setdefault(option.name, []).append((name, option))
+    options = []
+    for same in found.values():
+        kind = functools.reduce(operator.or_, [option.type for _, option in same])
+        options.append(same[0][1]._replace(type=kind | None, default=None, help=_help(same)))
+    return options
+
+
+def _help(same: list[tuple[str, Option]]) -> str:
+    """What an option means to those who read it; "" stands for all."""
+    texts: dict[str, list[str]] = {}
+    for name, option in same:
+        default = "" if option.default in (None, REQUIRED) else f"; default {option.default}"
+        readers = texts.setdefault(option.help.rstrip(".").replace("`", "") + default, [])
+        if name and name not in readers:
+            readers.append(name)
+    return "; ".join(f"{', '.join(readers)}: {text}" if readers else text for text, readers in texts.items())
+
+
+def _method_options() -> list[Option]:
+    """Of every method that is registered now, and of every policy."""
+    (participation,) = (o for o in options_of(methods.get) if o.name == "participation")
+    factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
+    return [
+        Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
+        Option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
+        participation._replace(type=str | None, default=None, help="who takes part; default that of the method"),
+        *_routed(
+            [
+                ("", methods.optimizers),
+                *((methods.name_of(factory), factory) for factory in factories),
+                *methods.POLICIES.items(),
+            ]
+        ),
+        _LOAD,
+    ]
+
+
 def _model_options() -> list[Option]:
-    """What the models take beyond their shapes; None leaves it to the model."""
-    options: dict[str, Option] = {}
-    for name in models.names():
-        fixed_by_data = ("input_shape", "example_shape", "num_classes", "cut", "dtype", "head_layers")
-        for option in options_of(getattr(models, name), leave_out=fixed_by_data):
-            known = options.get(option.name)
-            help_text = f"{known.help}; {name}: {option.help}" if known else f"model {name}: {option.help}"
-            options[option.name] = option._replace(type=option.type | None, default=None, help=help_text)
-    return list(options.values())
+    (model,) = (o for o in options_of(methods.get) if o.name == "model")
+    factories = [(name, getattr(models, name)) for name in models.names()]
+    return [model, *_routed([("", models.get), *factories])]
 
 
-_MODEL = _model_options()
-_METHOD = [
-    Option("method", str, REQUIRED, "one of the methods that fedjax-srp list shows"),
-    *options_of(methods.get, leave_out=("name", "dataset", "optimizer")),
-]
+# Arguments that are no options: positions, what the data fix, what only Python can say.
+_NO_OPTIONS = ("name", "dataset", "model", "input_shape", "example_shape", "num_classes", "cut", "dtype")
+_LOAD = Option(
+    "load",
+    tuple[str, ...],
+    (),
+    "Python files that are run first, to register methods of your own (srp.methods.register)",
+)
 _DATA = [
     Option(
         "dataset", str, REQUIRED, "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder"
@@ -64,12 +110,36 @@ _REST = [
     ),
     Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 ]
-GROUPS: dict[str, list[Option]] = {
-    "data": _DATA,
-    "method": _METHOD,
-    "model": _MODEL,
-    "simulation": [*_SIMULATION, *_REST],
-}
+
+
+def groups() -> dict[str, list[Option]]:
+    """The options by heading, as the registry of methods stands."""
+    return {
+        "data": _DATA,
+        "method": _method_options(),
+        "model": _model_options(),
+        "simulation": [*_SIMULATION, *_REST],
+    }
+
+
+def prepare(words: Sequence[str]) -> None:
+    """Runs the files of --load, before options are read.
+
+    Raises:
+        ValueError: no such file.
+    """
+    for place, word in enumerate(words):
+        if word.partition("=")[0] != "--load":
+            continue
+        files = [word.partition("=")[2]] if "=" in word else itertools.takewhile(_is_value, words[place + 1 :])
+        for file in files:
+            if not Path(file).is_file():
+                raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")
+            runpy.run_path(file)
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-")
 
 
 def check_given(arguments: Mapping[str, Any], given: Collection[str]) -> None:
@@ -80,18 +150,34 @@ def check_given(arguments: Mapping[str, Any], given: Collection[str]) -> None:
         given: the options that stand on the command line.
 
     Raises:
-        ValueError: an option without effect.
+        ValueError: an option without effect, no method, or a method and an algorithm.
     """
-    name = arguments["method"]
-    for option in methods.without_effect(name):
-        if option in given:
-            readers = [other for other in methods.names() if option not in methods.without_effect(other)]
-            raise ValueError(
-                f"{option}: has no effect on method {name!r}, only on {', '.join(readers)}; leave it out, or choose "
-                "one of them"
-            )
+    _choice(arguments)
     if "redraw" in given and arguments["pool"] is None:
         raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
+
+
+def _routed_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of method, policy and model that are not left to these."""
+    named = {o.name for o in (*_method_options(), *_model_options())} - _OWN
+    return {name: arguments[name] for name in sorted(named) if arguments.get(name) is not None}
+
+
+def _choice(arguments: Mapping[str, Any]) -> methods.Choice:
+    """The method that is asked for, with all its options.
+
+    Raises:
+        ValueError: as above.
+    """
+    if (arguments["method"] is None) == (arguments["algorithm"] is None):
+        raise ValueError("give either --method or --algorithm; fedjax-srp list shows both")
+    if arguments["algorithm"] is not None and arguments["algorithm"] not in methods.algorithm_names():
+        raise unknown("algorithm", arguments["algorithm"], methods.algorithm_names())
+    name = str(arguments["method"] or arguments["algorithm"])
+    try:
+        return methods.choose(name, arguments["model"], arguments["participation"], **_routed_values(arguments))
+    except ValueError as error:
+        raise ValueError(str(error).replace(", or pass it in `shared`", "")) from None
 
 
 def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Path:
@@ -100,15 +186,17 @@ def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Pat
     With `overwrite` the folder keeps what it holds until the new run is finished.
 
     Args:
-        arguments: option -> value, for every option of `GROUPS`.
+        arguments: option -> value, for every option of `groups`.
         say: prints one line.
 
     Raises:
         ValueError: an argument out of range, a folder that holds another run or cannot be written to.
     """
-    what = {name: value for name, value in arguments.items() if name not in _NO_EFFECT}
-    what = jsonable({"command": "run", **what})
-    default = f"runs/{arguments['method']}_{Path(arguments['dataset']).stem}_seed{arguments['seed']}"
+    choice = _choice(arguments)
+    routed = {o.name for o in (*_method_options(), *_model_options())}
+    what = {name: value for name, value in arguments.items() if name not in (*_NO_EFFECT, *routed)}
+    what = jsonable({"command": "run", "method": choice.name, **choice.record(), **what})
+    default = f"runs/{choice.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{arguments['seed']}"
     folder = Path(arguments["out"] or default)
     if arguments["overwrite"]:
         place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
@@ -121,6 +209,11 @@ def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Pat
         say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
         return folder
     simulation = _simulation(arguments)
+    if arguments["communication"] and simulation["algorithm"].participation.asynchronous:
+        raise ValueError(
+            f"communication={arguments['communication']:g}: rounds of {choice.name!r} overlap, so a cost changes who "
+            "arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+        )
     writable(folder)
     if arguments["checkpoint"]:
         if begun:
@@ -143,8 +236,7 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `simulate`, all but the folder of checkpoints."""
 
     def given(options: list[Option]) -> dict[str, Any]:
-        others = ("method", "dataset", "partition_seed")
-        return {o.name: arguments[o.name] for o in options if o.name not in others}
+        return {o.name: arguments[o.name] for o in options if o.name not in ("dataset", "partition_seed")}
 
     if not 0 <= arguments["seed"] < _SEEDS:
         raise ValueError(f"seed={arguments['seed']}: must lie between 0 and {_SEEDS - 1}")
@@ -156,12 +248,17 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:  # `load` has other names for two options
         named = {"name=": "dataset=", "seed=": "partition_seed="}
         raise ValueError(re.sub("^(name|seed)=", lambda match: named[match[0]], str(error))) from None
-    model = {name: value for name, value in given(_MODEL).items() if value is not None}
     simulation = given(_SIMULATION)
     if simulation["evaluations"] == ("all",):
         simulation["evaluations"] = "all"
     return simulation | {
-        "algorithm": methods.get(arguments["method"], dataset=dataset, **given(_METHOD), **model),
+        "algorithm": methods.get(
+            arguments["method"] or arguments["algorithm"],
+            dataset=dataset,
+            model=arguments["model"],
+            participation=arguments["participation"],
+            **_routed_values(arguments),
+        ),
         "data": dataset,
         "clock": clock_words.parse(arguments["clock"], dataset.num_clients),
         "key": jax.random.key(arguments["seed"]),
@@ -171,7 +268,7 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def outcome(history: History, target: float | None, communication: float) -> str:
     """A finished run in a few words."""
     summary = history.summary(target, communication)
-    words = [f"{table.label(history.name)}: {history.num_rounds} rounds"]
+    words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
     words.append(f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}")
     if summary["final_accuracy"] is not None:
         words.append(f"final accuracy {100 * summary['final_accuracy']:.2f} % ({history.evaluation})")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.data.federated import FederatedData
 
 
@@ -67,7 +68,7 @@ def from_arrays(
     labels_train = _labels("y_train", y_train, "x_train", len(inputs_train))
     labels_test = _labels("y_test", y_test, "x_test", len(inputs_test))
     largest = max(int(labels.max(initial=-1)) for labels in (labels_train, labels_test))
-    num_classes = largest + 1 if num_classes is None else num_classes
+    num_classes = largest + 1 if num_classes is None else check_integer("num_classes", num_classes, 1)
     if largest >= num_classes:
         raise ValueError(
             f"num_classes={num_classes}: there is a label {largest}; "

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import Array, Key, Predict, named_key
 from fedjax_srp.linear import LinearClient, orthonormalize
 
@@ -121,12 +122,10 @@ def linear_task(
         LinearTask('linear', 100 clients, dim 20, rank 2)
     """
     for argument, value in (("num_clients", num_clients), ("dim", dim), ("rank", rank)):
-        if int(value) != value or value < 1:
-            raise ValueError(f"linear_task: {argument}={value} must be a whole number, at least 1")
+        check_integer(f"linear_task: {argument}", value, 1)
     if rank >= dim:
         raise ValueError(f"linear_task: rank={rank} must be below dim={dim}, or there is no subspace to learn")
-    if heads not in HEADS:
-        raise ValueError(f"linear_task: heads={heads!r} is none of {', '.join(HEADS)}")
+    check_choice("linear_task: heads", heads, HEADS)
     if not isinstance(noise_std, Tracer) and not 0 <= float(noise_std) < float("inf"):
         raise ValueError(f"linear_task: noise_std={noise_std} must be finite and not negative")
     truth = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))

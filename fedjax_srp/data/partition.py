@@ -11,13 +11,13 @@ a class go to whom is always a random permutation.
 from __future__ import annotations
 
 import math
-import operator
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
@@ -71,14 +71,14 @@ def by_classes(
         ValueError: if there are fewer than C classes, a class has fewer examples than shards, the reserved classes or
             clients leave too few for the others, or there is a fraction and nothing reserved.
     """
-    num_clients = _positive("num_clients", num_clients)
-    classes_per_client = _positive("classes_per_client", classes_per_client)
+    num_clients = check_integer("num_clients", num_clients, 1)
+    classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = _shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     if reserved_classes:
         num_last = _reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
-        free = len(classes) - _positive("reserved_classes", reserved_classes)
+        free = len(classes) - check_integer("reserved_classes", reserved_classes, 1)
         if free < classes_per_client:
             raise ValueError(
                 f"reserved_classes={reserved_classes}: leaves {max(free, 0)} of {len(classes)} classes for the other "
@@ -128,9 +128,9 @@ def consecutive(
     Raises:
         ValueError: if there are fewer than C classes, blocks of less than two examples, or a class with too few.
     """
-    num_clients = _positive("num_clients", num_clients)
-    classes_per_client = _positive("classes_per_client", classes_per_client)
-    examples_per_class = _positive("examples_per_class", examples_per_class)
+    num_clients = check_integer("num_clients", num_clients, 1)
+    classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
+    examples_per_class = check_integer("examples_per_class", examples_per_class, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = _shared_classes(y_train, y_test, classes_per_client)
     if not 0 < test_fraction < 1:
@@ -171,7 +171,7 @@ def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: 
     Raises:
         ValueError: if alpha is not positive and finite, or there are too few examples for all clients to have one.
     """
-    num_clients = _positive("num_clients", num_clients)
+    num_clients = check_integer("num_clients", num_clients, 1)
     if not (math.isfinite(alpha) and alpha > 0):
         raise ValueError(f"alpha={alpha}: the Dirichlet concentration must be positive and finite, e.g. alpha=0.5")
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
@@ -202,7 +202,7 @@ def lognormal_sizes(
     Raises:
         ValueError: if sigma is negative or not finite, or there are fewer examples than clients.
     """
-    num_clients = _positive("num_clients", num_clients)
+    num_clients = check_integer("num_clients", num_clients, 1)
     if not (math.isfinite(sigma) and sigma >= 0):
         raise ValueError(f"sigma={sigma}: the spread of log sizes must be >= 0 and finite, e.g. sigma=1.0")
     _check_enough(num_clients, len(y_train), len(y_test))
@@ -243,7 +243,7 @@ def natural(
     if not len(users):
         raise ValueError("users: nobody has both train and test examples; check that both columns use the same ids")
     if num_clients is not None:
-        num_clients = _positive("num_clients", num_clients)
+        num_clients = check_integer("num_clients", num_clients, 1)
         if num_clients > len(users):
             raise ValueError(
                 f"num_clients={num_clients}: only {len(users)} users have train and test examples; "
@@ -271,7 +271,7 @@ def cap_examples(
     Raises:
         ValueError: if max_examples is below 1.
     """
-    max_examples = _positive("max_examples", max_examples)
+    max_examples = check_integer("max_examples", max_examples, 1)
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
     capped = []
@@ -344,19 +344,8 @@ def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 
 def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
     """A stream for every purpose, so that what one part draws does not depend on how much another drew."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed={seed!r}: a seed of a partition is an integer >= 0")
-    return [np.random.default_rng([zlib.crc32(purpose.encode()), int(seed)]) for purpose in purposes]
-
-
-def _positive(name: str, value: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name}={value!r}: must be an integer of at least 1")
-    return number
+    seed = check_integer("seed", seed, 0, maximum=None)
+    return [np.random.default_rng([zlib.crc32(purpose.encode()), seed]) for purpose in purposes]
 
 
 def _check_enough(num_clients: int, num_train: int, num_test: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import nearest
+from fedjax_srp._checks import check_choice, nearest
 from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import from_arrays
@@ -217,11 +217,8 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
 
 def _choose_partition(partition: str | None, given: Collection[str], has_users: bool) -> str:
     """The partition asked for, or the one that most of the given arguments belong to."""
-    if partition is not None and partition not in PARTITIONS:
-        raise ValueError(
-            f"partition={partition!r}: no such partition{nearest(partition, PARTITIONS)}; "
-            f"use one of {', '.join(PARTITIONS)}"
-        )
+    if partition is not None:
+        check_choice("partition", partition, PARTITIONS)
     if partition is None:
         matches = {kind: len({*given} & {*division.arguments}) for kind, division in PARTITIONS.items()}
         best = max(matches, key=lambda kind: matches[kind])  # the first of equals

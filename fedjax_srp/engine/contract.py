@@ -1,4 +1,7 @@
-"""The contract of `base.py`, checked at the door of a simulation from shapes alone: nothing runs."""
+"""The contract of `base.py`, checked at the door of a simulation from shapes alone: nothing runs.
+
+What a function of an author raises by itself comes through as it is.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import short
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -27,9 +31,11 @@ from fedjax_srp.base import (
     RoundContext,
     RoundInfo,
 )
-from fedjax_srp.tunable import plain
+from fedjax_srp.history import check_metric_names
+from fedjax_srp.parts import plain
 
 SHOWN = 160  # characters of a structure in a message
+LIKE_INIT = "it must be like what init makes"
 
 
 class Shapes(NamedTuple):
@@ -41,10 +47,15 @@ class Shapes(NamedTuple):
     test: PyTree
     up: tuple[PyTree, ...]  # messages of `round`, `finish` and the criterion's gradient, as far as there are
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
+    metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
 
 
-def _integer(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
+def _shape(dtype: Any, *shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _float(*shape: int) -> Any:
+    return _shape(jnp.result_type(float), *shape)
 
 
 def _key() -> Any:
@@ -54,7 +65,7 @@ def _key() -> Any:
 def _check_arity(where: str, function: Callable[..., Any], names: str) -> None:
     """Refuses a function that cannot be called with arguments of these names."""
     if not callable(function):
-        raise ValueError(f"{where} is {function!r}, it must be a function of ({names})")
+        raise ValueError(f"{where} is {short(function)}, it must be a function of ({names})")
     try:
         signature = inspect.signature(plain(function))
     except (TypeError, ValueError):  # some builtins tell none
@@ -62,27 +73,59 @@ def _check_arity(where: str, function: Callable[..., Any], names: str) -> None:
     try:
         signature.bind(*names.split(", "))
     except TypeError:
-        raise ValueError(f"{where} takes {signature}, it is called with ({names})") from None
+        parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        takes = " ".join(str(signature.replace(parameters=parameters, return_annotation=signature.empty)).split())
+        raise ValueError(f"{where} takes {takes}, it is called with ({names})") from None
 
 
 def _call(where: str, function: Callable[..., Any], names: str, *args: Any) -> Any:
     """The shapes that a function returns for these, after a look at its signature."""
     _check_arity(where, function, names)
-    kinds: list[str] = []
+    refused: list[str] = []
 
     def arrays(*args: Any) -> Any:
         returned = function(*args)
-        kinds.extend(type(leaf).__name__ for leaf in jax.tree.leaves(returned) if not _is_array_like(leaf))
-        return () if kinds else returned
+        refused.extend(_no_arrays(returned))
+        return () if refused else returned
 
     shapes = jax.eval_shape(arrays, *args)
-    if kinds:
-        raise ValueError(f"{where} returned something with a {kinds[0]} in it, it must return arrays")
-    return shapes
+    if refused:
+        raise ValueError(f"{where} returned {refused[0]}, it must return arrays")
+    return jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes)  # weak types become plain ones
 
 
-def _is_array_like(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float)
+def _no_arrays(tree: PyTree) -> list[str]:
+    """What a structure holds that is no array, in words."""
+    try:
+        leaves = jax.tree.leaves(tree)
+    except (TypeError, ValueError):  # JAX sorts the names of a dict
+        return ["a dict with names of several types"]
+    kinds = [_type(leaf) for leaf in leaves if not _is_array(leaf)]
+    return [kind if leaves[0] is tree else f"something with {kind} in it" for kind in kinds]
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _is_number(leaf)
+    return isinstance(leaf, jax.Array | bool | int | float | complex)
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether an array, or its shape, holds numbers or flags: no keys, no text."""
+    return jnp.issubdtype(leaf.dtype, np.number) or jnp.issubdtype(leaf.dtype, np.bool_)
+
+
+def _type(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _kind(returned: Any) -> str:
+    """What was returned, its type or its shape."""
+    if type(returned) is tuple:
+        return f"({', '.join(_kind(part) for part in returned)})"
+    is_array = isinstance(returned, jax.Array | jax.ShapeDtypeStruct)
+    return f"the array {_shown(returned)}" if is_array else _type(returned)
 
 
 def _shown(tree: PyTree) -> str:
@@ -91,50 +134,63 @@ def _shown(tree: PyTree) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-def _check_like(where: str, returned: PyTree, expected: PyTree, origin: str) -> None:
-    """Refuses a structure, shapes or types other than expected."""
+def _paths(tree: PyTree) -> list[str]:
+    return [jax.tree_util.keystr(path).removeprefix(".") for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def _check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
+    """Refuses a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
     if jax.tree.structure(returned) != jax.tree.structure(expected):
-        raise ValueError(f"{where} returned {_shown(returned)}, it must be like {origin}: {_shown(expected)}")
-    for (path, new), old in zip(jax.tree.leaves_with_path(returned), jax.tree.leaves(expected), strict=True):
+        new, old = _paths(returned), _paths(expected)
+        lacks, has = [name for name in old if name not in new], [name for name in new if name not in old]
+        hint = f" (without {lacks[0]})" if lacks else f" (with {has[0]} besides)" if has else ""
+        hint = hint if "" not in (*new, *old) else ""  # one of them is an array itself
+        raise ValueError(f"{what} {_shown(returned)}{hint}, {demand}: {_shown(expected)}")
+    for name, new, old in zip(_paths(returned), jax.tree.leaves(returned), jax.tree.leaves(expected), strict=True):
         if new.shape != old.shape or new.dtype != old.dtype:
-            name = jax.tree_util.keystr(path)
-            raise ValueError(
-                f"{where} returned {name or 'an array'} of {_shown(new)}, it must be like {origin}: {_shown(old)}"
-            )
+            raise ValueError(f"{what} {f'{name} = ' if name else ''}{_shown(new)}, {demand}: {_shown(old)}")
 
 
-def _check_scalars(where: str, scalars: Any, what: str) -> None:
+def _check_scalars(what: str, scalars: Any) -> None:
     if not isinstance(scalars, Mapping):
-        raise ValueError(f"{where} returned {what} of type {type(scalars).__name__}, it must be a dict of scalars")
+        raise ValueError(f"{what} {_kind(scalars)}, it must be a dict of scalars")
     for name, value in scalars.items():
-        if getattr(value, "shape", None) != ():
-            raise ValueError(f"{where} returned {what} {name!r} = {_shown(value)}, it must be a scalar")
+        if not isinstance(name, str):
+            raise ValueError(f"{what} a dict with the name {name!r}, names must be strings")
+        real = getattr(value, "shape", None) == () and _is_number(value)
+        if not real or jnp.issubdtype(value.dtype, np.complexfloating):
+            raise ValueError(f"{what} {name!r} = {_shown(value)}, it must be a scalar")
 
 
-def _check_output(where: str, output: Any, state: PyTree) -> PyTree:
-    """The message of a client function's output; refuses an output that the engine cannot use."""
+def _check_output(where: str, output: Any, state: PyTree) -> ClientOutput:
+    """A client function's output as it is; refuses one that the engine cannot use."""
     if not isinstance(output, ClientOutput):
         raise ValueError(
-            f"{where} returned {type(output).__name__}, it must return srp.ClientOutput(message, state, weight, info)"
+            f"{where} returned {_kind(output)}, it must return srp.ClientOutput(message, state, weight, info)"
         )
     if output.state is not None:
-        _check_like(f"{where}: state", output.state, state, "what init_client makes")
-    for path, leaf in jax.tree.leaves_with_path(output.message):
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            name = jax.tree_util.keystr(path)
-            raise ValueError(f"{where}: message{name} is {_shown(leaf)}, the engine averages floats; convert it")
+        _check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
+    for name, leaf in zip(_paths(output.message), jax.tree.leaves(output.message), strict=True):
+        if not _is_number(leaf):
+            shown = f"{name} = {_shown(leaf)}" if name else _shown(leaf)
+            raise ValueError(f"{where} returned the message {shown}, the engine averages numbers")
     try:
         jax.tree.map(lambda weight, part: None, output.weight, output.message)
     except ValueError:
         raise ValueError(
-            f"{where}: weight {_shown(output.weight)} is no prefix of the message {_shown(output.message)}; give a "
-            "scalar, or one for each part"
+            f"{where} returned the weight {_shown(output.weight)}, which is no prefix of the message "
+            f"{_shown(output.message)}; give a scalar, or one for each part"
         ) from None
     for leaf in jax.tree.leaves(output.weight):
-        if leaf.shape != ():
-            raise ValueError(f"{where}: weight is {_shown(leaf)}, it must be a scalar or scalars by part")
-    _check_scalars(where, output.info, "info")
-    return output.message
+        if leaf.shape != () or not _is_number(leaf):
+            raise ValueError(f"{where} returned the weight {_shown(leaf)}, it must be a scalar or scalars by part")
+    _check_scalars(f"{where} returned info:", output.info)
+    return output
+
+
+def _averaged(tree: PyTree) -> PyTree:
+    """Shapes of the mean over a cohort: integers and flags are averaged as floats."""
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else _float(*leaf.shape), tree)
 
 
 def check_algorithm(
@@ -154,8 +210,8 @@ def check_algorithm(
     Raises:
         ValueError: the first function that breaks the contract, and what it returned.
     """
-    name, key, one = f"algorithm {algorithm.name!r}", _key(), _integer()
-    train, test = jax.eval_shape(lambda data, i: (data.train_client(i), data.test_client(i)), data, one)
+    name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
+    train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _call(f"{name}: init", algorithm.init, "key, data", key, data)
     names = "key, server state, client data"
     state = _call(f"{name}: init_client", algorithm.init_client, names, key, server, train)
@@ -170,22 +226,22 @@ def check_algorithm(
 
         return _call(where, with_context, f"context, {names}", (one,) * 4, *args)
 
-    def client(where: str, function: Callable[..., Any], broadcast: PyTree) -> PyTree:
+    def client(where: str, function: Callable[..., Any], broadcast: PyTree) -> ClientOutput:
         names = "key, broadcast, client state, client data"
         return _check_output(where, in_round(where, function, names, key, broadcast, state, train), state)
 
-    def phase(field: str, phase: Phase) -> tuple[PyTree, PyTree]:
-        if not isinstance(phase, Phase):
-            raise ValueError(f"{name}: {field} is a {type(phase).__name__}, give srp.Phase(broadcast, client, server)")
+    def phase(field: str, phase: Phase) -> tuple[PyTree, PyTree, dict[str, Any]]:
         where = f"{name}: {field}"
+        if not isinstance(phase, Phase):
+            raise ValueError(f"{where} is {short(phase)}, it must be srp.Phase(broadcast, client, server)")
         down = in_round(f"{where}.broadcast", phase.broadcast, "server state", server)
-        message = client(f"{where}.client", phase.client, down)
-        names = "key, server state, mean message"
-        new = in_round(f"{where}.server", phase.server, names, key, server, message)
-        _check_like(f"{where}.server", new, server, "what init makes")
-        return message, down
+        output = client(f"{where}.client", phase.client, down)
+        mean, names = _averaged(output.message), "key, server state, mean message"
+        new = in_round(f"{where}.server", phase.server, names, key, server, mean)
+        _check_like(f"{where}.server returned", new, server, LIKE_INIT)
+        return output.message, down, _averaged(dict(output.info))
 
-    up, down = zip(*(phase(field, part) for field, part in _phases(algorithm)), strict=True)
+    up, down, infos = zip(*(phase(field, part) for field, part in _phases(algorithm)), strict=True)
     if algorithm.prepare is not None:
         phase("prepare", algorithm.prepare)
     if needs_gradient:
@@ -194,20 +250,28 @@ def check_algorithm(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
                 "without a gradient criterion, such as participation.doubling"
             )
-        up = (*up, client(f"{name}: gradient", algorithm.gradient, down[0]))
+        up = (*up, client(f"{name}: gradient", algorithm.gradient, down[0]).message)
     metrics = _call(f"{name}: metrics", algorithm.metrics, "server state, data", server, data)
-    _check_scalars(f"{name}: metrics", metrics, "metric")
+    _check_scalars(f"{name}: metrics returned", metrics)
+    metrics = _joined(name, metrics, *infos)
+    check_metric_names(f"{name}: metrics or info", metrics, evaluations)
     if algorithm.communicates is not None:
         where = f"{name}: communicates"
         says = in_round(where, algorithm.communicates, "server state", server)
-        _check_like(where, says, jax.ShapeDtypeStruct((), jnp.bool_), "a flag")
+        _check_like(f"{where} returned", says, _shape(jnp.bool_), "it must return a flag")
+    for leaf in jax.tree.leaves(algorithm.sends):
+        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise ValueError(f"{name}: sends has {_type(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)")
     for evaluation in evaluations:
         where, personalize = f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation]
         _check_arity(where, personalize, "key, server state, client state, client data")
-
         score = functools.partial(_score, where, personalize)
-        _call(where, score, "data, key, server state, client state, id", data, key, server, state, one)
-    return Shapes(server, state, train, test, up, down)
+        scored = _call(f"{where}: data.score", score, "key, states, data, client id", key, (server, state), data, one)
+        if not (isinstance(scored, tuple) and [getattr(s, "shape", None) for s in scored] == [(), ()]):
+            raise ValueError(
+                f"{where}: data.score returned {_shown(scored)}, it must return the sum of scores and their number"
+            )
+    return Shapes(server, state, train, test, up, down, metrics)
 
 
 def _phases(algorithm: FederatedAlgorithm) -> list[tuple[str, Phase]]:
@@ -215,43 +279,82 @@ def _phases(algorithm: FederatedAlgorithm) -> list[tuple[str, Phase]]:
     return [("round", algorithm.round)] + ([] if algorithm.finish is None else [("finish", algorithm.finish)])
 
 
+def _client_data(method: str, data: FederatedSource) -> PyTree:
+    _check_arity(f"data: {method}", getattr(data, method), "client id")
+    of_client = lambda data, client: getattr(data, method)(client)  # noqa: E731
+    return _call(f"data: {method}", of_client, "data, client id", data, _shape(jnp.int32))
+
+
+def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that is recorded in a round, each name once."""
+    joined: dict[str, Any] = {}
+    for some in scalars:
+        if twice := sorted(joined.keys() & some.keys()):
+            raise ValueError(f"{name}: {twice[0]!r} is recorded twice in a round; rename one, of metrics or of info")
+        joined |= some
+    return joined
+
+
 def _score(
-    where: str, personalize: Personalize, data: FederatedSource, key: Key, server: PyTree, state: PyTree, client: Array
+    where: str, personalize: Personalize, key: Key, states: tuple[PyTree, PyTree], data: FederatedSource, client: Array
 ) -> tuple[Array, Array]:
-    predict = personalize(key, server, state, data.train_client(client))
+    predict = personalize(key, *states, data.train_client(client))
     if not callable(predict):
-        raise ValueError(f"{where} returned a {type(predict).__name__}, it must return a function, `predict`")
-    return data.score(predict, data.test_client(client))
+        raise ValueError(f"{where} returned {_kind(predict)}, it must return a function, predict(x) -> outputs")
+    _check_arity(f"{where}: predict", predict, "x")
+
+    def outputs_of(x: Array) -> Any:
+        outputs = predict(x)
+        if refused := _no_arrays(outputs) if outputs is not None else ["None"]:
+            raise ValueError(f"{where}: predict returned {refused[0]}, not an array")
+        return outputs
+
+    return data.score(outputs_of, data.test_client(client))
 
 
-def check_policy(policy: ParticipationPolicy, num_clients: int) -> None:
+def check_policy(policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any]) -> None:
     """Traces a policy.
+
+    Args:
+        policy: checked.
+        num_clients: of the federation.
+        metrics: shapes of what a round records.
 
     Raises:
         ValueError: a function that breaks the contract, and what it returned; what the policy itself refuses.
     """
-    name, key, one = f"policy {policy.name!r}", _key(), _integer()
-    scalar = jax.eval_shape(lambda: jnp.zeros(()))
+    name, key, one = f"policy {policy.name!r}", _key(), _shape(jnp.int32)
     _check_arity(f"{name}: init", policy.init, "key, num_clients")
     state = _call(f"{name}: init", lambda key: policy.init(key, num_clients), "key", key)
-    each = jax.eval_shape(lambda: jnp.zeros(num_clients))
-    picked = _call(f"{name}: select", policy.select, "key, state, times", key, state, ClientTimes(each, each))
+    _check_arity(f"{name}: select", policy.select, "key, state, times")
+    python: dict[str, Any] = {}
+
+    def select(key: Key, state: PyTree, times: ClientTimes) -> Any:
+        picked = policy.select(key, state, times)
+        if isinstance(picked, tuple) and picked and isinstance(picked[0], Cohort):
+            python.update({n: value for n, value in picked[0]._asdict().items() if isinstance(value, int | float)})
+        return picked
+
+    each = _float(num_clients)
+    picked = _call(f"{name}: select", select, "key, state, times", key, state, ClientTimes(each, each))
     if not (isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)):
-        raise ValueError(f"{name}: select returned {type(picked).__name__}, it must return (Cohort, state)")
+        raise ValueError(f"{name}: select returned {_kind(picked)}, it must return (Cohort, state)")
+    for field, number in python.items():
+        raise ValueError(f"{name}: select returned {field} = {number!r}, it must be an array; jnp.asarray makes one")
     cohort, new = picked
-    _check_like(f"{name}: select", new, state, "what init makes")
-    pool = jnp.shape(cohort.client_ids)
+    _check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
+    pool = getattr(cohort.client_ids, "shape", ())
     if len(pool) != 1 or not 1 <= pool[0] <= num_clients:
         raise ValueError(
-            f"{name}: select returned client_ids of shape {pool}, they must be (pool,) ids, at most {num_clients}"
+            f"{name}: select returned client_ids = {_shown(cohort.client_ids)}, they must be (pool,) ids, of at most "
+            f"{num_clients} clients"
         )
-    duration = None if cohort.duration is None else scalar
-    expected = Cohort(_integer(*pool), one, _integer(*pool), one, duration)  # pyright: ignore[reportArgumentType]
-    _check_like(f"{name}: select", cohort, expected, "a Cohort")
-    flag = jax.ShapeDtypeStruct((), jnp.bool_)
-    info: Any = RoundInfo(one, one, one, scalar, flag, scalar, flag, {})  # pyright: ignore[reportArgumentType]
+    ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
+    _check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
+    flag = _shape(jnp.bool_)
+    info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
     updated = _call(f"{name}: update", policy.update, "state, info", state, info)
-    _check_like(f"{name}: update", updated, state, "what init makes")
+    _check_like(f"{name}: update returned", updated, state, LIKE_INIT)
 
 
 def check_clock(clock: Clock, num_clients: int) -> None:
@@ -265,8 +368,8 @@ def check_clock(clock: Clock, num_clients: int) -> None:
     state = _call(f"{name}: init", lambda key: clock.init(key, num_clients), "key", key)
     sampled = _call(f"{name}: sample", clock.sample, "key, state", key, state)
     if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
-        raise ValueError(f"{name}: sample returned {type(sampled).__name__}, it must return (ClientTimes, state)")
+        raise ValueError(f"{name}: sample returned {_kind(sampled)}, it must return (ClientTimes, state)")
     times, new = sampled
-    each = jax.eval_shape(lambda: jnp.zeros(num_clients))
-    _check_like(f"{name}: sample", times, ClientTimes(each, each), "a time for each client")
-    _check_like(f"{name}: sample", new, state, "what init makes")
+    each = _float(num_clients)
+    _check_like(f"{name}: sample returned", times, ClientTimes(each, each), "there must be a time for each client")
+    _check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)

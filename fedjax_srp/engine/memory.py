@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from tqdm.auto import tqdm
 
 from fedjax_srp.base import Key, PyTree
 from fedjax_srp.engine.prepare import Prepared
+from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import Layout
 from fedjax_srp.engine.traffic import num_bytes
 
@@ -52,9 +52,10 @@ def estimate(run: Prepared) -> Memory:
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def schedule(key: Key) -> PyTree:
-        policy, clock = (part.init(key, plan.num_clients) for part in (run.policy, run.clock))
-        cohort, _ = run.policy.select(key, policy, run.clock.sample(key, clock)[0])
-        return policy, clock, cohort, jnp.zeros((2, plan.num_clients))  # expected and realised times
+        policy, clock = (as_arrays(part.init(key, plan.num_clients)) for part in (run.policy, run.clock))
+        times, _ = as_arrays(run.clock.sample(key, clock))
+        cohort, _ = run.policy.select(key, policy, times)
+        return policy, clock, cohort, times
 
     judged = sizes.judged if run.evaluations else 0
     in_chunk = CLIENT_FACTOR * max(plan.chunk_size * sizes.held, plan.judged_at_once * judged)

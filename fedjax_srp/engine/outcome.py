@@ -13,7 +13,7 @@ from fedjax_srp.base import Array, Key, PyTree
 from fedjax_srp.engine.checkpoint import Records
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment, Start
-from fedjax_srp.history import History
+from fedjax_srp.history import History, jsonable
 
 
 class Limits(NamedTuple):
@@ -61,7 +61,7 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "clock": run.clock.name,
         "dataset": getattr(run.data, "name", type(run.data).__name__),
         "num_clients": run.plan.num_clients,
-        "options": run.options,
+        "options": jsonable(run.options),
         "eval_every": limits.eval_every,
         "evaluations": list(run.evaluations),
         "chunk_size": run.plan.chunk_size,
@@ -129,6 +129,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             accuracies={e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in evaluations},
             test_count=counts[evaluations[0]] if counts else np.zeros(run.plan.num_clients, np.int32),
             client_time=client_time[s],
+            asynchronous=run.policy.asynchronous,
             bytes_up=up,
             bytes_down=down,
             score_name=score_name(run.data),

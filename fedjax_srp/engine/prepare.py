@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import unknown
+from fedjax_srp._checks import check_integer, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.clocks import Distribution, exponential, fixed
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
 from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import Program, program
+from fedjax_srp.engine.program import Parts, Program, numerics, program
 from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.participation import full
-from fedjax_srp.tunable import values_of, with_values
+from fedjax_srp.parts import detach, values_of, with_values
 
 
 class Request(NamedTuple):
@@ -65,6 +65,9 @@ class Prepared(NamedTuple):
         return values_of(self.algorithm)
 
 
+SOURCE = ("num_clients", "train_client", "test_client", "score")  # what data answers
+
+
 def prepare(request: Request) -> Prepared:
     """Checks and completes a request; traces the algorithm, runs nothing.
 
@@ -84,9 +87,11 @@ def prepare(request: Request) -> Prepared:
     evaluations = check_evaluations(algorithm, request.evaluations)
     policy = full() if policy is None else policy
     clock = fixed(exponential(1.0)) if clock is None else clock
-    check_clock(clock, data.num_clients)
-    check_policy(policy, data.num_clients)
-    sizes = traffic(check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient), algorithm.sends)
+    names = {"name": name or "", "algorithm.name": algorithm.name, "participation.name": policy.name}
+    for argument, value in names.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{argument}={short(value)} must be a string")
+    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations)
     seeds = request.num_seeds or 1
     plan = layout(request.devices, request.chunk_size, data.num_clients, sizes.held * seeds, sizes.judged * seeds)
     if name is None:
@@ -98,8 +103,43 @@ def prepare(request: Request) -> Prepared:
             )
     algorithm = with_values(algorithm, request.values) if request.values else algorithm
     return Prepared(
-        name, algorithm, policy, clock, evaluations, plan, sizes, data, request.shard_data, request.num_seeds, options
+        name=name,
+        algorithm=algorithm,
+        policy=policy,
+        clock=clock,
+        evaluations=evaluations,
+        plan=plan,
+        sizes=sizes,
+        data=data,
+        shard_data=request.shard_data,
+        num_seeds=request.num_seeds,
+        options=options,
     )
+
+
+_known: dict[Any, Traffic] = {}  # what was checked, without values and data; the oldest first
+REMEMBERED = 32
+
+
+def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ...]) -> Traffic:
+    """Checks the contract, once for parts and data that differ in values alone."""
+    algorithm, policy, clock = parts
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(data))
+    try:
+        door = detach(parts)[0], evaluations, jax.tree.structure(data), shapes, numerics()
+        if door in _known:
+            return _known[door]
+    except TypeError:  # a part that cannot be hashed, as no program of it can be kept either
+        door = None
+    check_clock(clock, data.num_clients)
+    checked = check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient)
+    check_policy(policy, data.num_clients, checked.metrics)
+    found = traffic(checked, algorithm.sends)
+    if door is not None:
+        _known[door] = found
+        while len(_known) > REMEMBERED:
+            del _known[next(iter(_known))]
+    return found
 
 
 def check_key(argument: str, key: Any) -> None:
@@ -111,40 +151,48 @@ def check_key(argument: str, key: Any) -> None:
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
     """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
+    if not isinstance(algorithm.evaluations, Mapping):
+        raise ValueError(
+            f"algorithm {algorithm.name!r}: evaluations is {short(algorithm.evaluations)}, it must be a dict of "
+            "functions by name"
+        )
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
         evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
+    if not isinstance(evaluations, Iterable):
+        raise ValueError(f"evaluations={evaluations!r} must be a name, several, None for the default one, or 'all'")
+    evaluations = tuple(evaluations)
     for evaluation in evaluations:
         if evaluation not in algorithm.evaluations:
             raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
-    return tuple(evaluations)
+    return evaluations
 
 
 def _check_parts(request: Request) -> None:
     """Refuses what is no part at all, with the remedy for what it probably was meant to be."""
-    algorithm, policy, clock = request.algorithm, request.participation, request.clock
+    algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
+    if isinstance(data, FederatedAlgorithm | Method) and not isinstance(algorithm, FederatedAlgorithm | Method):
+        raise ValueError(f"data={data.name!r} is an algorithm; the algorithm comes first, then the data")
     if not isinstance(algorithm, FederatedAlgorithm | Method):
         raise ValueError(
-            f"algorithm={_short(algorithm)} is no algorithm; give srp.methods.get(name, dataset=data) or one of "
+            f"algorithm={short(algorithm)} is no algorithm; give srp.methods.get(name, dataset=data) or one of "
             "srp.algorithms, called with a model"
         )
-    if not (hasattr(request.data, "num_clients") and hasattr(request.data, "train_client")):
+    if lacks := [name for name in SOURCE if not hasattr(data, name)]:
         raise ValueError(
-            f"data={_short(request.data)} is no federation; give srp.data.load(name, ...), srp.data.from_arrays(...) "
-            "or a class like FederatedSource"
+            f"data={short(data)} is no federation, it has no {lacks[0]}; give srp.data.load(name, ...), "
+            "srp.data.from_arrays(...) or a class like base.FederatedSource"
         )
+    if any(leaf is data for leaf in jax.tree.leaves(data)):
+        raise ValueError(f"data={short(data)} is no pytree; register its class, jax.tree_util.register_dataclass")
+    check_integer("data.num_clients", data.num_clients, 1)
     if not isinstance(policy, ParticipationPolicy | None):
-        raise ValueError(f"participation={_short(policy)} is no policy; call one: srp.participation.full()")
+        raise ValueError(f"participation={short(policy)} is no policy; call one: srp.participation.full()")
     if isinstance(clock, Distribution):
         raise ValueError(
             f"clock is the distribution {clock.name!r}; say when it is drawn: srp.clocks.fixed(...) once, "
             "srp.clocks.dynamic(...) in every round"
         )
     if not isinstance(clock, Clock | None):
-        raise ValueError(f"clock={_short(clock)} is no clock; give srp.clocks.fixed(srp.clocks.exponential(1.0))")
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        raise ValueError(f"clock={short(clock)} is no clock; give srp.clocks.fixed(srp.clocks.exponential(1.0))")

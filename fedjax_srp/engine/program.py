@@ -1,6 +1,6 @@
 """A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it.
 
-Programs take the floats of algorithm, policy and clock as arguments (`fedjax_srp.tunable`): simulations that differ in
+Programs take the floats of algorithm, policy and clock as arguments (`fedjax_srp.parts`): simulations that differ in
 values, keys or data alone share what is compiled.
 """
 
@@ -28,10 +28,10 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.engine.owned import is_by_client, own_client
-from fedjax_srp.engine.round import SimulationState, one_round, prepare_server, stream
+from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import evaluate
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
-from fedjax_srp.tunable import Static, attach, detach
+from fedjax_srp.parts import Static, attach, detach
 
 
 class Parts(NamedTuple):
@@ -131,11 +131,12 @@ class Program:
 
         def start(root: Key, values: list[Array], data: FederatedSource) -> Start:
             algorithm, policy, clock = Parts(*attach(spec.parts, values))
-            server = algorithm.init(named_key(named_key(root, "server"), "init"), data)
+            server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
             clients = _init_clients(algorithm, server, root, data, plan)
-            policy_state = policy.init(named_key(named_key(root, "participation"), "init"), plan.num_clients)
-            clock_state = clock.init(named_key(named_key(root, "clock"), "init"), plan.num_clients)
-            times, _ = clock.sample(stream(root, "clock", jnp.int32(0)), clock_state)
+            key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
+            policy_state = as_arrays(policy.init(key_policy, plan.num_clients))
+            clock_state = as_arrays(clock.init(key_clock, plan.num_clients))
+            times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state))
             state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
             return Start(prepare_server(algorithm, data, state, root, plan), times.expected)
 
@@ -237,7 +238,7 @@ def _init_clients(
     def init_client(client_id: Array) -> PyTree:
         client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
         key = jax.random.fold_in(key_clients, client_id)
-        return algorithm.init_client(key, server, own_client(plan, data, client_id))
+        return as_arrays(algorithm.init_client(key, server, own_client(plan, data, client_id)))
 
     return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
 

@@ -105,13 +105,10 @@ def cohort_pass(
         rows = take(plan, states, ids)
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(ids))
-        weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), outputs.weight)
-        # Flags and counts become floats, so that their mean is one.
-        info = {
-            name: value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(float)
-            for name, value in outputs.info.items()
-        }
-        return outputs._replace(weight=weight, info=info), ids, active, mine
+        # Integers and flags become floats, so that their mean is one.
+        message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
+        weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
+        return ClientOutput(message, outputs.state, weight, info), ids, active, mine
 
     def trip(index: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
@@ -143,6 +140,23 @@ def cohort_pass(
     return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records)
 
 
+def _as_float(leaf: Array) -> Array:
+    return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(float)
+
+
+def as_arrays(tree: PyTree) -> PyTree:
+    """What an author's function returned, in arrays of JAX: numbers of Python and NumPy may stand in it.
+
+    None of them is weakly typed, or a state would have one type before the first round and another one after it.
+    """
+
+    def as_array(leaf: Any) -> Array:
+        array = jnp.asarray(leaf)
+        return array.astype(array.dtype) if array.weak_type else array
+
+    return jax.tree.map(as_array, tree)
+
+
 def all_clients(num_clients: int) -> Cohort:
     """Everybody, in order of id."""
     ids = jnp.arange(num_clients, dtype=jnp.int32)
@@ -172,7 +186,7 @@ def run_phase(
     plan: Layout,
 ) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
     """One pass of a `Phase` and the server's answer: (server state, client states, info)."""
-    broadcast = phase.broadcast(server, context)
+    broadcast = as_arrays(phase.broadcast(server, context))
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
         return phase.client(key, broadcast, state, client_data, context)
@@ -180,7 +194,7 @@ def run_phase(
     key = named_key(stream(root, "training", context.round), name)
     result = cohort_pass(client, supply(plan, data, "train"), states, cohort, context, key, plan)
     key_server = named_key(stream(root, "server", context.round), name)
-    return phase.server(key_server, server, result.mean, context), result.states, result.info
+    return as_arrays(phase.server(key_server, server, result.mean, context)), result.states, result.info
 
 
 def prepare_server(
@@ -207,15 +221,16 @@ def one_round(
     plan: Layout,
 ) -> tuple[SimulationState, RoundInfo]:
     """Clock, cohort, local work, mean, server, second pass, criterion, time."""
-    times, clock_state = clock.sample(stream(root, "clock", state.round), state.clock)
-    cohort, policy_state = policy.select(stream(root, "participation", state.round), state.policy, times)
+    times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock))
+    picked = policy.select(stream(root, "participation", state.round), state.policy, times)
+    cohort, policy_state = as_arrays(picked)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
     args = cohort, context, data, root, plan
 
     server, clients, info = run_phase(algorithm.round, "round", state.server, state.clients, *args)
     if algorithm.finish is not None:
         server, clients, more = run_phase(algorithm.finish, "finish", server, clients, *args)
-        info = _join(info, more)
+        info = {**info, **more}
 
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
@@ -226,10 +241,10 @@ def one_round(
         stage=cohort.stage,
         cohort_size=cohort.size,
         compute_time=slowest(cohort, times) if cohort.duration is None else cohort.duration,
-        communicated=_communicates(algorithm, state.server, context),
+        communicated=as_arrays(_communicates(algorithm, state.server, context)),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
-        metrics=_join(algorithm.metrics(server, data), info),
+        metrics={**as_arrays(algorithm.metrics(server, data)), **info},
     )
     policy_state = policy.update(policy_state, round_info)
     return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
@@ -240,13 +255,6 @@ def slowest(cohort: Cohort, times: ClientTimes) -> Array:
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
     return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
-
-
-def _join(metrics: Mapping[str, Array], info: Mapping[str, Array]) -> dict[str, Array]:
-    """Two sets of numbers of one round, each name once."""
-    if twice := metrics.keys() & info.keys():
-        raise ValueError(f"{', '.join(sorted(twice))}: recorded twice in a round; rename one of metrics and info")
-    return {**metrics, **info}
 
 
 def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundContext) -> Array:
@@ -264,7 +272,7 @@ def _global_gradient_norm(
     plan: Layout,
 ) -> Array:
     """Norm of the cohort's mean gradient at the new model (FLANP, Algorithm 1, line 8)."""
-    broadcast, gradient = algorithm.round.broadcast(server, context), algorithm.gradient
+    broadcast, gradient = as_arrays(algorithm.round.broadcast(server, context)), algorithm.gradient
     assert gradient is not None  # checked at the door
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:

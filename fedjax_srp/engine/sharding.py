@@ -94,10 +94,10 @@ def layout(
     """
     if isinstance(devices, str):
         raise ValueError(f"devices={devices!r}: give devices such as jax.devices({devices!r}), a number, or None")
-    if devices is None or isinstance(devices, int | np.integer):
+    if devices is None or not isinstance(devices, Sequence | np.ndarray):
         available = jax.devices()
-        wanted = len(available) if devices is None else devices
-        if not 1 <= wanted <= len(available):
+        wanted = len(available) if devices is None else check_integer("devices", devices, 1)
+        if wanted > len(available):
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
     if not len(devices):
@@ -140,7 +140,7 @@ def total(plan: Layout, tree: PyTree) -> PyTree:
     return jax.lax.psum(tree, AXIS) if plan.num_devices > 1 else tree
 
 
-def _map_bits(function, leaf: Array) -> Array:
+def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
     """Applies `function` to a leaf seen as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(function(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
@@ -205,7 +205,9 @@ def my_chunk(plan: Layout, window: Array) -> Array:
     return jax.lax.dynamic_slice_in_dim(window, device_index(plan) * plan.chunk_size, plan.chunk_size)
 
 
-def spread(function, plan: Layout, in_by_client: PyTree, out_by_client: PyTree):
+def spread(
+    function: Callable[..., Any], plan: Layout, in_by_client: PyTree, out_by_client: PyTree
+) -> Callable[..., Any]:
     """`shard_map` over the clients axis; True marks what is sharded by client. Plain on a single device."""
     if plan.num_devices == 1:
         return function

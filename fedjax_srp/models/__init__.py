@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fedjax_srp._checks import unknown
 from fedjax_srp.models.augment import augmentation, crop_and_flip
@@ -25,6 +25,7 @@ __all__ = [
     "lstm",
     "mlp",
     "names",
+    "options",
     "split",
 ]
 
@@ -36,13 +37,21 @@ def names() -> list[str]:
     return list(_FACTORIES)
 
 
-def get(name: str, dataset: Any, head_layers: int = 1, **options: Any) -> SplitModel:
+def get(
+    name: str,
+    dataset: Any,
+    head_layers: int = 1,
+    augment: Literal["crop_flip"] | None = None,
+    **options: Any,
+) -> SplitModel:
     """A model by name, shaped for a data set.
 
     Args:
         name: one of `names()`.
         dataset: gives `example_shape` and `num_classes`.
         head_layers: how many of the last layers are above the cut: 1 for FedRep's head, 2 for what LG-FedAvg shares.
+        augment: what happens to inputs in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of
+            them, as the authors' code does on CIFAR; None for nothing.
         **options: passed to the factory of that name.
 
     Raises:
@@ -57,18 +66,26 @@ def get(name: str, dataset: Any, head_layers: int = 1, **options: Any) -> SplitM
     except ValueError as error:
         data_name = getattr(dataset, "name", type(dataset).__name__)
         raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
-    return model.cut_above(head_layers)
+    model = model.cut_above(head_layers)
+    return model if augment is None else augmented(model, augmentation(augment, dataset))
 
 
-def option_names() -> dict[str, list[str]]:
-    """Model -> the options that `get` passes to it."""
-    return {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+def options(name: str) -> dict[str, Any]:
+    """Option -> default: what `get` passes to the factory of a model. Its cut follows from `head_layers`.
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones).
+    """
+    if name not in _FACTORIES:
+        raise unknown("model", name, _FACTORIES)
+    parameters = list(inspect.signature(_FACTORIES[name]).parameters.items())[2:]  # but shape and classes
+    return {option: parameter.default for option, parameter in parameters if option != "cut"}
 
 
-def _check_options(name: str, options: Mapping[str, Any]) -> None:
+def _check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuses what the factory of that name does not take."""
-    known = option_names()
-    for option in options:
+    known = {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+    for option in given:
         owners = " or ".join(repr(model) for model in known if option in known[model])
         if owners and option not in known[name]:
             raise ValueError(f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out")

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import check_choice
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
 
@@ -31,8 +32,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
     Raises:
         ValueError: no such strategy, or a kernel too large for "winograd".
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"convolution={strategy!r} is none of {', '.join(STRATEGIES)}")
+    check_choice("convolution", strategy, STRATEGIES)
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
     if strategy == "winograd" and not fits:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, max_pool, resolve
 from fedjax_srp.models.mlp import Dense
@@ -115,16 +115,15 @@ def _lenet(
     convolution: str,
     dtype: Any,
 ) -> SplitModel:
-    shape = tuple(input_shape)
+    shape = check_integers("input_shape", input_shape, 1)
+    check_integer("num_classes", num_classes, 1)
     if len(shape) not in (2, 3) or min(shape[:2]) < 16:
         raise ValueError(
             f"input_shape={shape}: {name} takes images (h, w) or (h, w, c) of at least 16 x 16; mlp takes any shape"
         )
     for argument, widths in (("channels", channels), ("hidden", hidden)):
-        if len(widths) != 2:
+        if len(check_integers(argument, widths, 1)) != 2:
             raise ValueError(f"{argument}={tuple(widths)}: {name} has two of them")
-        for i, width in enumerate(widths):
-            check_integer(f"{argument}[{i}]", width, 1)
     resolve(convolution)
     noise = dropout(dropout_rate) if dropout_rate else None
     layers = [

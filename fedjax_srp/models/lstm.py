@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array
 from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel, split
@@ -100,9 +100,11 @@ def lstm(
     Raises:
         ValueError: `input_shape` is no (length,), `cut` no layer, or a width below 1.
     """
+    input_shape = check_integers("input_shape", input_shape, 1)
+    check_integer("num_classes", num_classes, 1)
     if len(input_shape) != 1:
         raise ValueError(
-            f"input_shape={tuple(input_shape)}: lstm takes token sequences of shape (length,); mlp takes any shape"
+            f"input_shape={input_shape}: lstm takes token sequences of shape (length,); mlp takes any shape"
         )
     sizes = {"vocabulary": vocabulary, "embedding": embedding, "features": features, "dense": dense}
     for name, value in sizes.items():

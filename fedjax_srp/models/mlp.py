@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_choice, check_integer, check_integers
 from fedjax_srp.base import Array
 from fedjax_srp.models.split import Layer, SplitModel, split
 
@@ -48,11 +48,10 @@ def mlp(
     Raises:
         ValueError: `cut` is no layer of the model, a width below 1, or `output` is neither of the two.
     """
-    if output not in ("logits", "softmax"):
-        raise ValueError(f"output={output!r} is none of logits, softmax")
-    for i, width in enumerate(hidden):
-        check_integer(f"hidden[{i}]", width, 1)
+    check_choice("output", output, ("logits", "softmax"))
+    input_shape, hidden = check_integers("input_shape", input_shape, 1), check_integers("hidden", hidden, 1)
+    check_integer("num_classes", num_classes, 1)
     layers = [Layer(f"fc{i}", Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
     out = Layer("out", Dense(num_classes, param_dtype=dtype))
     layers.append(out if output == "logits" else out._replace(activation=jax.nn.softmax))
-    return split("mlp", layers, cut, tuple(input_shape), num_classes, dtype)
+    return split("mlp", layers, cut, input_shape, num_classes, dtype)

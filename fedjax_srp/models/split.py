@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp._checks import check_integer, nearest
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
@@ -61,7 +62,7 @@ class SplitModel(NamedTuple):
         Raises:
             ValueError: the model has fewer layers.
         """
-        if not 0 <= head_layers <= len(self.layers):
+        if check_integer("head_layers", head_layers, 0) > len(self.layers):
             raise ValueError(
                 f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layers)} layers "
                 f"{', '.join(self.layers)}"
@@ -143,7 +144,8 @@ def split(
     """
     names = tuple(layer.name for layer in layers)
     if cut is not None and cut not in names:
-        raise ValueError(f"cut={cut!r} is no layer of model {name!r}; its layers are {', '.join(names)} (or None)")
+        hint = nearest(cut, names)
+        raise ValueError(f"cut={cut!r} is no layer of model {name!r}{hint}; choose from {', '.join(names)}, or None")
     position = len(layers) if cut is None else names.index(cut)
     below, above = layers[:position], layers[position:]
     # Everything up to the first noise is settled.

@@ -1,8 +1,9 @@
 """Participation policies: who takes part in a round, decided from the clients' times alone."""
 
+from fedjax_srp.participation.buffered import buffered
 from fedjax_srp.participation.doubling import doubling
 from fedjax_srp.participation.fastest import fastest
 from fedjax_srp.participation.full import full
 from fedjax_srp.participation.uniform import uniform
 
-__all__ = ["doubling", "fastest", "full", "uniform"]
+__all__ = ["buffered", "doubling", "fastest", "full", "uniform"]

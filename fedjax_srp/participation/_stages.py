@@ -6,10 +6,8 @@ from itertools import accumulate
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import INT32_MAX, check_integer, check_integers
 from fedjax_srp.base import Array
-
-INT32_MAX = 2**31 - 1
 
 
 def stage_sizes(initial: int, pool: int) -> list[int]:
@@ -22,8 +20,8 @@ def stage_sizes(initial: int, pool: int) -> list[int]:
 
 def check_stage_lengths(argument: str, rounds_per_stage: int | Sequence[int]) -> int | list[int]:
     """The rounds of every stage alike (>= 1) or of each (>= 0) as Python integers, or a ValueError of one line."""
-    if np.iterable(rounds_per_stage):
-        return [check_integer(f"{argument}[{r}]", rounds, 0) for r, rounds in enumerate(rounds_per_stage)]
+    if np.iterable(rounds_per_stage) and not isinstance(rounds_per_stage, str):
+        return list(check_integers(argument, rounds_per_stage, 0))
     return check_integer(argument, rounds_per_stage, 1)
 
 

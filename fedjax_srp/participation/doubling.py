@@ -6,18 +6,17 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._order import (
+from fedjax_srp.participation._stages import check_stage_lengths, stage_ends, stage_sizes
+from fedjax_srp.participation.cohorts import (
     check_at_most,
-    check_choice,
     draw_pool,
     make_cohort,
     order_by_time,
     times_by,
 )
-from fedjax_srp.participation._stages import check_stage_lengths, stage_ends, stage_sizes
-from fedjax_srp.tunable import interned
+from fedjax_srp.parts import interned
 
 
 class DoublingState(NamedTuple):
@@ -29,8 +28,8 @@ class DoublingState(NamedTuple):
 
 @interned
 def doubling(
-    initial: int,
-    rounds_per_stage: int | Sequence[int],
+    initial: int = 10,
+    rounds_per_stage: int | Sequence[int] = 10,
     pool: int | None = None,
     redraw: Literal["round", "stage"] = "round",
     by: Literal["realised", "expected"] = "realised",
@@ -42,11 +41,13 @@ def doubling(
     no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
 
     Args:
-        initial: n0, participants of the first stage. With initial = pool there is one stage.
-        rounds_per_stage: an integer >= 1, the rounds of every stage but the last; or a sequence, as theory gives it,
-            whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds is skipped, and so is every stage
-            that is not listed. After the listed rounds the policy stays for the rest of the run in the last stage, the
-            first with n0 * 2**r >= N; so an entry for the last stage itself is allowed and without effect.
+        initial: n0, participants of the first stage; 10 in SRPFL's experiments (appendix C). With initial = pool there
+            is one stage.
+        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in SRPFL's experiments; or
+            a sequence, as theory gives it, whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds
+            is skipped, and so is every stage that is not listed. After the listed rounds the policy stays for the rest
+            of the run in the last stage, the first with n0 * 2**r >= N; so an entry for the last stage itself is
+            allowed and without effect.
         pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
         redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
         by: the times that rank the pool.

@@ -2,17 +2,16 @@
 
 from typing import Literal
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation._order import (
+from fedjax_srp.participation.cohorts import (
     check_at_most,
-    check_choice,
     k_fastest,
     make_cohort,
     stateless_update,
     times_by,
 )
-from fedjax_srp.tunable import interned
+from fedjax_srp.parts import interned
 
 
 @interned

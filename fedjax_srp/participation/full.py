@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation._order import make_cohort, order_by_time, stateless_update
-from fedjax_srp.tunable import interned
+from fedjax_srp.participation.cohorts import make_cohort, order_by_time, stateless_update
+from fedjax_srp.parts import interned
 
 
 @interned

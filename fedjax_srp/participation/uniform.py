@@ -2,14 +2,14 @@
 
 from fedjax_srp._checks import check_integer
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation._order import (
+from fedjax_srp.participation.cohorts import (
     check_at_most,
     draw_pool,
     make_cohort,
     order_by_time,
     stateless_update,
 )
-from fedjax_srp.tunable import interned
+from fedjax_srp.parts import interned
 
 
 @interned

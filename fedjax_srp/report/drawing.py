@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from fedjax_srp import methods
+from fedjax_srp.methods import RECIPES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -25,18 +28,7 @@ class Style(NamedTuple):
     linestyle: Literal["-", "--", ":"]
 
 
-# Okabe and Ito's palette, told apart with every common colour blindness.
-STYLES = {
-    "srpfl": Style("SRPFL", "#0072B2", "-"),
-    "fedrep": Style("FedRep", "#0072B2", "--"),
-    "lg_srpfl": Style("LG-SRPFL", "#D55E00", "-"),
-    "lg_fedavg": Style("LG-FedAvg", "#D55E00", "--"),
-    "flanp_fedavg": Style("FLANP", "#009E73", "-"),
-    "fedavg": Style("FedAvg", "#009E73", "--"),
-    "flanp_fedavg_ft": Style("FLANP-FT", "#CC79A7", "-"),
-    "fedavg_ft": Style("FedAvg-FT", "#CC79A7", "--"),
-    "hf_maml": Style("HF-MAML", "#333333", ":"),
-}
+# Of methods without a colour of their own: Tol and Okabe and Ito, told apart with every common colour blindness.
 CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
 LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 CYCLE = tuple(itertools.product(LINESTYLES, CYCLE_COLORS))
@@ -157,14 +149,17 @@ def key(label: str) -> str:
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """A style per label: that of the method of the paper it names, else the next one of the cycle."""
+    """A style per label: that of the method it names, solid where its cohorts grow, else the next one of the cycle."""
     cycle = itertools.cycle(CYCLE)
     styles: dict[str, Style] = {}
     for label in labels:
-        known = STYLES.get(key(label))
+        row = RECIPES.get(key(label))
+        known = None
+        if row is not None and row.color is not None:
+            known = Style(row.label or label, row.color, "-" if row.doubling else "--")
         if known is None or known in styles.values():
             linestyle, color = next(cycle)
-            known = Style(label, color, linestyle)
+            known = Style(methods.label(label) if known is None else label, color, linestyle)
         styles[label] = known
     return styles
 
@@ -181,7 +176,7 @@ def labels(
             remarks.append("/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in repeats)))
         if diverged := [run.diverged for run in repeats if run.diverged is not None]:
             remarks.append(f"diverged in round {diverged[0]}" if len(repeats) == 1 else f"{len(diverged)} diverged")
-        name = style.label if label in STYLES else label
+        name = style.label if label in RECIPES else label
         labels[label] = f"{name} ({', '.join(remarks)})" if remarks else name
     return labels
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedjax_srp import methods
 from fedjax_srp.report import drawing, plots, table
 
 if TYPE_CHECKING:
@@ -24,12 +25,16 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         drawn = matplotlib.figure.Figure(figsize=(3.6 * len(communications), 4.5), layout="constrained")
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         for ax, cost in zip(panels, communications, strict=True):
-            plots.accuracy_over_time(histories, cost, ax=ax)
+            shown = {name: runs for name, runs in histories.items() if not (cost and runs[0].asynchronous)}
+            if not shown:  # nothing but runs whose rounds overlap
+                ax.set_axis_off()
+                continue
+            plots.accuracy_over_time(shown, cost, ax=ax)
             ax.get_legend().remove()
             ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
             ax.set_title(f"communication cost {cost:g}")
             ax.set_ylabel("")
-            times = [run.time_to(target.accuracy, cost) for runs in histories.values() for run in runs]
+            times = [run.time_to(target.accuracy, cost) for runs in shown.values() for run in runs]
             if all(map(math.isfinite, times)):
                 ax.set_xlim(0, 1.25 * max(times))
             ax.set_xlabel("simulated time (time units)")
@@ -41,9 +46,11 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         notes = [title] if title else []
         notes += [f"lines: mean of {counts} seeds, bands: lowest to highest"] if counts != "1" else []
         notes.append(f"dotted: target of {100 * target.accuracy:.1f} %")
+        best = max(panels, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
+        at_no_cost = [name for name, runs in histories.items() if 0 in communications or not runs[0].asynchronous]
         drawn.legend(
-            panels[0].get_legend_handles_labels()[0],
-            [f"{table.label(name)} ({runs[0].evaluation})" for name, runs in histories.items()],
+            best.get_legend_handles_labels()[0],
+            [f"{methods.label(name)} ({histories[name][0].evaluation})" for name in at_no_cost],
             loc="outside lower center",
             ncols=min(4, -(-len(histories) // 2)),
             title="; ".join(notes),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp.report import drawing
-from fedjax_srp.report.drawing import STYLES, Curve
+from fedjax_srp.report.drawing import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedjax_srp.history import History
     from fedjax_srp.report.drawing import Histories
 
-__all__ = ["STYLES", "accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time"]
+__all__ = ["accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time"]
 
 
 def accuracy_over_time(

@@ -39,6 +39,7 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         "evaluations": list(history.accuracies),
         "score": {"name": history.score_name, "smaller_is_better": history.smaller_is_better},
         "metrics": list(history.metrics),
+        "asynchronous": history.asynchronous,
     }
     summary = history.summary(target, communication)
     drawable = len(history.eval_round) or (history.metrics and history.num_rounds)
@@ -88,6 +89,7 @@ def load(folder: Path) -> History:
             test_count=np.array(clients["test_count"][:num_clients], np.int64),
             bytes_up=summary["bytes_up"],
             bytes_down=summary["bytes_down"],
+            asynchronous=config.get("asynchronous", False),
             score_name=score["name"],
             smaller_is_better=score["smaller_is_better"],
             config=config["config"],

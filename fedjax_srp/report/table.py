@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.history import History
-from fedjax_srp.methods import RECIPES
-from fedjax_srp.report import plots
+from fedjax_srp.methods import RECIPES, label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +89,7 @@ def comparison(
         row["reached"] = sum(math.isfinite(run.time_to(target)) for run in runs)
         row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
         for cost in communications:
-            row[f"time_{cost:g}"], row[f"time_{cost:g}_std"] = _spread([run.time_to(target, cost) for run in runs])
+            row[f"time_{cost:g}"], row[f"time_{cost:g}_std"] = _spread([_time_to(run, target, cost) for run in runs])
             row[f"speed_up_{cost:g}"] = math.nan
         # runs that were simulated together each carry the time of all of them
         row["host_seconds"] = sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
@@ -130,6 +129,8 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
     ]
+    if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
+        notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.fixed(..., communication=C))")
     if sum(frame["reached_at_once"]):
         notes.append("≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times")
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
@@ -139,16 +140,16 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     return "\n".join([*_aligned(lines), "", *notes])
 
 
-def label(name: str) -> str:
-    """How a method is called in tables."""
-    return plots.STYLES[name].label if name in plots.STYLES else name
-
-
 def _spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; the latter nan for one value, and where the mean is not finite."""
     array = np.asarray(values, np.float64)
     mean = float(array.mean()) if len(array) else math.nan
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
+
+
+def _time_to(run: History, target: float, cost: float) -> float:
+    """nan where rounds overlap, so that a cost cannot be added."""
+    return math.nan if run.asynchronous and cost else run.time_to(target, cost)
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
@@ -164,6 +165,8 @@ def _percent(mean: float, std: float = math.nan) -> str:
 
 def _time(row: Mapping[str, Any], cost: str) -> str:
     mean, std, speed_up = row[f"time_{cost}"], row[f"time_{cost}_std"], row[f"speed_up_{cost}"]
+    if math.isnan(mean):
+        return "-"
     if not math.isfinite(mean):
         return f"{row['reached']} of {row['runs']} seeds" if row["reached"] else "not reached"
     digits = 1 if mean < 100 else 0

@@ -104,6 +104,11 @@ REFUSED_BY_LOCAL_SGD = (
 )
 TABLE = {
     "fedavg": Row(small(algorithms.fedavg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
+    "fedbuff": Row(
+        small(algorithms.fedbuff, server_step_size=0.7, client_weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"server_step_size": -0.5}, {"staleness_exponent": -0.5}),
+    ),
     "fedrep": Row(
         small(algorithms.fedrep, head_epochs=2, local_epochs=2, client_weighting="num_examples"),
         classification,
@@ -297,7 +302,7 @@ def spread(name, layout_name) -> Run:
     if layout_name == BASE:
         return base(name).run
     devices, chunk_size = LAYOUTS[layout_name]
-    algorithm = base(name).run.program.algorithm
+    algorithm = base(name).run.program.parts.algorithm
     return Run(algorithm, TABLE[name].data(), POLICY, devices=devices, chunk_size=chunk_size, state=base(name).start)
 
 
@@ -316,8 +321,8 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
     traces = run.program.num_traces
     assert traces == 2  # the start and a segment, through three stages
     options = {"chunk_size": NUM_CLIENTS, "evaluations": "all", "key": jax.random.key(99)}
-    again = Run(run.program.algorithm, TABLE[name].data(), POLICY, **options)
-    assert again.program is run.program
+    again = Run(run.program.parts.algorithm, TABLE[name].data(), POLICY, **options)
+    assert again.program.shared is run.program.shared
     after_another_key = steps(again, 3)[-1]
     assert run.program.num_traces == traces
     with pytest.raises(AssertionError):  # the key does matter

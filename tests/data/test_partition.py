@@ -281,8 +281,8 @@ def test_train_does_not_depend_on_test_draws():
 
 y = np.repeat(np.arange(10), 10)
 ERRORS = {
-    "num_clients=0: must be an integer of at least 1": lambda: partition.iid(y, y, 0),
-    "num_clients=2.5: must be an integer": lambda: partition.by_classes(y, y, 2.5, 2),
+    "num_clients=0 must be at least 1": lambda: partition.iid(y, y, 0),
+    "num_clients=2.5 must be an integer": lambda: partition.by_classes(y, y, 2.5, 2),
     "num_clients=101: there are 100 train examples .* use at most 100": lambda: partition.iid(y, y, 101),
     "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(y, y[:50], 60, 1.0),
     "classes_per_client=11: only 10 classes .* use at most 10": lambda: partition.by_classes(y, y, 5, 11),
@@ -293,11 +293,11 @@ ERRORS = {
     "alpha=0: .* positive": lambda: partition.dirichlet(y, y, 5, 0),
     "alpha=inf: .* finite": lambda: partition.dirichlet(y, y, 5, np.inf),
     "sigma=-1: .* >= 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
-    "seed=-1: .* integer >= 0": lambda: partition.iid(y, y, 5, -1),
-    "seed=0.5: .* integer": lambda: partition.iid(y, y, 5, 0.5),
+    "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
+    "seed=0.5 must be an integer, at least 0": lambda: partition.iid(y, y, 5, 0.5),
     "users: nobody has both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
     "num_clients=3: only 2 users .* use at most 2": lambda: partition.natural(np.array([1, 2]), np.array([1, 2]), 3),
-    "max_examples=0: must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
+    "max_examples=0 must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
     "examples_per_class=20: class 0 has 10 train examples and its 3 clients need 18 each; use fewer": lambda: (
         partition.consecutive(y, y, 10, 3, 20)
     ),
@@ -310,7 +310,7 @@ ERRORS = {
     "reserved_classes=6: leaves 4 of 10 classes .* hold 5 each; use at most 5": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=6
     ),
-    "reserved_classes=-1: must be an integer": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
+    "reserved_classes=-1 must be at least 1": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
     "reserved_fraction=1: must lie between": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=1
     ),

@@ -231,9 +231,7 @@ ERRORS = {
     "name='{}/objects.npz': damaged, or not an .npz file of plain arrays": {"name": "/objects.npz"},
     "name='{}/text.npz': damaged, or not an .npz file of plain arrays": {"name": "/text.npz"},
     "name='{}/writers.npz': has writer_train and no writer_test; give both, or neither": {"name": "/writers.npz"},
-    "partition='dirichelt': no such partition (did you mean dirichlet?); use one of classes": {
-        "partition": "dirichelt"
-    },
+    "partition='dirichelt' is unknown (did you mean dirichlet?); choose from classes": {"partition": "dirichelt"},
     "partition='natural': the data set does not say": {"partition": "natural"},
     "num_clients=None: partition 'iid' needs a number of clients, e.g. num_clients=10": {"num_clients": None},
     "alpha=None: partition 'dirichlet' needs it; give alpha": {"partition": "dirichlet"},
@@ -263,7 +261,7 @@ ERRORS = {
         "alpha": 1.0,
         "max_examples": 3,
     },
-    "max_examples=0: must be an integer of at least 1": {"max_examples": 0},
+    "max_examples=0 must be at least 1": {"max_examples": 0},
     "reserved_fraction=0.5: no classes are reserved for these clients; give reserved_classes too": {
         "classes_per_client": 5,
         "reserved_fraction": 0.5,

@@ -200,7 +200,7 @@ def test_policies_see_finished_rounds():
 
     def select(key, state, times):
         order = jnp.argsort(times.realised).astype(jnp.int32)
-        return srp.Cohort(order, state, jnp.ones_like(order), jnp.int32(0))
+        return srp.Cohort(order, state, jnp.ones_like(order), jnp.int32(0)), state
 
     def update(state, info):
         return jnp.where(info.global_grad_norm < 0.5, jnp.minimum(2 * state, 7), state)
@@ -277,9 +277,8 @@ def test_keys_of_clock_and_policy_have_streams_of_their_own():
         return srp.ClientTimes(state.astype(float), (state + draw(key, (7,))).astype(float)), state
 
     def select(key, state, times):
-        return srp.Cohort(
-            jnp.arange(7, dtype=jnp.int32), jnp.int32(7), jnp.ones(7, jnp.int32), state + 1000 * draw(key)
-        )
+        ids, ones = jnp.arange(7, dtype=jnp.int32), jnp.ones(7, jnp.int32)
+        return srp.Cohort(ids, jnp.int32(7), ones, state + 1000 * draw(key)), state
 
     clock = srp.Clock("draws", lambda key, n: draw(key, (n,)), sample)
     policy = srp.ParticipationPolicy("draws", lambda key, n: draw(key), select, lambda state, info: state)
@@ -483,5 +482,5 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
     options = {"num_rounds": 1, "key": jax.random.key(0), "progress": False}
     history = srp.simulate(algorithm(), data, **options)
     assert history.metrics["is_even"].tolist() == [0.5]
-    with pytest.raises(ValueError, match="is_even: recorded twice"):
+    with pytest.raises(ValueError, match="'is_even' is recorded twice"):
         srp.simulate(algorithm(lambda server, data: {"is_even": server}), data, **options)

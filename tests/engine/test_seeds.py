@@ -23,7 +23,7 @@ def cohorts_of_a_size_by_key():
     def select(key, state, times):
         order = jnp.argsort(times.realised).astype(jnp.int32)
         size = jax.random.randint(key, (), 1, 8)
-        return srp.Cohort(order, size, 1 + order % 2, size // 4)
+        return srp.Cohort(order, size, 1 + order % 2, size // 4), state
 
     return srp.ParticipationPolicy("by_key", lambda key, n: (), select, lambda state, info: state)
 

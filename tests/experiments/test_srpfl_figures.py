@@ -177,7 +177,8 @@ def test_every_method_of_every_setting_can_be_built(setting, name):
     for curve in paper.CURVES.values():
         for figure in paper.FIGURES.values():
             pool = {} if figure.pool_fraction == 1 else {"pool": round(figure.pool_fraction * num_clients)}
-            method = srp.methods.get(curve.training, dataset=data, **setting.method, **pool)
+            shared = setting.method | pool
+            method = srp.methods.get(curve.training, dataset=data, model=shared.pop("model"), shared=shared)
             assert curve.evaluation in method.algorithm.evaluations
 
 

@@ -204,9 +204,9 @@ def test_traffic_is_that_of_the_paper():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sampling": "half"}, "sampling='half' is none of subspace, full, fixed"),
-        ({"init": "svd"}, "init='svd' is none of"),
-        ({"head": "closed"}, "head='closed' must be 'exact' or a number"),
+        ({"sampling": "half"}, "sampling='half' is unknown; choose from subspace, full, fixed"),
+        ({"init": "svd"}, "init='svd' is unknown; choose from"),
+        ({"head": "closed"}, "head='closed' must be an integer, at least 1, or 'exact'"),
         ({"head": 0}, "head=0 must be"),
         ({"samples_per_round": 0}, "samples_per_round=0 must be"),
         ({"evaluation_samples": 2.5}, "evaluation_samples=2.5 must be"),

@@ -127,7 +127,7 @@ def test_crop_flip_fills_with_what_black_has_become(dtype):
 def test_methods_take_an_augmentation(model):
     options = {"channels": (2, 8), "hidden": (4, 4)} if isinstance(model, str) else {}
     data = images()
-    method = srp.methods.get("fedrep", dataset=data, model=model, augment="crop_flip", initial=1, **options)
+    method = srp.methods.get("fedrep", dataset=data, model=model, augment="crop_flip", **options)
     assert method.name == "fedrep"
 
 

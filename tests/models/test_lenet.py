@@ -202,7 +202,7 @@ def test_models_have_names():
         ({"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
         ({"dropout_rate": 1.0}, r"dropout_rate=1.0: give a probability"),
         ({"dropout_rate": -0.1}, r"dropout_rate=-0.1: give a probability"),
-        ({"convolution": "fft"}, r"convolution='fft' is none of"),
+        ({"convolution": "fft"}, r"convolution='fft' is unknown; choose from auto"),
         ({"cut": "fc3"}, r"cut='fc3' is no layer of model 'lenet5'"),
     ],
 )

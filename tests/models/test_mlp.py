@@ -37,5 +37,5 @@ def test_double_softmax_is_its_formula():
 
 
 def test_output_is_one_of_two():
-    with pytest.raises(ValueError, match="output='probabilities' is none of logits, softmax"):
+    with pytest.raises(ValueError, match="output='probabilities' is unknown; choose from logits, softmax"):
         mlp((6,), 4, output="probabilities")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from policy_helpers import info_of, random_times, ranked, times_of
 
 from fedjax_srp import participation
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.participation._order import random_floats
+from fedjax_srp.participation.cohorts import random_floats
 
 KEY = jax.random.key(0)
 POLICIES = [
@@ -153,7 +153,7 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
         (lambda: participation.fastest(None), ["fastest: k=None must be an integer", "None"]),  # pyright: ignore
         (
             lambda: participation.fastest(3, by="speed"),  # pyright: ignore
-            ["fastest: by is 'speed'", "'realised', 'expected'"],
+            ["fastest: by='speed' is unknown (did you mean expected?); choose from realised, expected"],
         ),
         (
             lambda: participation.uniform(11).init(KEY, 10),
@@ -176,5 +176,5 @@ def test_numpy_integers_are_integers():
 
 
 def test_a_traced_k_is_refused_with_a_line():
-    with pytest.raises(ValueError, match=r"fastest: k=.* must be an integer known before tracing"):
+    with pytest.raises(ValueError, match=r"fastest: k=.* must be an integer, known before tracing"):
         jax.jit(lambda k: select_once(participation.fastest(k), random_times(10)).client_ids)(3)

@@ -1,7 +1,4 @@
-"""What policies share: pools, orders of clients by time, cohorts, checks of arguments."""
-
-from collections.abc import Sequence
-from typing import Any
+"""What policies share, yours too: pools, orders of clients by time, cohorts."""
 
 import jax
 import jax.numpy as jnp
@@ -66,9 +63,3 @@ def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> Non
     """Raises a ValueError of one line if `value` exceeds the limit."""
     if value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")
-
-
-def check_choice(argument: str, value: Any, choices: Sequence[str]) -> None:
-    """Raises a ValueError of one line unless `value` is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{argument} is {value!r}, which is unknown; choose one of {', '.join(map(repr, choices))}")

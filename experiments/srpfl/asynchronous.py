@@ -1,0 +1,181 @@
+"""Why not go asynchronous? FedBuff beside SRPFL, FLANP and the methods that wait for everybody, on one clock.
+
+    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 4]
+
+Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1), as in the demo. Every method runs until the same
+simulated time. A communication cost C lengthens every round of methods that wait; FedBuff's rounds overlap, so there it
+lengthens every job instead (`communication=` of the clock), which is how an asynchronous server pays for it.
+
+For each method and C, at the horizon and as means over the seeds: accuracy of all clients, of the slowest quarter, of
+the worst tenth, and the time until the mean accuracy first reached two targets, at an evaluation. FedAvg, FLANP and
+FedBuff are judged with their global model and after fine-tuning its last layer; SRPFL and FedRep with a fine-tuned head.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+
+import fedjax_srp as srp
+from fedjax_srp.history import History
+
+COSTS = (0.0, 10.0)
+TARGETS = (0.85, 0.92)
+
+
+class Scale(NamedTuple):
+    """How long, and how large."""
+
+    horizons: dict[float, float]  # simulated time, by communication cost
+    num_clients: int
+    local_epochs: int
+
+
+SCALES = {
+    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5),
+    "smoke": Scale({0.0: 6.0, 10.0: 30.0}, 12, 1),
+}
+# curve: method, options of its own, rounds between evaluations, evaluation
+CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "FedRep": ("fedrep", {}, 1, "fine_tune"),
+    "SRPFL": ("srpfl", {}, 2, "fine_tune"),
+    "FedAvg": ("fedavg", {}, 1, "global"),
+    "FLANP": ("flanp_fedavg", {}, 2, "global"),
+    "FedBuff, k = 5": ("fedbuff", {"k": 5}, 20, "global"),
+    "FedBuff, k = 10": ("fedbuff", {"k": 10}, 10, "global"),
+    "FedAvg-FT": ("fedavg", {}, 1, "fine_tune"),
+    "FLANP-FT": ("flanp_fedavg", {}, 2, "fine_tune"),
+    "FedBuff-FT, k = 5": ("fedbuff", {"k": 5}, 20, "fine_tune"),
+    "FedBuff-FT, k = 10": ("fedbuff", {"k": 10}, 10, "fine_tune"),
+}
+
+
+def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
+    """All seeds of a curve until the horizon; both evaluations of a method come from one run."""
+    name, own, eval_every, _ = CURVES[curve]
+    shared = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": scale.local_epochs, "initial": 5}
+    method = srp.methods.get(name, dataset=data, shared=shared, **own)
+    overlaps = method.participation.asynchronous
+    horizon = scale.horizons[cost]
+    # A limit of simulated time leaves out communication: rounds that wait get theirs from their number instead.
+    most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
+    return srp.simulate_seeds(
+        method,
+        data,
+        keys=keys,
+        clock=srp.clocks.fixed(srp.clocks.exponential(1.0), communication=cost if overlaps else 0.0),
+        num_rounds=most,
+        time_limit=horizon,
+        eval_every=eval_every,
+        evaluations="all" if name != "fedavg" else ("global", "fine_tune"),
+        progress=False,
+    )
+
+
+def found(history: History, evaluation: str, cost: float, horizon: float) -> dict[str, float]:
+    """A run in numbers, at its last evaluation before the horizon."""
+    charged = 0.0 if history.asynchronous else cost
+    times, scores = history.eval_elapsed(charged), history.scores(evaluation)
+    last = int(np.flatnonzero(times <= horizon)[-1]) if (times <= horizon).any() else 0
+    slowest = np.argsort(history.client_time)[-max(1, history.num_clients // 4) :]
+    worst = np.sort(scores[last])[: max(1, history.num_clients // 10)]
+    means = history.mean_scores(evaluation)
+    result = {"accuracy": means[last], "slowest_quarter": scores[last, slowest].mean(), "worst_tenth": worst.mean()}
+    for target in TARGETS:
+        reached = np.flatnonzero((means >= target) & (times <= horizon))
+        result[f"time_to_{target:g}"] = times[reached[0]] if len(reached) else math.inf
+    result["rounds"] = history.eval_round[last]
+    if history.asynchronous:
+        result["staleness"] = history.metrics["staleness"][: int(result["rounds"])].mean()
+    return {name: float(value) for name, value in result.items()}
+
+
+def table(results: dict[str, Any]) -> str:
+    """Means over the seeds; a time in brackets where not all of them reached the target."""
+    lines = []
+    for cost, of_cost in results["curves"].items():
+        lines.append(f"C = {cost}, until time {results['horizons'][cost]:g}")
+        head = [
+            "method",
+            "accuracy %",
+            "slowest quarter %",
+            "worst tenth %",
+            *(f"time to {100 * t:g} %" for t in TARGETS),
+        ]
+        rows = [[*head, "rounds", "staleness"]]
+        for curve, runs in of_cost.items():
+            spread = lambda name, runs=runs: [100 * r[name] for r in runs]  # noqa: E731
+            cells = [
+                f"{np.mean(spread(n)):.1f} ± {np.std(spread(n), ddof=min(1, len(runs) - 1)):.1f}"
+                for n in ("accuracy", "slowest_quarter", "worst_tenth")
+            ]
+            for target in TARGETS:
+                times = [float(r[f"time_to_{target:g}"]) for r in runs]
+                reached = [t for t in times if math.isfinite(t)]
+                mean = f"{np.mean(reached):.1f}" if reached else "not reached"
+                cells.append(mean if len(reached) in (0, len(runs)) else f"({mean}, {len(reached)} of {len(runs)})")
+            cells.append(f"{np.mean([r['rounds'] for r in runs]):.0f}")
+            cells.append(f"{np.mean([r['staleness'] for r in runs]):.1f}" if "staleness" in runs[0] else "")
+            rows.append([curve, *cells])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows] + [""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = curves.parser(__doc__, SCALES, "runs/srpfl")
+    parser.add_argument("--seeds", type=int, default=4)
+    args: argparse.Namespace = parser.parse_args(arguments)
+    scale = SCALES[args.scale]
+    srp.use_all_cores()
+    data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
+    keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + args.seeds))
+    figure, axes = curves.panels(len(COSTS), width=5.4, height=4.2, sharey=True)
+    colors = (curves.BLUE, curves.BLUE, curves.GREEN, curves.GREEN, curves.YELLOW, curves.ORANGE)
+    styles = ("--", "-", "--", "-", "-", "-")
+    by_cost: dict[str, dict[str, Any]] = {}
+    for ax, cost in zip(axes, COSTS, strict=True):
+        horizon, done = scale.horizons[cost], {}
+        for place, (curve, (name, own, _, evaluation)) in enumerate(CURVES.items()):
+            key = name, tuple(own.items())
+            if key not in done:
+                done[key] = run(curve, cost, scale, data, keys)
+                print(f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds", flush=True)
+            histories = done[key]
+            by_cost.setdefault(f"{cost:g}", {})[curve] = [found(h, evaluation, cost, horizon) for h in histories]
+            if place < len(colors):
+                grid = np.linspace(0, horizon, 200)
+                charged = [0.0 if h.asynchronous else cost for h in histories]
+                values = [
+                    np.interp(grid, h.eval_elapsed(c), h.mean_scores(evaluation), left=np.nan)
+                    for h, c in zip(histories, charged, strict=True)
+                ]
+                ax.plot(grid, np.mean(values, axis=0), color=colors[place], linestyle=styles[place], label=curve)
+                ax.fill_between(
+                    grid, np.min(values, 0), np.max(values, 0), color=colors[place], alpha=0.12, linewidth=0
+                )
+        ax.set(title=f"communication cost {cost:g}", xlabel="simulated time (time units)", ylim=(0.3, 1.0))
+    axes[0].set_ylabel("mean test accuracy")
+    curves.legend(figure, axes[0], 3)
+    results = {"num_seeds": args.seeds, "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS}, "curves": by_cost}
+    text = table(results)
+    print(text)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "asynchronous.txt").write_text(text + "\n", "utf-8")
+    plain = json.loads(json.dumps(results), parse_constant=str)  # inf in words
+    curves.save(args, "asynchronous", plain, figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Methods made of their options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp import models
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
+from fedjax_srp.methods.options import arguments, choose, optimizers
+from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
+from fedjax_srp.models import SplitModel
+from fedjax_srp.parts import interned, tunable
+
+
+def get(
+    name: str | Factory,
+    *,
+    dataset: Any,
+    model: str | SplitModel = "mlp",
+    participation: str | ParticipationPolicy | None = None,
+    shared: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Method:
+    """A method at the hyper-parameters of the papers unless told otherwise (SRPFL, section 5 and appendix C).
+
+    Options are the arguments of the algorithm's factory (`srp.algorithms`), of its policy (`srp.participation`), of
+    its model (`srp.models`), and `learning_rate`, `momentum`, `weight_decay`, `fine_tune_momentum` of its optimizers;
+    `option_names` lists them. Learning rates and other floats are arguments of the compiled program: another value
+    compiles nothing.
+
+    Args:
+        name: one of `names()`, an algorithm of `srp.algorithms`, or a factory `(model, ...) -> FederatedAlgorithm`.
+        dataset: what it will run on; gives the model its shapes.
+        model: one of `srp.models.names()`, cut where the method wants it, or a `SplitModel` cut as you want it.
+        participation: a name of `srp.participation`, or a policy; None for that of the method. With `pool=N`, methods
+            without doubling train N clients drawn at random.
+        shared: options for several methods, of which this one takes its own and ignores the others: for grids.
+        **options: of this method.
+
+    Returns:
+        A `Method`, to be passed to `srp.simulate`; its `options` hold every option with its value.
+
+    Raises:
+        ValueError: an unknown name (with the nearest ones), an option that the method does not read, an argument out of
+            range, a model that does not take the examples of `dataset`.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> srp.methods.get("srpfl", dataset=data).participation.name
+        'doubling'
+    """
+    choice = choose(name, model, participation, shared, **options)
+    route, row = choice.route, recipe(name)
+    _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
+    policy = participation
+    if not isinstance(policy, ParticipationPolicy):
+        policy = POLICIES[route.participation](**choice.policy)
+    values = {o: v for f in route.sources() for o, v in choice.algorithm.items() if _is_traced(f, o, v)}
+    constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
+    build = _Build(route.factory, _model(name, row, dataset, model, choice.model), tuple(constants.items()))
+    return Method(choice.name, tunable(build, values), policy, choice.record())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Build:
+    """Makes a method's algorithm of its floats; equal where all else is."""
+
+    factory: Factory
+    model: SplitModel
+    constants: tuple[tuple[str, Any], ...]
+
+    def __call__(self, values: Mapping[str, Any]) -> FederatedAlgorithm:
+        options = dict(self.constants) | dict(values)
+        of_sgd = {name: options.pop(name) for name in arguments(optimizers) if name in options}
+        made = {} if options.get("optimizer") is not None or not of_sgd else optimizers(**of_sgd)
+        return self.factory(self.model, **options | made)
+
+
+def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:
+    """Whether an option is an argument of the program: a number where the signature says `float | Array`.
+
+    Zero is not: it may leave out a computation, such as that of momentum.
+    """
+    parameter = arguments(function).get(option)
+    may_be = parameter is not None and "Array" in str(parameter.annotation)
+    return may_be and isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+
+
+def _check_sizes(dataset: Any, **sizes: int | None) -> None:
+    """Refuses numbers of participants below 1 and, where the data has a number of clients, above it."""
+    num_clients = getattr(dataset, "num_clients", None)
+    for argument, size in sizes.items():
+        if size is not None and check_integer(argument, size, 1) > (num_clients or size):
+            raise ValueError(f"{argument}={size} is larger than num_clients={num_clients}; give at most {num_clients}")
+
+
+class _Shapes(NamedTuple):
+    """What a model takes from a data set, hashable."""
+
+    name: str
+    example_shape: tuple[int, ...]
+    num_classes: int
+    offset: Any  # of its inputs: nested tuples, or None
+
+    @classmethod
+    def of(cls, dataset: Any) -> _Shapes:
+        offset = getattr(dataset, "offset", None)
+        name = getattr(dataset, "name", type(dataset).__name__)
+        return cls(name, tuple(dataset.example_shape), dataset.num_classes, None if offset is None else _nested(offset))
+
+
+def _nested(values: Any) -> Any:
+    array = np.asarray(values)
+    return array.item() if array.ndim == 0 else tuple(map(_nested, array))
+
+
+@interned
+def _named_model(name: str, shapes: _Shapes, **options: Any) -> SplitModel:
+    """The same model for equal arguments, so that methods share their programs."""
+    return models.get(name, shapes, **options)
+
+
+def _model(
+    name: str | Factory, row: Recipe, dataset: Any, model: str | SplitModel, options: dict[str, Any]
+) -> SplitModel:
+    """A model cut where a method wants it."""
+    if isinstance(model, SplitModel):
+        augment = options.get("augment")
+        return model if augment is None else models.augmented(model, models.augmentation(augment, dataset))
+    options = {o: tuple(v) if isinstance(v, list) else v for o, v in options.items()}
+    options.setdefault("head_layers", row.head_layers)
+    whole = _named_model(model, _Shapes.of(dataset), **options | {"head_layers": 0})
+    if options["head_layers"] > len(whole.layers):
+        raise ValueError(
+            f"method {name!r} takes the last {options['head_layers']} layers of a model as its head and model "
+            f"{model!r} has {len(whole.layers)} ({', '.join(whole.layers)}); give it more, e.g. hidden=(64, 32)"
+        )
+    return _named_model(model, _Shapes.of(dataset), **options)

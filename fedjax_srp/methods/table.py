@@ -1,0 +1,147 @@
+"""The table of methods, one row each, and the policies that they may be run with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedjax_srp import algorithms, participation
+from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
+
+Factory = Callable[..., FederatedAlgorithm]  # of algorithms on examples: its first argument is the model
+
+
+class Recipe(NamedTuple):
+    """One row of the table of methods."""
+
+    factory: Factory
+    participation: str = "full"  # one of `POLICIES`
+    head_layers: int = 1  # above the model's cut
+    label: str = ""  # in tables and figures
+    color: str | None = None  # of its curves, shared with its twin; None: the next one of a cycle
+    twin: str | None = None  # the same algorithm without doubling
+    source: str = ""
+
+    @property
+    def doubling(self) -> bool:
+        """Whether its cohorts grow as SRPFL's; its curves are solid then, and dashed otherwise."""
+        return self.participation == "doubling"
+
+
+def everybody(pool: int | None = None) -> ParticipationPolicy:
+    """Every client takes part in every round, or every client of a pool drawn anew for it.
+
+    Args:
+        pool: N, clients drawn uniformly without replacement, who all take part; None for all clients.
+    """
+    return participation.full() if pool is None else participation.uniform(check_integer("pool", pool, 1))
+
+
+POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
+    name: getattr(participation, name) for name in participation.__all__
+} | {"full": everybody}
+
+# Okabe and Ito's palette, told apart with every common colour blindness.
+BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
+fedavg, fedbuff, fedrep = algorithms.fedavg, algorithms.fedbuff, algorithms.fedrep
+hf_maml, lg_fedavg = algorithms.hf_maml, algorithms.lg_fedavg
+fedavg_ft = functools.partial(fedavg, evaluation="fine_tune")
+LIANG = "Liang et al. 2020, the last two layers global"
+
+# fmt: off
+RECIPES: dict[str, Recipe] = {
+    "srpfl": Recipe(fedrep, "doubling", 1, "SRPFL", BLUE, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
+    "fedrep": Recipe(fedrep, "full", 1, "FedRep", BLUE, None, "FedRep, Algorithm 1"),
+    "lg_srpfl": Recipe(lg_fedavg, "doubling", 2, "LG-SRPFL", VERMILLION, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),  # noqa: E501
+    "lg_fedavg": Recipe(lg_fedavg, "full", 2, "LG-FedAvg", VERMILLION, None, LIANG),
+    "flanp_fedavg": Recipe(fedavg, "doubling", 1, "FLANP", GREEN, "fedavg", "FLANP as a baseline of SRPFL: fedavg x doubling"),  # noqa: E501
+    "fedavg": Recipe(fedavg, "full", 1, "FedAvg", GREEN, None, "McMahan et al. 2017"),
+    "flanp_fedavg_ft": Recipe(fedavg_ft, "doubling", 1, "FLANP-FT", PINK, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),  # noqa: E501
+    "fedavg_ft": Recipe(fedavg_ft, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),  # noqa: E501
+    "fedbuff": Recipe(fedbuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),
+    "hf_maml": Recipe(hf_maml, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),
+}
+# fmt: on
+_BUILT_IN = frozenset(RECIPES)
+
+
+def names() -> list[str]:
+    """The methods that `get` knows."""
+    return list(RECIPES)
+
+
+def register(name: str, factory: Factory, **row: Any) -> None:
+    """Adds a method of your own: `get`, the command line, tables and figures know it from then on.
+
+    Args:
+        name: of the method.
+        factory: `(model, ...) -> FederatedAlgorithm`; its other arguments are the options of the method. Those that
+            are annotated `float | Array` are passed as traced numbers, so that other values compile nothing.
+        **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source.
+
+    Raises:
+        ValueError: a name of the package's own, an unknown field or participation, a factory without a model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.methods.register("my_fedavg", srp.algorithms.fedavg, label="My FedAvg", participation="doubling")
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> srp.methods.get("my_fedavg", dataset=data, initial=5, local_epochs=2).participation.name
+        'doubling'
+        >>> del srp.methods.RECIPES["my_fedavg"]
+    """
+    if name in _BUILT_IN:
+        raise ValueError(f"name={name!r} is a method of the package; choose another name")
+    for field in row:
+        if field not in Recipe._fields:
+            raise unknown("field of a recipe", field, Recipe._fields[1:])
+    _check_factory(factory)
+    made = Recipe(factory, **row)
+    if made.participation not in POLICIES:
+        raise unknown("participation", made.participation, POLICIES)
+    RECIPES[name] = made
+
+
+def recipe(name: str | Factory) -> Recipe:
+    """The row of one method; a factory, or the name of an algorithm that has no row, makes one of its own.
+
+    Raises:
+        ValueError: no such method, with the nearest names; an algorithm that takes no model.
+    """
+    if callable(name):
+        _check_factory(name)
+        return Recipe(name)
+    if name in RECIPES:
+        return RECIPES[name]
+    if name not in algorithms.__all__ or name == "sgd":
+        raise unknown("method", name, RECIPES)
+    return recipe(getattr(algorithms, name))
+
+
+def algorithm_names() -> list[str]:
+    """The algorithms on examples, with a row or without."""
+    return [name for name in algorithms.__all__ if _is_factory(getattr(algorithms, name))]
+
+
+def _is_factory(factory: Any) -> bool:
+    if inspect.isclass(factory) or inspect.ismodule(factory):
+        return False
+    return callable(factory) and next(iter(inspect.signature(factory).parameters), None) == "model"
+
+
+def _check_factory(factory: Any) -> None:
+    if not _is_factory(factory):
+        name = getattr(factory, "__name__", repr(factory))
+        raise ValueError(
+            f"{name} is no factory of an algorithm on examples: its first argument must be called model; algorithms on "
+            "linear tasks are called in Python"
+        )
+
+
+def label(name: str) -> str:
+    """How a method is called in tables and figures; a name that is none stays as it is."""
+    base, plus, policy = name.partition(" + ")
+    return (RECIPES[base].label or base) + plus + policy if base in RECIPES else name

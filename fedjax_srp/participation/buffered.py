@@ -1,0 +1,82 @@
+"""An asynchronous server: everybody works all the time, and the server steps when its buffer is full."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedjax_srp._checks import check_integer
+from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
+from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, stateless_update
+from fedjax_srp.parts import interned
+
+
+class BufferedState(NamedTuple):
+    """Where the jobs stand at the last server step.
+
+    What remains is kept, not when a job ends: an absolute time grows, and float32 then has no digits left for the
+    difference of two of them. An error in what remains ends with the job.
+    """
+
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
+    begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
+
+
+@interned
+def buffered(k: int = 10) -> ParticipationPolicy:
+    """All clients work all the time, each on its own job; a round is one server step, with the `k` jobs that end first.
+
+    The clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on
+    with the model they have. A job takes the realised time of the round in which it begins. The round lasts from the
+    last server step to the k-th of these ends. What clients do with an old model is the algorithm's: `fedbuff`.
+
+    FedBuff (Nguyen et al., 2022) differs: it hands out the OLD model while the buffer fills, so that somebody else
+    starts at once when a client has delivered; here that client waits for the new one. With k = 1 nobody waits and the
+    two agree, with all clients at work as in FedAsync (Xie et al., 2019). With k = num_clients it is `full`.
+
+    A communication cost changes who arrives when, so none can be added afterwards: give it to the clock,
+    `clocks.fixed(..., communication=10)`.
+
+    Args:
+        k: size of the buffer, jobs per server step.
+
+    Returns:
+        The policy; its cohorts are ordered by the end of the job, ties by client id.
+
+    Raises:
+        ValueError: if k is no integer or below 1, or, in `init`, larger than num_clients.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from fedjax_srp import participation
+        >>> from fedjax_srp.base import ClientTimes
+        >>> policy = participation.buffered(1)
+        >>> times = jnp.array([2.0, 5.0])
+        >>> state = policy.init(jax.random.key(0), 2)
+        >>> for _ in range(4):  # server steps at times 2, 4, 5 and 6
+        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     print(cohort.client_ids.tolist(), float(cohort.duration))
+        [0] 2.0
+        [0] 2.0
+        [1] 1.0
+        [0] 1.0
+    """
+    k = check_integer("buffered: k", k, 1)
+
+    def init(key: Key, num_clients: int) -> BufferedState:
+        del key
+        check_at_most("buffered: k", k, "num_clients", num_clients)
+        return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
+
+    def select(key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+        del key
+        # r_i <- T_i where a job begins
+        remaining = jnp.where(state.begins, times.realised, state.remaining)
+        # d = the k-th smallest r_i
+        client_ids = k_fastest(remaining, k)
+        duration = remaining[client_ids[-1]]
+        # r_i <- r_i - d
+        begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
+        return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
+
+    return ParticipationPolicy("buffered", init, select, stateless_update, asynchronous=True)

@@ -1,0 +1,155 @@
+"""FedBuff under `buffered` against a queue of jobs in float64, and its limits: everybody, and fresh models only."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recorded_orders import RecordedOrders
+from reference import fedbuff
+from reference.local import Sgd, batches
+from reference.small import KEY, Run, assert_close, clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp.base import ParticipationPolicy, named_key
+from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.engine.round import stream
+from fedjax_srp.engine.traffic import traffic
+
+COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
+NUM_CLIENTS, NUM_STEPS, BATCH, EPOCHS = len(COUNTS), 14, 4, 2
+CLOCKS = {kind: getattr(srp.clocks, kind)(srp.clocks.exponential(1.0)) for kind in ("fixed", "dynamic")}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def recorded_times(clock, num_rounds):
+    """(num_rounds, num_clients): what the clock says in every round of a run with this root key."""
+    state, table = clock.init(named_key(named_key(KEY, "clock"), "init"), NUM_CLIENTS), []
+    for t in range(num_rounds):
+        times, state = clock.sample(stream(KEY, "clock", jnp.int32(t)), state)
+        table.append(np.asarray(times.realised))
+    return np.array(table)
+
+
+def watched(k):
+    """`buffered`; its state holds the last cohort too, in the order of arrival."""
+    policy = srp.participation.buffered(k)
+
+    def select(key, state, times):
+        cohort, new = policy.select(key, state[0], times)
+        return cohort, (new, cohort.client_ids)
+
+    return ParticipationPolicy(
+        "watched", lambda key, num: (policy.init(key, num), jnp.zeros(k, jnp.int32)), select, lambda state, info: state
+    )
+
+
+def by_layer(split_model, params):
+    """Parameters of the package as {layer: {part: array}} in the order of the layers."""
+    together = {name: layer for part in params for name, layer in part.items()}
+    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layers}
+
+
+@functools.cache
+def setting():
+    """Model, clients and data."""
+    clients = clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)
+    return model(dtype=jnp.float64), clients, federation(clients)
+
+
+def optimizer(sgd):
+    return srp.algorithms.sgd(sgd.step, sgd.momentum, sgd.decay)
+
+
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize(
+    ("k", "sgd", "options", "run_options"),
+    [
+        (1, Sgd(0.3), {}, {"chunk_size": 3}),
+        (
+            3,
+            Sgd(0.2, momentum=0.6, decay=0.05),
+            {"eta": 0.7, "exponent": 0.8, "client_weighting": "num_examples"},
+            {"devices": 2, "chunk_size": 1},
+        ),
+        (NUM_CLIENTS, Sgd(0.3), {"eta": 1.3}, {"chunk_size": 3}),
+    ],
+    ids=["k1", "k3", "everybody"],
+)
+def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
+    split_model, clients, data = setting()
+    algorithm = srp.algorithms.fedbuff(
+        split_model,
+        optimizer(sgd),
+        BATCH,
+        EPOCHS,
+        server_step_size=options.get("eta", 1.0),
+        staleness_exponent=options.get("exponent", 0.5),
+        client_weighting=options.get("client_weighting", "uniform"),
+    )
+    clock = CLOCKS[clock_name]
+    run = Run(algorithm, data, watched(k), clock, **run_options)
+    start = by_layer(split_model, run.host_state().server.params)
+    table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
+
+    def rows(version, i):
+        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
+
+    expected = fedbuff.run(start, clients, lambda v, i: table[v, i], rows, k=k, sgd=sgd, **options)
+    elapsed, versions = 0.0, np.zeros(NUM_CLIENTS, np.int32)
+    for t, step in enumerate(itertools.islice(expected, NUM_STEPS)):
+        rounds = run.rounds().rounds
+        state = run.host_state()
+        elapsed += float(rounds.compute_time[0])
+        versions[step.arrivals] = t + 1
+        assert elapsed == pytest.approx(step.time, rel=1e-9)
+        assert state.policy[1].tolist() == step.arrivals
+        assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
+        assert state.clients.version.tolist() == versions.tolist()
+        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+
+
+@pytest.mark.parametrize("clock_name", CLOCKS)
+def test_waiting_for_everybody_is_fedavg(clock_name):
+    split_model, _, data = setting()
+    options = {"optimizer": srp.algorithms.sgd(0.3), "batch_size": BATCH, "local_epochs": EPOCHS}
+    synchronous = Run(srp.algorithms.fedavg(split_model, **options), data, srp.participation.full(), CLOCKS[clock_name])
+    buffered = srp.participation.buffered(NUM_CLIENTS)
+    asynchronous = Run(srp.algorithms.fedbuff(split_model, **options), data, buffered, CLOCKS[clock_name])
+    for _ in range(4):
+        expected, rounds = synchronous.rounds().rounds, asynchronous.rounds().rounds
+        assert rounds.compute_time[0] == expected.compute_time[0]
+        assert rounds.metrics["staleness"][0] == 0.0
+        assert_close(asynchronous.host_state().server.params, synchronous.host_state().server.params, 1e-12)
+
+
+def test_one_model_travels_each_way():
+    split_model, _, data = setting()
+    sent = traffic(check_algorithm(srp.algorithms.fedbuff(split_model), data))
+    one_model = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model.init(KEY)))
+    assert (sent.up, sent.down) == (one_model, one_model)
+
+
+def test_updates_lose_weight_by_the_power_law():
+    """A client of which the model is old by tau: its update is (1 + tau)^-a of a fresh one."""
+    split_model, _, data = setting()
+    algorithm = srp.algorithms.fedbuff(split_model, staleness_exponent=0.7)
+    examples, server = data.train_client(jnp.int32(2)), algorithm.init(KEY, data)
+    state = algorithm.init_client(KEY, server, examples)
+
+    def update(version):
+        context = srp.RoundContext(jnp.int32(9), jnp.int32(0), jnp.int32(1), NUM_CLIENTS, jnp.int32(1))
+        return algorithm.round.client(KEY, (), state._replace(version=jnp.int32(version)), examples, context)
+
+    fresh = update(9).message
+    for version in (8, 5, 0):
+        tau, stale = 9 - version, update(version)
+        assert float(stale.info["staleness"]) == tau
+        assert_close(stale.message, jax.tree.map(lambda d, tau=tau: (1 + tau) ** -0.7 * d, fresh), 1e-12)

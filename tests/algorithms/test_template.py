@@ -1,0 +1,120 @@
+"""The file that authors copy keeps what it promises, under its own name and under another."""
+
+import doctest
+import importlib
+import inspect
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import test_common as common
+from reference.small import KEY, Run, assert_close, clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms import _template
+from fedjax_srp.algorithms._template import template
+
+ROW = common.Row(
+    common.small(template, client_weighting="num_examples"),
+    common.classification,
+    (*common.REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}),
+)
+INHERITED = (
+    common.test_protocol,
+    common.test_fine_tuning_may_have_an_optimizer_of_its_own,
+    common.test_states_keep_their_types_and_nothing_is_traced_twice,
+    common.test_training_does_something_to_server_and_clients,
+    common.test_the_same_run_has_the_same_bits,
+    common.test_chunks_and_devices_do_not_matter,
+    common.test_the_order_of_the_cohort_does_not_matter,
+    common.test_padding_of_examples_does_not_matter,
+    common.test_clients_that_take_no_part_are_neither_read_nor_written,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _has_a_row():
+    """In the table while this file is tested, and no longer."""
+    common.TABLE["template"] = ROW
+    yield
+    del common.TABLE["template"]
+
+
+@pytest.mark.parametrize("inherited", INHERITED, ids=lambda test: test.__name__.removeprefix("test_"))
+def test_it_passes_what_every_algorithm_has_to_pass(inherited):
+    layouts = common.OTHERS if inherited is common.test_chunks_and_devices_do_not_matter else [common.OTHERS[-1]]
+    if "layout_name" not in inspect.signature(inherited).parameters:
+        return inherited("template")
+    for layout_name in layouts:
+        inherited("template", layout_name)
+    return None
+
+
+@pytest.mark.parametrize("options", ROW.refuses, ids=str)
+def test_refusals_name_argument_and_value(options):
+    common.test_refusals_name_argument_and_value(ROW.make, options)
+
+
+def test_documentation_names_every_argument_and_its_examples_run():
+    doc = inspect.getdoc(template)
+    for parameter in inspect.signature(template).parameters:
+        assert f"\n    {parameter}: " in doc, parameter
+    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert f"\n{section}\n" in doc, section
+    results = doctest.testmod(_template)
+    assert (results.attempted, results.failed) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [srp.participation.full(), srp.participation.doubling(4, 1), srp.participation.uniform(4)],
+    ids=lambda policy: policy.name,
+)
+def test_it_runs_with_every_participation(participation):
+    options = {"num_rounds": 3, "eval_every": 3, "evaluations": "all", "key": KEY, "progress": False}
+    history = srp.simulate(ROW.make(), ROW.data(), participation=participation, **options)
+    assert history.finite.all()
+    assert set(history.accuracies) == {"fine_tune", "own_bias", "global"}
+    assert (history.metrics["bias_norm"] > 0).all()
+    assert history.bytes_up == history.bytes_down == 4 * sum(p.size for p in jax.tree.leaves(model().init(KEY)))
+
+
+def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
+    """(w, b) <- (w, b) - eta grad of the penalised loss, written down without the package's loops."""
+    with jax.enable_x64(True):
+        [client] = clients_of((6,), (2,), dtype=np.float64)
+        split_model, eta, penalty = model(dtype=jnp.float64), 0.3, 0.5
+        algorithm = template(split_model, srp.algorithms.sgd(eta), penalty=penalty, batch_size=6)
+        run = Run(algorithm, federation([client]), srp.participation.full())
+        params, bias = split_model.init(KEY), jnp.asarray([0.3, -0.2, 0.1, 0.0])
+        start = run.host_state()
+        run.place(
+            start._replace(
+                server=start.server._replace(params=params),
+                clients=_template.TemplateClientState(np.asarray(bias)[None]),
+            )
+        )
+        run.rounds()
+
+        def objective(params, bias):
+            log_p = jax.nn.log_softmax(split_model.logits(params, jnp.asarray(client.x)) + bias[None])
+            return -log_p[np.arange(6), client.y].mean() + penalty / 2 * (bias**2).sum()
+
+        by_hand = jax.tree.map(lambda p, g: p - eta * g, (params, bias), jax.grad(objective, (0, 1))(params, bias))
+        state = run.host_state()
+        assert_close(state.server.params, by_hand[0], 1e-9)
+        assert_close(state.clients.bias[0], by_hand[1], 1e-9)
+
+
+def test_a_copy_under_another_name_runs(tmp_path, monkeypatch):
+    code = Path(_template.__file__).read_text()
+    (tmp_path / "my_method.py").write_text(code.replace("template", "my_method").replace("Template", "MyMethod"))
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("my_method")
+    assert doctest.testmod(module).failed == 0
+    algorithm = module.my_method(model())
+    assert algorithm.name == "my_method"
+    history = srp.simulate(algorithm, ROW.data(), num_rounds=1, key=KEY, progress=False)
+    assert history.name == "my_method"

@@ -1,0 +1,154 @@
+"""Buffered: server steps against a queue of jobs, waiting clients, long runs in float32, limits, refusals."""
+
+import doctest
+import importlib
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from policy_helpers import info_of, random_times, times_of
+from reference.fedbuff import jobs
+
+from fedjax_srp import participation
+from fedjax_srp.base import ClientTimes, ParticipationPolicy
+
+KEY = jax.random.key(0)
+
+
+def run(policy, table):
+    """The cohorts of as many rounds as the table of times has rows; one program runs them all."""
+    table = jnp.asarray(table, dtype=float)
+
+    def step(state, row):
+        cohort, state = policy.select(KEY, state, ClientTimes(table[0], row))
+        return policy.update(state, info_of(0, cohort)), cohort
+
+    cohorts = jax.jit(lambda state, table: jax.lax.scan(step, state, table)[1])(policy.init(KEY, table.shape[1]), table)
+    return jax.device_get(cohorts)
+
+
+def steps_of(table, k, number):
+    """(time of the server step, clients in the order of arrival), from the queue."""
+    arrived = jobs(table.shape[1], lambda version, i: float(table[version % len(table), i]), k)
+    for _ in range(number):
+        step = list(itertools.islice(arrived, k))
+        yield step[-1].end, [job.client for job in step]
+
+
+def test_example_of_the_docstring_runs():
+    results = doctest.testmod(importlib.import_module("fedjax_srp.participation.buffered"))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_protocol(x64):
+    with jax.enable_x64(x64):
+        policy, times = participation.buffered(7), random_times(20)
+        assert isinstance(policy, ParticipationPolicy)
+        assert participation.buffered(7) is policy
+        assert policy.name == participation.buffered.__name__ == "buffered"
+        state = policy.init(KEY, 20)
+        cohort, new = policy.select(KEY, state, times)
+        expected = participation.fastest(7).select(KEY, (), times)[0]  # everybody begins at time 0
+        chex.assert_trees_all_equal(cohort._replace(duration=None), expected)
+        assert cohort.duration is not None
+        assert cohort.duration.dtype == times.realised.dtype
+        assert float(cohort.duration) == np.sort(times.realised)[6]
+        chex.assert_trees_all_equal_shapes_and_dtypes(new, state)
+        chex.assert_trees_all_equal(policy.update(new, info_of(0, cohort)), new)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 8, 9])
+def test_server_steps_are_those_of_a_queue_of_jobs(k, ties):
+    """Times differ in every round. With ties they are whole numbers, so that both ways of adding them up are exact."""
+    rng = np.random.default_rng(k)
+    table = rng.integers(0, 4, (40, 9)).astype(float) if ties else rng.exponential(size=(40, 9))
+    with jax.enable_x64(True):
+        cohorts = run(participation.buffered(k), table)
+    for t, (time, arrivals) in enumerate(steps_of(table, k, 40)):
+        assert cohorts.client_ids[t].tolist() == arrivals
+        assert float(np.sum(cohorts.duration[: t + 1])) == pytest.approx(time, rel=1e-12)
+
+
+def test_with_one_update_at_a_time_steps_are_the_multiples_of_all_times():
+    times = np.random.default_rng(0).uniform(0.2, 2.0, 6)
+    with jax.enable_x64(True):
+        cohorts = run(participation.buffered(1), np.tile(times, (100, 1)))
+    multiples = np.sort(np.outer(np.arange(1, 101), times).ravel())[:100]
+    np.testing.assert_allclose(np.cumsum(cohorts.duration), multiples, rtol=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_everybody_is_full(ties):
+    rng = np.random.default_rng(1)
+    table = rng.integers(1, 4, (10, 8)).astype(float) if ties else rng.exponential(size=(10, 8))
+    cohorts = run(participation.buffered(8), table)
+    np.testing.assert_array_equal(cohorts.duration, table.max(axis=1).astype(np.float32))
+    np.testing.assert_array_equal(cohorts.client_ids, run(participation.full(), table).client_ids)
+
+
+def test_a_client_that_waits_begins_at_the_server_step_with_the_time_of_that_round():
+    table = [[1.0, 2.0, 9.0], [5.0, 1.0, 0.1], [1.0, 4.0, 0.1], [8.0, 8.0, 8.0]]
+    cohorts = run(participation.buffered(2), table)
+    # The server steps at 2 (0 waits since 1), 7 (1 waits since 3), 9 (0 waits since 8; 2 has worked since 0) and 17 (1
+    # waits since 11; 0 and 2 end together, and 2 keeps its update for the next step).
+    assert cohorts.client_ids.tolist() == [[0, 1], [1, 0], [0, 2], [1, 0]]
+    assert np.cumsum(cohorts.duration).tolist() == [2.0, 7.0, 9.0, 17.0]
+
+
+def test_jobs_keep_their_length_after_many_server_steps_in_float32():
+    """At the end the server's time is above 100,000, where float32 counts in hundredths."""
+    times = np.random.default_rng(2).uniform(1.0, 3.0, 10).astype(np.float32)
+    cohorts = run(participation.buffered(1), np.tile(times, (1_000_000, 1)))
+    ends = np.cumsum(cohorts.duration, dtype=np.float64)
+    assert ends[-1] > 1e5
+    for i, time in enumerate(times):
+        lasted = np.diff(ends[cohorts.client_ids[:, 0] == i], prepend=0.0)
+        np.testing.assert_allclose(lasted, time, rtol=2e-6)
+
+
+def test_infinitely_slow_clients_are_never_waited_for():
+    cohorts = run(participation.buffered(1), np.tile([np.inf, 2.0, np.inf, 3.0], (5, 1)))
+    assert cohorts.client_ids[:, 0].tolist() == [1, 3, 1, 1, 3]
+    assert np.cumsum(cohorts.duration).tolist() == [2.0, 3.0, 4.0, 6.0, 6.0]
+
+
+def test_vmap_is_the_loop():
+    policy, keys = participation.buffered(3), jax.random.split(KEY, 4)
+
+    def two_rounds(key):
+        state, cohorts = policy.init(key, 20), []
+        for key_times in jax.random.split(key):
+            drawn = times_of(jax.random.exponential(key_times, (20,)))
+            cohort, state = policy.select(key, state, drawn)
+            cohorts.append(cohort)
+        return cohorts
+
+    together = jax.jit(jax.vmap(two_rounds))(keys)
+    for i, key in enumerate(keys):
+        chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], together), two_rounds(key))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: participation.buffered(0), ["buffered: k=0 must be at least 1"]),
+        (lambda: participation.buffered(2.0), ["buffered: k=2.0 must be an integer"]),  # pyright: ignore
+        (
+            lambda: participation.buffered(11).init(KEY, 10),
+            ["buffered: k=11 is larger than num_clients=10", "choose at most 10"],
+        ),
+    ],
+)
+def test_refusals_name_argument_value_and_remedy(make, words):
+    with pytest.raises(ValueError, match=r"must be|;") as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message

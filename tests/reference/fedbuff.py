@@ -1,0 +1,69 @@
+"""FedBuff, in NumPy: every client works all the time, the server steps when k updates are in. Events, not rounds."""
+
+import heapq
+from typing import NamedTuple
+
+from reference.local import mean, train, weight
+
+
+class Job(NamedTuple):
+    """A client's work on one model, in the order of a queue: by its end, then by client."""
+
+    end: float
+    client: int
+    version: int  # of the model that it began with: the server's steps until then
+
+
+def jobs(num_clients, job_time, k):
+    """Yields jobs one by one as they end. After every k of them these k clients begin anew, with the next version.
+
+    `job_time(v, i)`: how long the job takes that client i begins with version v.
+    """
+    queue = [Job(job_time(0, i), i, 0) for i in range(num_clients)]
+    heapq.heapify(queue)
+    version = 0
+    while True:
+        waiting = []
+        while len(waiting) < k:
+            job = heapq.heappop(queue)
+            waiting.append(job.client)
+            yield job
+        version += 1
+        for i in waiting:
+            heapq.heappush(queue, Job(job.end + job_time(version, i), i, version))
+
+
+class Step(NamedTuple):
+    """What a step of the server was."""
+
+    time: float
+    arrivals: list[int]
+    staleness: list[int]
+    params: dict
+
+
+def run(params, clients, job_time, steps, *, k, sgd, eta=1.0, exponent=0.5, client_weighting="uniform"):
+    """Yields every `Step` of the server.
+
+    `steps(v, i)` are the rows of the batches of the job of client i that ends while the server has version v.
+    """
+    models = [params]
+    updates, weights, arrivals, staleness = [], [], [], []
+    for job in jobs(len(clients), job_time, k):
+        i, version, start = job.client, len(models) - 1, models[job.version]
+        tau = version - job.version
+        trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd)
+        scale = 1 / (1 + tau) ** exponent
+        updates.append(combine(lambda new, old, scale=scale: scale * (new - old), trained, start))
+        weights.append(weight(client_weighting, clients[i]))
+        arrivals.append(i)
+        staleness.append(tau)
+        if len(updates) == k:
+            models.append(combine(lambda w, delta: w + eta * delta, models[-1], mean(updates, weights)))
+            yield Step(job.end, arrivals, staleness, models[-1])
+            updates, weights, arrivals, staleness = [], [], [], []
+
+
+def combine(function, first, second):
+    """Of two models, layer by layer."""
+    return {name: {part: function(w, second[name][part]) for part, w in layer.items()} for name, layer in first.items()}
