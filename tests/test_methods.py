@@ -45,12 +45,14 @@ TABLE = {
     "fedavg_ft": FEDAVG._replace(evaluation="fine_tune"),
     "flanp_fedavg_ft": FEDAVG._replace(evaluation="fine_tune", twin="fedavg_ft"),
     "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
+    "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
 }
 COMMON = {"batch_size": 10, "local_epochs": 1, "fine_tune_epochs": 10, "client_weighting": "uniform"}
 DEFAULTS = {
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
+    "fedbuff": COMMON | {"server_step_size": 1.0, "staleness_exponent": 0.5},
     "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
 }
 
@@ -102,6 +104,9 @@ def cohort_sizes(policy, rounds):
 def test_who_takes_part(name):
     """From 10 on, doubled every 10 rounds; in a pool of 20: 10 for 10 rounds, then 20."""
     get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
+    if name == "fedbuff":
+        assert cohort_sizes(get().participation, (0, 9)) == [10, 10]
+        return
     rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
     doubles = TABLE[name].twin is not None
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10

@@ -8,7 +8,8 @@ lengthens every job instead (`communication=` of the clock), which is how an asy
 
 For each method and C, at the horizon and as means over the seeds: accuracy of all clients, of the slowest quarter, of
 the worst tenth, and the time until the mean accuracy first reached two targets, at an evaluation. FedAvg, FLANP and
-FedBuff are judged with their global model and after fine-tuning its last layer; SRPFL and FedRep with a fine-tuned head.
+FedBuff are judged with their global model and after fine-tuning its last layer, SRPFL and FedRep with a fine-tuned
+head.
 """
 
 from __future__ import annotations

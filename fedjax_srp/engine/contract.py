@@ -5,7 +5,6 @@ What a function of an author raises by itself comes through as it is.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy as np
 from fedjax_srp._checks import short
 from fedjax_srp.base import (
     Array,
+    ClientData,
     ClientOutput,
     ClientTimes,
     Clock,
@@ -25,7 +25,6 @@ from fedjax_srp.base import (
     FederatedSource,
     Key,
     ParticipationPolicy,
-    Personalize,
     Phase,
     PyTree,
     RoundContext,
@@ -262,15 +261,9 @@ def check_algorithm(
     for leaf in jax.tree.leaves(algorithm.sends):
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise ValueError(f"{name}: sends has {_type(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)")
-    for evaluation in evaluations:
-        where, personalize = f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation]
-        _check_arity(where, personalize, "key, server state, client state, client data")
-        score = functools.partial(_score, where, personalize)
-        scored = _call(f"{where}: data.score", score, "key, states, data, client id", key, (server, state), data, one)
-        if not (isinstance(scored, tuple) and [getattr(s, "shape", None) for s in scored] == [(), ()]):
-            raise ValueError(
-                f"{where}: data.score returned {_shown(scored)}, it must return the sum of scores and their number"
-            )
+    for evaluation in evaluations:  # what they return is seen by `score`, when they are traced for good
+        names = "key, server state, client state, client data"
+        _check_arity(f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation], names)
     return Shapes(server, state, train, test, up, down, metrics)
 
 
@@ -295,10 +288,12 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
     return joined
 
 
-def _score(
-    where: str, personalize: Personalize, key: Key, states: tuple[PyTree, PyTree], data: FederatedSource, client: Array
-) -> tuple[Array, Array]:
-    predict = personalize(key, *states, data.train_client(client))
+def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
+    """`data.score` of what an evaluation returned, both looked at while they are traced.
+
+    Raises:
+        ValueError: what breaks the contract, and what it returned.
+    """
     if not callable(predict):
         raise ValueError(f"{where} returned {_kind(predict)}, it must return a function, predict(x) -> outputs")
     _check_arity(f"{where}: predict", predict, "x")
@@ -309,7 +304,15 @@ def _score(
             raise ValueError(f"{where}: predict returned {refused[0]}, not an array")
         return outputs
 
-    return data.score(outputs_of, data.test_client(client))
+    scored = data.score(outputs_of, test)
+    if not (isinstance(scored, tuple) and [_shape_of(part) for part in scored] == [(), ()]):
+        shown = _no_arrays(scored) or [_shown(scored)]
+        raise ValueError(f"{where}: data.score returned {shown[0]}, it must return the sum of scores and their number")
+    return jnp.asarray(scored[0]), jnp.asarray(scored[1])
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    return jnp.shape(value) if _is_array(value) else None
 
 
 def check_policy(policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_srp.backend import traced_for
 from fedjax_srp.base import (
@@ -31,7 +32,7 @@ from fedjax_srp.engine.owned import is_by_client, own_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import evaluate
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
-from fedjax_srp.parts import Static, attach, detach
+from fedjax_srp.parts import Static, attach, detach, values_of
 
 
 class Parts(NamedTuple):
@@ -185,9 +186,13 @@ class Program:
         """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._values, data)))
 
-    def values(self) -> list[Any]:
-        """The floats that the programs get, as plain numbers; what no program has compiled into it."""
-        return [jax.device_get(value).tolist() for value in self._values]
+    def values(self) -> dict[str, Any]:
+        """The floats that the programs get, as plain numbers by name; no program has them compiled in."""
+        algorithm, *others = self.parts
+        found = values_of(algorithm)
+        for part in others if found else self.parts:
+            found |= {f"number {place} of {part.name}": value for place, value in enumerate(detach(part)[1])}
+        return {name: np.asarray(value, float).tolist() for name, value in found.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
         arguments = (*args, self._values, data)

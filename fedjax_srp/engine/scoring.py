@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, Personalize, RoundContext
+from fedjax_srp.engine.contract import score
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
@@ -30,12 +31,15 @@ def evaluate(
     cohort = all_clients(plan.num_clients)
     context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
 
-    def judge(personalize: Personalize) -> Callable[..., ClientOutput]:
+    def judge(name: str, personalize: Personalize) -> Callable[..., ClientOutput]:
+        where = f"algorithm {algorithm.name!r}: evaluation {name!r}"
+
         def client(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
             del context
             train, test = client_data
-            score, count = data.score(personalize(key, state.server, client_state, train), test)
-            return ClientOutput((), info={"score": score, "count": count})
+            predict = personalize(key, state.server, client_state, train)
+            total, count = score(where, data, predict, test)
+            return ClientOutput((), info={"score": total, "count": count})
 
         return client
 
@@ -48,7 +52,7 @@ def evaluate(
     key = stream(root, "evaluation", state.round)
     scores = {}
     for name in names:
-        client = judge(algorithm.evaluations[name])
+        client = judge(name, algorithm.evaluations[name])
         records = cohort_pass(client, both, state.clients, cohort, context, key, plan, record=True).records
         scores[name] = gather(plan, (records["score"], records["count"]))
     return scores
