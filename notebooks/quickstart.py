@@ -21,10 +21,8 @@ data
 
 # %%
 names = ("srpfl", "fedrep", "flanp_fedavg", "fedavg")
-methods = [
-    srp.methods.get(name, dataset=data, hidden=(64, 32), learning_rate=0.05, local_epochs=5, initial=5)
-    for name in names
-]
+options = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5, "initial": 5}  # each takes its own
+methods = [srp.methods.get(name, dataset=data, shared=options) for name in names]
 clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
 
 histories = [
