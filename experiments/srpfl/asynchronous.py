@@ -1,6 +1,6 @@
 """Why not go asynchronous? FedBuff beside SRPFL, FLANP and the methods that wait for everybody, on one clock.
 
-    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 4]
+    python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 3]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1), as in the demo. Every method runs until the same
 simulated time. A communication cost C lengthens every round of methods that wait; FedBuff's rounds overlap, so there it
@@ -41,11 +41,13 @@ class Scale(NamedTuple):
     horizons: dict[float, float]  # simulated time, by communication cost
     num_clients: int
     local_epochs: int
+    seeds: int
+    left_out: tuple[str, ...] = ()  # methods
 
 
 SCALES = {
-    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5),
-    "smoke": Scale({0.0: 6.0, 10.0: 30.0}, 12, 1),
+    "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5, 3),
+    "smoke": Scale({0.0: 6.0, 10.0: 30.0}, 12, 1, 1, ("fedrep", "srpfl", "flanp_fedavg")),
 }
 # curve: method, options of its own, rounds between evaluations, evaluation
 CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
@@ -105,7 +107,7 @@ def found(history: History, evaluation: str, cost: float, horizon: float) -> dic
 def table(results: dict[str, Any]) -> str:
     """Means over the seeds; a time in brackets where not all of them reached the target."""
     lines = []
-    for cost, of_cost in results["curves"].items():
+    for cost, of_cost in results["results"].items():
         lines.append(f"C = {cost}, until time {results['horizons'][cost]:g}")
         head = [
             "method",
@@ -136,12 +138,13 @@ def table(results: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/srpfl")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, help="default: as the scale has")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     srp.use_all_cores()
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
-    keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + args.seeds))
+    num_seeds = args.seeds or scale.seeds
+    keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + num_seeds))
     figure, axes = curves.panels(len(COSTS), width=5.4, height=4.2, sharey=True)
     colors = (curves.BLUE, curves.BLUE, curves.GREEN, curves.GREEN, curves.YELLOW, curves.ORANGE)
     styles = ("--", "-", "--", "-", "-", "-")
@@ -149,6 +152,8 @@ def main(arguments: list[str] | None = None) -> None:
     for ax, cost in zip(axes, COSTS, strict=True):
         horizon, done = scale.horizons[cost], {}
         for place, (curve, (name, own, _, evaluation)) in enumerate(CURVES.items()):
+            if name in scale.left_out:
+                continue
             key = name, tuple(own.items())
             if key not in done:
                 done[key] = run(curve, cost, scale, data, keys)
@@ -169,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set(title=f"communication cost {cost:g}", xlabel="simulated time (time units)", ylim=(0.3, 1.0))
     axes[0].set_ylabel("mean test accuracy")
     curves.legend(figure, axes[0], 3)
-    results = {"num_seeds": args.seeds, "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS}, "curves": by_cost}
+    results = {"num_seeds": num_seeds, "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS}, "results": by_cost}
     text = table(results)
     print(text)
     args.out.mkdir(parents=True, exist_ok=True)

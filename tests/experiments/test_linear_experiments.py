@@ -1,4 +1,4 @@
-"""Every script of the linear experiments runs at smoke scale as a user would run it, and its parts are the paper's."""
+"""Every script of the linear experiments, and the asynchronous one, runs at smoke scale, and its parts are the paper's."""
 
 import json
 import runpy
@@ -20,6 +20,7 @@ SCRIPTS = (
     "fedavg_representation/figure1",
     "fedavg_representation/figure3",
     "srpfl/linear_speedup",
+    "srpfl/asynchronous",
 )
 
 
