@@ -1,4 +1,4 @@
-"""Every script of the linear experiments, and the asynchronous one, runs at smoke scale, and its parts are the paper's."""
+"""Every script of the linear experiments and the asynchronous one runs at smoke scale; its parts are the paper's."""
 
 import json
 import runpy
