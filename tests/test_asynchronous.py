@@ -1,0 +1,108 @@
+"""Rounds that overlap: no communication cost can be added to them afterwards; the clock takes it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.commands import cli, clock
+from fedjax_srp.history import History
+from fedjax_srp.report import panels, table
+
+DATA = srp.data.load("digits", num_clients=8, classes_per_client=3, max_examples=10)
+WORDS = "--dataset digits --num-clients 8 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 4"
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """FedBuff and FedAvg, four rounds each."""
+    shared = {"hidden": (4,), "k": 2}
+    methods = [srp.methods.get(name, dataset=DATA, shared=shared) for name in ("fedbuff", "fedavg")]
+    options = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(0), "progress": False}
+    return [srp.simulate(method, DATA, **options) for method in methods]
+
+
+def test_a_cost_is_refused_afterwards_and_a_folder_remembers(runs, tmp_path):
+    fedbuff, fedavg = runs
+    assert (fedbuff.asynchronous, fedavg.asynchronous) == (True, False)
+    assert fedbuff.elapsed()[-1] > 0
+    assert fedavg.elapsed(10.0)[-1] == pytest.approx(fedavg.elapsed()[-1] + 40)
+    fedbuff.save(tmp_path)
+    for history in (fedbuff, History.load(tmp_path)):
+        with pytest.raises(ValueError, match=r"communication=10: rounds of 'fedbuff' overlap, .* give it to the clock"):
+            history.elapsed(10.0)
+        with pytest.raises(ValueError, match="overlap"):
+            history.time_to(0.5, communication=10.0)
+
+
+def test_tables_and_figures_leave_such_costs_out(runs):
+    histories = {history.name: [history] for history in runs}
+    frame = table.comparison(histories, 0.01, (0, 10)).set_index("method")
+    assert math.isnan(frame.loc["fedbuff", "time_10"])
+    assert math.isfinite(frame.loc["fedbuff", "time_0"])
+    assert math.isfinite(frame.loc["fedavg", "time_10"])
+    text = table.render(frame.reset_index(), table.Target(0.01, "as asked"))
+    assert "rounds overlap, a cost belongs in the clock" in text
+    free, dear = panels.figure(histories, table.Target(0.01, "as asked"), (0, 10)).axes
+    curves = lambda ax: sum(not line.get_label().startswith("_") for line in ax.lines)  # noqa: E731
+    assert (curves(free), curves(dear)) == (2, 1)
+    waiting_only = {"fedavg": [runs[1]]}
+    assert "overlap" not in table.render(table.comparison(waiting_only, 0.01, (0,)), table.Target(0.01, "as asked"))
+
+
+CLOCKS = {
+    "fixed": lambda **cost: srp.clocks.fixed(srp.clocks.exponential(1.0), work=2.0, **cost),
+    "dynamic": lambda **cost: srp.clocks.dynamic(
+        srp.clocks.exponential(srp.clocks.uniform(0.5, 1.0)), work=2.0, **cost
+    ),
+    "trace": lambda **cost: srp.clocks.trace(np.arange(10.0).reshape(2, 5), work=2.0, **cost),
+}
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_a_clock_adds_communication_to_every_time(kind):
+    key = jax.random.key(1)
+    clocks = CLOCKS[kind](), CLOCKS[kind](communication=10.0)
+    plain, dear = (clock.sample(key, clock.init(key, 5))[0] for clock in clocks)
+    np.testing.assert_allclose(dear.realised, plain.realised + 10, rtol=1e-6)
+    np.testing.assert_allclose(dear.expected, plain.expected + 10, rtol=1e-6)
+    with pytest.raises(ValueError, match=f"{kind}: communication must be finite and >= 0, got -1"):
+        CLOCKS[kind](communication=-1.0)
+
+
+def test_rounds_that_wait_cost_the_same_either_way():
+    method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,))
+    options = {"num_rounds": 2, "eval_every": 2, "key": jax.random.key(0), "progress": False}
+    clocks = CLOCKS["fixed"](), CLOCKS["fixed"](communication=7.0)
+    plain, dear = (srp.simulate(method, DATA, clock=clock, **options) for clock in clocks)
+    np.testing.assert_allclose(dear.elapsed(), plain.elapsed(7.0), rtol=1e-6)
+
+
+def test_words_of_the_command_line(tmp_path, capsys):
+    key = jax.random.key(2)
+    parsed = [clock.parse(words, 4) for words in ("fixed:exponential(1)", "fixed:exponential(1) + 3")]
+    times = [c.sample(key, c.init(key, 4))[0].realised for c in parsed]
+    np.testing.assert_allclose(times[1], times[0] + 3, rtol=1e-6)
+    run = ["run", "--method", "fedbuff", "--k", "2", *WORDS.split(), "--no-progress", "--out", str(tmp_path / "run")]
+    assert cli.main([*run, "--communication", "10"], set_up_cores=False) == 2
+    assert "communication=10: rounds of 'fedbuff' overlap" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert cli.main([*run, "--clock", "fixed:exponential(1)+10"], set_up_cores=False) == 0
+    assert (History.load(tmp_path / "run").client_time > 10).all()
+
+
+def test_a_duration_alone_does_not_make_rounds_overlap():
+    def select(key, state, times):
+        ids = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
+        cohort = srp.participation.cohorts.make_cohort(ids)
+        return cohort._replace(duration=jnp.asarray(5.0)), state
+
+    full = srp.participation.full()
+    policy = srp.ParticipationPolicy("deadline", full.init, select, full.update)
+    method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,), participation=policy)
+    history = srp.simulate(method, DATA, num_rounds=2, key=jax.random.key(0), progress=False)
+    assert history.elapsed().tolist() == [5, 10]
+    assert history.elapsed(1.0).tolist() == [6, 12]
