@@ -47,6 +47,7 @@ def beside(monkeypatch):
 def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / script).with_suffix(".py")
     beside(path.parent)
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # of a process whose devices are set
     monkeypatch.setattr(sys, "argv", [str(path), "--scale", "smoke", "--out", str(tmp_path), "--seed", "3"])
     runpy.run_path(str(path), run_name="__main__")
     (result,) = tmp_path.glob("*.json")
