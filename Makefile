@@ -9,7 +9,7 @@ OUT ?= runs/demo
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs tables install clean
+.PHONY: help demo test check format bench docs notebooks lab tables install clean
 
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
@@ -35,6 +35,12 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 docs: .venv/.docs ## the manual, into docs/_build
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
+notebooks: .venv/.docs ## the notebooks, executed, as .ipynb; make lab opens them
+	@$(BIN)/python docs/execute.py
+
+lab: .venv/.lab ## JupyterLab on the notebooks
+	@$(BIN)/jupyter lab notebooks
+
 tables: .venv/.run ## the tables of the manual that follow from the registry of methods
 	@$(BIN)/python docs/tables.py
 
@@ -59,4 +65,9 @@ clean: ## remove caches and what was built; not .venv, not runs
 .venv/.docs: .venv/.dev
 	@echo "installing the tools of the manual"
 	@$(INSTALL) -e ".[dev,docs]"
+	@touch $@
+
+.venv/.lab: .venv/.docs
+	@echo "installing JupyterLab"
+	@$(INSTALL) -e ".[dev,docs,lab]"
 	@touch $@

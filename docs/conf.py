@@ -2,6 +2,11 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+from docutils.nodes import SkipNode
+from sphinx.application import Sphinx
 
 import fedjax_srp
 
@@ -20,10 +25,14 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", "conf.py", "tables.py", "jupyter_execute"]
+exclude_patterns = ["_build", "conf.py", "tables.py", "execute.py", "jupyter_execute"]
 html_theme = "furo"
 html_title = "fedjax_srp"
+html_static_path = ["_static"]
+html_css_files = ["manual.css"]
+html_math_renderer = "mathml"
 
 default_role = "code"  # docstrings write `code` with single backticks
 autodoc_member_order = "bysource"
@@ -38,3 +47,22 @@ nb_execution_cache_path = str(here / "_build" / "jupyter_cache")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 myst_enable_extensions = ["dollarmath", "colon_fence"]
+
+
+def inline_formula(translator: Any, node: Any) -> None:
+    """Formulas as MathML, which browsers draw by themselves: the manual needs no network."""
+    translator.body.append(latex2mathml.converter.convert(node.astext()))
+    raise SkipNode
+
+
+def block_formula(translator: Any, node: Any) -> None:
+    """A formula on a line of its own."""
+    translator.body.append(
+        f'<div class="formula">{latex2mathml.converter.convert(node.astext(), display="block")}</div>'
+    )
+    raise SkipNode
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_html_math_renderer("mathml", (inline_formula, None), (block_formula, None))

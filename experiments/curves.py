@@ -70,6 +70,14 @@ def legend(figure: Figure, ax, columns: int) -> None:
     )
 
 
+def legend_below(ax, columns: int) -> None:
+    """A legend of one panel's own, with the meaning of the band."""
+    ax.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, fontsize=8, title=BAND, title_fontsize=7,
+        frameon=False,
+    )  # fmt: skip
+
+
 def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure) -> None:
     """Writes `name`.json and `name`.png to --out."""
     args.out.mkdir(parents=True, exist_ok=True)

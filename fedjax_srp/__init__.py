@@ -1,6 +1,9 @@
 """Straggler-resilient personalized federated learning in JAX, on simulated wall-clock time."""
 
-from fedjax_srp import algorithms, clocks, data, linear, methods, models, participation, theory
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedjax_srp import clocks, data, linear, participation, theory, watch
 from fedjax_srp._version import __version__ as __version__
 from fedjax_srp.base import (
     ClientOutput,
@@ -23,7 +26,11 @@ from fedjax_srp.engine.evaluate import evaluate
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.parts import interned, tunable
-from fedjax_srp.report import plots
+from fedjax_srp.record import recorded
+
+if TYPE_CHECKING:
+    from fedjax_srp import algorithms, methods, models
+    from fedjax_srp.report import plots
 
 __all__ = [
     "ClientOutput",
@@ -51,9 +58,30 @@ __all__ = [
     "nothing",
     "participation",
     "plots",
+    "recorded",
     "simulate",
     "simulate_seeds",
     "theory",
     "tunable",
     "use_all_cores",
+    "watch",
 ]
+
+# Imported when they are first asked for, with flax and optax, which take half as long as JAX.
+_LATER = {
+    "algorithms": "fedjax_srp.algorithms",
+    "methods": "fedjax_srp.methods",
+    "models": "fedjax_srp.models",
+    "plots": "fedjax_srp.report.plots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = importlib.import_module(_LATER[name])
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

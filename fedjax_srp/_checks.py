@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import index
-from typing import Any
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 INT32_MAX = 2**31 - 1  # what enters a program is int32
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 def short(value: Any) -> str:
-    """`repr` in one line of at most 60 characters."""
-    text = " ".join(repr(value).split())
+    """`repr` in one line of at most 60 characters; of a function, its name."""
+    named = inspect.isroutine(value) or inspect.isclass(value)
+    text = f"{value.__module__}.{value.__qualname__}" if named else " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
     """The error for a name that is not `known`: the nearest ones first, then what there is."""
     known = list(known)
-    return ValueError(f"unknown {kind} {name!r}{nearest(name, known)}; choose from {', '.join(known)}")
+    return ValueError(f"unknown {kind} {short(name)}{nearest(name, known)}; choose from {', '.join(known)}")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """A hint in brackets with the known names that look like `name`, or nothing."""
-    close = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.6)
+    others = [
+        other for other in known if not (isinstance(name, str) and other == name)
+    ]  # a name is never meant to be itself
+    close = difflib.get_close_matches(str(name), others, n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
@@ -63,17 +78,50 @@ def check_integer(argument: str, value: Any, minimum: int, maximum: int | None =
 
 def check_integers(argument: str, values: Any, minimum: int) -> tuple[int, ...]:
     """`values` as a tuple of ints, or a ValueError of one line unless they are integers of at least `minimum`."""
-    if isinstance(values, str) or not np.iterable(values):
+    if isinstance(values, str | bytes) or not np.iterable(values):
         raise ValueError(f"{argument}={short(values)} must be several integers; ({short(values)},) is one of them")
     return tuple(check_integer(f"{argument}[{i}]", value, minimum) for i, value in enumerate(values))
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value is a typed key, or an array of them."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def check_key(argument: str, value: Any) -> None:
+    """Raises a ValueError of one line unless `value` is a typed key, or an array of them."""
+    if not is_key(value):
+        kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
+        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number whose value is known: of Python, of NumPy, or an array without axes."""
+    if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
+        return value.ndim == 0 and _is_real(value.dtype)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not _overflows(value)
+
+
+def _overflows(value: numbers.Real) -> bool:
+    """Whether an integer is too large for any float."""
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    return False
+
+
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
 def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
     """Raises a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
 
-    Whatever is traced passes, since its values are not known yet.
+    They must stay so as floats of a program, float32 unless x64 is on. Whatever is traced passes, since its values are
+    not known yet.
     """
-    if isinstance(value, Tracer):
+    if isinstance(value, Tracer) or is_key(value):
         numbers, kind = None, value.dtype
     else:
         try:
@@ -82,15 +130,181 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
             shown = short(value)
             raise ValueError(f"{argument} must be a rectangular array of numbers, got {shown}; {remedy}") from None
         kind = numbers.dtype
-    if not (jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)):
+    if not _is_real(kind):
         raise ValueError(f"{argument} must be of real numbers, got {short(value)}; {remedy}")
     if np.ndim(value) > max_ndim:
         raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")
     if numbers is None:
         return
-    bad = ~np.isfinite(numbers) | (numbers <= 0 if positive else numbers < 0)
+    with np.errstate(over="ignore", under="ignore"):
+        in_program = numbers.astype(jnp.result_type(float))
+    bad = ~np.isfinite(in_program) | (in_program <= 0 if positive else numbers < 0)
     if np.any(bad):
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         place = f" at index {index[0] if len(index) == 1 else index}" if index else ""
         sign = "positive" if positive else ">= 0"
-        raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{place}; {remedy}")
+        lost = np.isfinite(numbers[index]) and (numbers[index] > 0 or (not positive and numbers[index] >= 0))
+        as_float = f", which is {in_program[index]} as {in_program.dtype}" if lost else ""
+        raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{as_float}{place}; {remedy}")
+
+
+def called(optimizer: Any) -> Any:
+    """An optimizer, or a ValueError of one line where its maker stands in its place."""
+    if inspect.isroutine(optimizer) and "learning_rate" in inspect.signature(optimizer).parameters:
+        raise ValueError(f"optimizer={short(optimizer)} was not called; give e.g. srp.algorithms.sgd(0.01)")
+    return optimizer
+
+
+def check_step_size(argument: str, value: Any) -> Any:
+    """`value`, or a ValueError of one line unless it is a positive number, or a tracer."""
+    check_numbers(argument, value, "give a step size, e.g. 0.1", positive=True, max_ndim=0)
+    return value
+
+
+def check_share(argument: str, value: Any) -> None:
+    """Raises a ValueError of one line unless `value` is a number in [0, 1], or a tracer."""
+    check_numbers(argument, value, "give a number from 0 to 1", max_ndim=0)
+    if not isinstance(value, Tracer) and value > 1:
+        raise ValueError(f"{argument}={value} must be at most 1; give a number from 0 to 1")
+
+
+REMEDIES = {  # where something else stands in the place of a part, or one that was not called
+    "Distribution": "give one of srp.clocks, e.g. exponential(rate=1.0), or constant(times) for times of your own",
+    "GradientTransformation": "give an optimizer, e.g. srp.algorithms.sgd(0.01)",
+    "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
+    "SplitModel": "give one of srp.models, called: srp.models.mlp(input_shape, num_classes)",
+}
+
+
+def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R]:
+    """Makes a function refuse, in one line, arguments of other types than its signature has.
+
+    Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are looked at; numbers of NumPy
+    are numbers. Integers are so where `least` is given. Ranges, and all other types, are for the function itself. It
+    also has the first word about texts and sequences, which it often knows more about: what there is to choose from.
+
+    Args:
+        function: with annotations.
+        least: of every `int`; None leaves integers to the function.
+    """
+    signature = inspect.signature(function)
+    starred = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = {
+        name: parameter.annotation for name, parameter in signature.parameters.items() if parameter.kind not in starred
+    }
+
+    @functools.cache  # types that a file defines below the function are there when it is called
+    def hint(argument: str) -> Any:
+        return _as_type(function, named[argument])
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:  # too many arguments, or too few: Python says so
+            return function(*args, **kwargs)
+        given = {name: value for name, value in bound.arguments.items() if name in named}
+
+        def check(is_last: bool) -> None:
+            for name, value in given.items():
+                _check_type(name, value, hint(name), least, is_last)
+
+        check(is_last=False)
+        bound.arguments.update({name: _plain_number(value) for name, value in given.items()})
+        try:
+            result = function(*bound.args, **bound.kwargs)
+        except (TypeError, AttributeError, LookupError):
+            check(is_last=True)
+            raise
+        check(is_last=True)
+        return result
+
+    return make
+
+
+def _plain_number(value: Any) -> Any:
+    """A number or flag of NumPy as Python has it, anything else as it is."""
+    is_one = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    return value.item() if is_one and value.dtype.kind in "biuf" else value
+
+
+class _Key:
+    """Stands for the type of a key, which is that of any array."""
+
+
+def _as_type(function: Callable[..., Any], annotation: Any) -> Any:
+    if annotation in ("Key", inspect.Parameter.empty):
+        return _Key if annotation == "Key" else Any
+    try:
+        return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
+    except NameError:  # imported for type checkers alone
+        return Any
+
+
+def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last: bool) -> None:
+    if hint is _Key:
+        return check_key(argument, value)
+    if hint is int and least is not None:
+        check_integer(argument, value, least)
+        return None
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [_known(kind) for kind in (typing.get_args(hint) if is_union else (hint,))]
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < len(kinds) or any(fits(value) for _, fits in known):
+        return None
+    if not is_last and all(kind in (_TEXT, _SEVERAL, _NONE) for kind in known):
+        return None
+    words = [word for word, _ in known]
+    remedies = [REMEDIES[name] for name in (word.split()[-1] for word in words) if name in REMEDIES]
+    wanted = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    raise ValueError(f"{argument}={short(value)} must be {wanted}" + "".join(f"; {remedy}" for remedy in remedies[:1]))
+
+
+def _known(kind: Any) -> tuple[str, Callable[[Any], bool]] | None:
+    """A type in words, and whether a value has it; None for types that are not looked at."""
+    if kind in _KINDS:
+        return _KINDS[kind]
+    origin = typing.get_origin(kind) or kind
+    if origin is Callable:
+        return "a function", callable
+    if inspect.isclass(origin) and origin in _ABSTRACT:
+        return ("a mapping", lambda value: isinstance(value, Mapping)) if issubclass(origin, Mapping) else _SEVERAL
+    is_protocol = getattr(origin, "_is_protocol", False)
+    if not inspect.isclass(origin) or is_protocol or origin in (Any, int, complex, object):
+        return None
+    if origin.__module__ == f"{__package__}.base":  # parts of a simulation, looked at where they meet
+        return None
+    return f"a {origin.__name__}", lambda value: isinstance(value, origin)
+
+
+def _is_several(value: Any) -> bool:
+    return np.iterable(value) and not isinstance(value, str | bytes | Mapping) and not is_key(value)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether NumPy makes an array with axes of a value, of numbers, flags or texts."""
+    if is_key(value):
+        return False
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return False
+    return array.ndim > 0 and (array.dtype != object or all(isinstance(entry, str) for entry in array.flat))
+
+
+_SEVERAL = "several, e.g. a list", _is_several
+_NONE = "None", lambda value: value is None
+_TEXT = "a text", lambda value: isinstance(value, str)
+_PATH = "a path", lambda value: isinstance(value, str | os.PathLike)
+_ABSTRACT = (Mapping, dict, Iterable, Sequence, Collection, list, tuple)
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    None: _NONE,
+    type(None): _NONE,
+    bool: ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+    float: ("a number", is_number),
+    str: _TEXT,
+    Path: _PATH,
+    os.PathLike: _PATH,
+    np.ndarray: ("an array", _is_array),
+    jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)),
+}

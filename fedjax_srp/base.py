@@ -118,6 +118,7 @@ class FederatedAlgorithm(NamedTuple):
             an exact short cut to the mean; None: the message.
         communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
             means always, except where no message and no broadcast has a charged byte (Local-only).
+        options: what made it, by name, for the record of a run (`srp.recorded` writes it); None: unknown.
     """
 
     name: str
@@ -131,6 +132,7 @@ class FederatedAlgorithm(NamedTuple):
     metrics: Callable[[ServerState, Any], dict[str, Array]] = no_metrics
     sends: PyTree = None
     communicates: Callable[[ServerState, RoundContext], Array] | None = None
+    options: Mapping[str, Any] | None = None
 
 
 class ClientTimes(NamedTuple):
@@ -172,7 +174,7 @@ class ParticipationPolicy(NamedTuple):
     `select` gets a key of this round and may remember whom it picked; `update` sees the finished round and is where
     stages advance. Both return a state like the one that `init` made. A policy with `needs_global_gradient` gets
     `RoundInfo.global_grad_norm`, at the price of one more gradient per participant. The rounds of an `asynchronous` one
-    overlap, so that no communication cost can be added to them afterwards.
+    overlap, so that no communication cost can be added to them afterwards. `options` are as in `FederatedAlgorithm`.
     """
 
     name: str
@@ -181,14 +183,16 @@ class ParticipationPolicy(NamedTuple):
     update: Callable[[PolicyState, RoundInfo], PolicyState]
     needs_global_gradient: bool = False
     asynchronous: bool = False
+    options: Mapping[str, Any] | None = None
 
 
 class Clock(NamedTuple):
-    """How long a unit of local work takes every client, drawn in-graph once a round."""
+    """How long a unit of local work takes every client, drawn in-graph once a round; `options` as in the others."""
 
     name: str
     init: Callable[[Key, int], ClockState]  # (key, num_clients)
     sample: Callable[[Key, ClockState], tuple[ClientTimes, ClockState]]
+    options: Mapping[str, Any] | None = None
 
 
 class Method(NamedTuple):
@@ -197,9 +201,7 @@ class Method(NamedTuple):
     name: str
     algorithm: FederatedAlgorithm
     participation: ParticipationPolicy
-    options: Mapping[
-        str, Any
-    ] = {}  # every hyper-parameter by name, for the record of a run; `srp.methods.get` fills it
+    options: Mapping[str, Any] | None = None  # every hyper-parameter by name; `srp.methods.get` fills it, None: unknown
 
 
 class FederatedSource(Protocol):

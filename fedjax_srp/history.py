@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_srp._checks import check_numbers, short
+from fedjax_srp.stored import jsonable
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -29,6 +32,7 @@ ROUND_COLUMNS = {  # in history.csv, and their types in memory
     "communicated": np.bool_,
     "finite": np.bool_,
 }
+STATES = ("server_state", "client_states")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +63,9 @@ class History:
             added afterwards.
         score_name: what the scores in `accuracies` are: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: whether they are errors; then the worst clients are those with the largest.
-        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`; None after `load`, it is not saved.
+        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
+            the folder when asked for; None where they were not saved.
+        client_states: as `server_state`, those of all clients, leaves (M, ...); None unless the run kept them.
         config: what made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
         environment: versions, git hash and device as `load` found them; None: `save` looks them up.
     """
@@ -84,7 +90,8 @@ class History:
     asynchronous: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
-    server_state: Any = None
+    server_state: Any = field(default_factory=lambda: None)  # no attribute of the class: `__getattr__` may come in
+    client_states: Any = field(default_factory=lambda: None)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] | None = None
 
@@ -114,6 +121,17 @@ class History:
         if (np.diff(self.eval_round) <= 0).any():
             raise ValueError(f"eval_round must increase, got {self.eval_round}")
         check_metric_names("metrics", self.metrics, self.accuracies)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The states that `load` left in the folder until now."""
+            if name not in STATES or "models" not in vars(self):
+                raise AttributeError(f"History has no attribute {name!r}", name=name, obj=self)
+            from fedjax_srp.report import run_folder
+
+            vars(self).update(run_folder.load_models(vars(self)["models"]))
+            return vars(self)[name]
 
     def __repr__(self) -> str:
         size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
@@ -166,6 +184,7 @@ class History:
         Raises:
             ValueError: a cost on top of rounds that overlap.
         """
+        check_numbers("communication", communication, "give a cost in time units, e.g. 10.0", max_ndim=0)
         if self.asynchronous and communication:
             raise ValueError(
                 f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
@@ -179,12 +198,12 @@ class History:
 
     def scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E, M) score of each client in the evaluation of that name, the default one when None."""
-        name = evaluation or self.evaluation
+        name = self.evaluation if evaluation is None else evaluation
         if name is None:
             return np.empty((0, self.num_clients))
-        if name not in self.accuracies:
+        if not isinstance(name, str) or name not in self.accuracies:
             available = ", ".join(self.accuracies) or "none"
-            raise ValueError(f"evaluation={name!r} is not in this run of {self.name!r}; available: {available}")
+            raise ValueError(f"evaluation={short(name)} is not in this run of {self.name!r}; available: {available}")
         return self.accuracies[name]
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
@@ -216,6 +235,9 @@ class History:
         Returns:
             Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, nan never
             reaches.
+
+        Raises:
+            ValueError: a target that no accuracy can reach, no such evaluation or metric.
         """
         if metric is not None:
             if metric not in self.metrics:
@@ -223,6 +245,8 @@ class History:
                 raise ValueError(f"metric={metric!r} is not in this run of {self.name!r}; available: {available}")
             reached, times = self.metrics[metric] <= target, self.elapsed(communication)
         else:
+            if self.score_name == "accuracy" and not target <= 1:
+                raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
             scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
             reached = scores <= target if self.smaller_is_better else scores >= target
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
@@ -246,7 +270,7 @@ class History:
         for evaluation in self.accuracies:
             values = np.full(self.num_rounds + 1, np.nan)
             values[self.eval_round] = self.mean_scores(evaluation)
-            columns[_accuracy_column(evaluation)] = values[1:]
+            columns[accuracy_column(evaluation)] = values[1:]
         return pd.DataFrame(columns)
 
     def clients_frame(self) -> pd.DataFrame:
@@ -254,23 +278,9 @@ class History:
 
         Where nothing was evaluated it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
         """
-        import pandas as pd
+        from fedjax_srp.report import run_folder
 
-        num_evaluations, num_clients = len(self.eval_round), self.num_clients
-        if num_evaluations:
-            names, rounds, scores = list(self.accuracies), self.eval_round, list(self.accuracies.values())
-        else:
-            names, rounds, scores = [""], np.zeros(1, np.int64), [np.full((1, num_clients), np.nan)]
-        repeats = len(names) * len(rounds)
-        columns = {
-            "evaluation": np.repeat(np.array(names, object), len(rounds) * num_clients),
-            "round": np.tile(np.repeat(rounds, num_clients), len(names)),
-            "client": np.tile(np.arange(num_clients), repeats),
-            "accuracy": np.concatenate([s.ravel() for s in scores]),
-            "test_count": np.tile(self.test_count, repeats),
-            "expected_time": np.tile(self.client_time, repeats),
-        }
-        return pd.DataFrame(columns)
+        return run_folder.clients_frame(self)
 
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
         """The run in a few numbers.
@@ -317,7 +327,13 @@ class History:
             return plots.accuracy_over_time(self, communication, evaluation, ax)
         return plots.metric_over_time(self, communication=communication, ax=ax)
 
-    def save(self, directory: str | os.PathLike, target: float | None = None, communication: float = 0.0) -> Path:
+    def save(
+        self,
+        directory: str | os.PathLike,
+        target: float | None = None,
+        communication: float = 0.0,
+        models: bool = False,
+    ) -> Path:
         """Writes the folder of the run and returns its path.
 
         `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
@@ -330,10 +346,14 @@ class History:
             directory: created where missing; files of an earlier run in it are replaced.
             target: for the summary, as is `communication`.
             communication: cost per communicating round of the summary and the figure.
+            models: write `server_state` and `client_states`, as far as there are, into a folder `models` too.
+
+        Raises:
+            ValueError: no folder, or no states to write.
         """
         from fedjax_srp.report import run_folder
 
-        return run_folder.save(self, Path(directory), target, communication)
+        return run_folder.save(self, Path(directory), target, communication, models)
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> History:
@@ -350,12 +370,13 @@ class History:
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
     """Raises a ValueError of one line where a metric has the name of a column of history.csv."""
-    columns = {*ROUND_COLUMNS, "elapsed", *map(_accuracy_column, evaluations)}
+    columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
     if clash := sorted(columns & set(metrics)):
         raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
 
 
-def _accuracy_column(evaluation: str) -> str:
+def accuracy_column(evaluation: str) -> str:
+    """The column of `history.csv` with the mean score of an evaluation."""
     return f"accuracy_{evaluation}"
 
 
@@ -377,24 +398,3 @@ def _weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _last(values: np.ndarray) -> float:
     return float(values[-1]) if len(values) else math.nan
-
-
-def jsonable(value: Any) -> Any:
-    """`value` in the words of strict JSON, and unchanged when it is already: lossless for plain settings."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
-    if isinstance(value, Mapping):
-        return {str(k): jsonable(v) for k, v in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return jsonable(value._asdict())  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(v) for v in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if hasattr(value, "__array__") or isinstance(value, np.generic):
-        return jsonable(np.asarray(value).tolist())
-    if callable(value):
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-    return repr(value)

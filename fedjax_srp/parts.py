@@ -19,6 +19,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
+from fedjax_srp.record import Options
 
 P = ParamSpec("P")
 Part = TypeVar("Part")
@@ -74,7 +75,7 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
     def carry(part: Any, place: tuple[str, ...]) -> Any:
         if isinstance(part, FederatedAlgorithm | Phase):
             return type(part)(*(carry(value, (*place, name)) for name, value in part._asdict().items()))
-        if isinstance(part, Mapping):
+        if isinstance(part, Mapping) and not isinstance(part, Options):
             return {name: carry(value, (*place, name)) for name, value in part.items()}
         return Partial(_Function(build, place), values) if callable(part) else part
 
@@ -144,7 +145,8 @@ def with_values(algorithm: FederatedAlgorithm, values: Mapping[str, Array]) -> F
 
     evaluations = {name: jax.tree_util.tree_map_with_path(change, f) for name, f in algorithm.evaluations.items()}
     changed = jax.tree_util.tree_map_with_path(change, algorithm._replace(evaluations={}))
-    return changed._replace(evaluations=evaluations)
+    options = None if algorithm.options is None else Options({**algorithm.options, **values})
+    return changed._replace(evaluations=evaluations, options=options)
 
 
 def values_of(algorithm: FederatedAlgorithm) -> dict[str, Any]:

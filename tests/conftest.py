@@ -1,6 +1,7 @@
 """Four devices of the CPU for every test, strict arithmetic (no silent promotion of types or ranks), quick compiles."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
@@ -16,3 +17,8 @@ import jax
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Tests that run again find what was compiled. One folder a worker: its files are not written atomically.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "xla" / _WORKER))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -1,6 +1,5 @@
 """The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
 
-import dataclasses
 import inspect
 import json
 import os
@@ -14,10 +13,11 @@ from typing import Literal, get_args
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
+from reference.small import assert_same_bits
 
 import fedjax_srp as srp
+from fedjax_srp import stored
 from fedjax_srp.commands import cli, clock, options
 from fedjax_srp.commands import run as run_command
 from fedjax_srp.history import History
@@ -35,7 +35,8 @@ def main(*words):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "run"
-    assert main(*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--communication", 10) == 0
+    log = folder.with_suffix(".jsonl")
+    assert main(*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--communication", 10, "--log", log) == 0
     return folder
 
 
@@ -53,9 +54,17 @@ def test_a_run_is_what_simulate_computes(finished):
     assert history.cohort_size.tolist() == [5, 5, 10, 10]
 
 
+def test_a_log_has_the_rounds(finished):
+    rows = [json.loads(line) for line in finished.with_suffix(".jsonl").read_text().splitlines()]
+    history = History.load(finished)
+    assert [row["elapsed"] for row in rows] == history.elapsed().tolist()
+    assert [row["accuracy_fine_tune"] for row in rows if "accuracy_fine_tune" in row] == history.mean_accuracy.tolist()
+
+
 def test_the_folder_says_what_made_it(finished):
     assert sorted(path.name for path in finished.iterdir()) == [
         "accuracy.png",
+        "checkpoint",
         "clients.csv",
         "config.json",
         "history.csv",
@@ -63,7 +72,7 @@ def test_the_folder_says_what_made_it(finished):
     ]
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
     named = {option.name for group in run_command.groups().values() for option in group}
-    assert {"out", "progress", "checkpoint", "overwrite"} <= named - set(arguments)
+    assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
     assert arguments["seed"] == 3
     assert arguments["method"] == "srpfl"
     read = set(srp.methods.option_names("srpfl")) - {"optimizer", "head_layers"}
@@ -110,7 +119,7 @@ def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert "continuing" in capsys.readouterr().out
     for name in ("history.csv", "clients.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
-    assert not (tmp_path / "run" / "checkpoint").exists()
+    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if path.is_dir()] == ["4"]
 
 
 def contents(folder):
@@ -146,6 +155,97 @@ def test_overwriting_puts_the_new_result_in_place_of_the_old_one_once_it_is_ther
     assert "continuing" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {path.name for path in finished.iterdir()} | {"notes.txt"}
     assert History.load(folder).config["seed"] == 4
+
+
+WITH = ("--target", 0.99, "--communication", 10, "--seed", 3)
+
+
+def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    shutil.copytree(finished, folder)
+    assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--no-checkpoint") == 2
+    assert "holds this run with num_rounds=4, and no checkpoint to go on from" in capsys.readouterr().err
+    assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--models") == 0
+    assert "continuing" in capsys.readouterr().out
+    assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7, "--models", "--no-checkpoint") == 0
+    assert not (whole / "checkpoint").exists()
+    assert [path.name for path in sorted((folder / "checkpoint").iterdir()) if path.is_dir()] == ["6", "7"]
+    for name in ("history.csv", "clients.csv"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+    longer, expected = History.load(folder), History.load(whole)
+    assert_same_bits(longer.server_state, expected.server_state)
+    assert_same_bits(longer.client_states, expected.client_states)
+    assert longer.client_states["head"]["out"]["kernel"].shape == (10, 8, 10)
+
+    before = contents(folder)
+    for words, message in (
+        (("--num-rounds", 5), "num_rounds=5: checkpoint_dir="),
+        (("--num-rounds", 7, "--target", 0.01), "holds 7 rounds of this run, it would end after 2; give the limits"),
+        (("--num-rounds", 7, "--seed", 4), "holds another run, with seed=3 where this one has 4"),
+    ):
+        assert main(*TINY, *WITH, "--out", folder, *words) == 2
+        assert message in capsys.readouterr().err
+    (whole / "config.json").write_text("{")
+    assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7) == 2
+    assert "config.json does not read as that of a run; give another --out, or --overwrite" in capsys.readouterr().err
+    finished_before = {name: text for name, text in before.items() if "arguments.json" not in name}
+    assert contents(folder).items() >= finished_before.items()
+
+
+def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    assert main(*TINY, *WITH, "--out", folder, "--models") == 0
+    assert History.load(folder).server_state is not None
+    assert (folder / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+    shutil.rmtree(folder / "checkpoint")
+    shutil.rmtree(folder / "models")
+    assert main(*TINY, *WITH, "--out", folder, "--models") == 2
+    assert "holds this run with no models, and no checkpoint to go on from" in capsys.readouterr().err
+
+
+def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
+    with stored.held(tmp_path, "out"):
+        assert main(*TINY, "--out", tmp_path) == 2
+    assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    monkeypatch.setattr(run_command, "simulate", lambda **options: HISTORY)
+    assert main(*TINY, "--out", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-srp: error: No space left on device")
+    assert error.count("\n") == 1
+
+
+HISTORY = History("srpfl", [1], [0], [5], [1.0], [True], [True], np.ones(10))
+
+
+@pytest.mark.parametrize("where", ["running", "swallowed", "compiled"])
+def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
+    """Also where a library swallows the interrupt, and where Python waits for compiled code to come back."""
+    code = "import hashlib, os, signal, sys, time; from fedjax_srp.commands import interrupt; "
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler); interrupt.watch('it ends'); "
+    code += "print(flush=True); sys.stdin.readline()\n"
+    code += {
+        "running": "time.sleep(99)",
+        "swallowed": "while True:\n try: time.sleep(99)\n except KeyboardInterrupt: pass",
+        "compiled": "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",  # lets other threads run, and takes minutes
+    }[where]
+    environment = os.environ | {"XLA_FLAGS": ""}
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams) as process:
+        process.stdout.readline()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "\nit ends\n"
 
 
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
@@ -377,6 +477,17 @@ def test_list_knows_everything(capsys):
         assert row.source in text
 
 
+def test_list_says_what_a_folder_holds(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", x_train=np.zeros(1))
+    assert main("list", "--data-dir", tmp_path) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
+    assert [line for line in lines if line[0] in ("mine", "digits", "mnist")] == [
+        ["digits", "ready"],
+        ["mine", "ready"],
+        ["mnist", "-"],
+    ]
+
+
 def test_version_and_help(capsys):
     assert main("--version") == 0
     assert capsys.readouterr().out == f"fedjax-srp {srp.__version__}\n"
@@ -392,70 +503,6 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     assert "SRPFL" in text
     assert "time at C = 5" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "table.csv", "table.txt"]
-
-
-# Which runs are repeats.
-
-
-def save_as(history, folder, method="srpfl", seed=3, **options):
-    arguments = history.config["arguments"] | {"method": method, "seed": seed} | options
-    config = {**history.config, "name": method, "seed": seed, "arguments": arguments}
-    dataclasses.replace(history, name=method, config=config).save(folder)
-
-
-def rows_of(folder, *words):
-    assert main("report", folder, *words) == 0
-    return pd.read_csv(folder / "table.csv", keep_default_na=False).set_index("method")
-
-
-def test_runs_that_differ_in_the_seed_alone_are_repeats(finished, tmp_path):
-    history = History.load(finished)
-    for seed in (1, 2):
-        save_as(history, tmp_path / f"srpfl{seed}", seed=seed, communication=float(seed), chunk_size=seed)
-        save_as(history, tmp_path / f"fedrep{seed}", "fedrep", seed)
-    assert rows_of(tmp_path)[["runs", "twin"]].T.to_dict("list") == {"srpfl": [2, "fedrep"], "fedrep": [2, ""]}
-
-
-def test_runs_that_differ_in_more_have_rows_of_their_own(finished, tmp_path):
-    history = History.load(finished)
-    for rate in (0.1, 0.2):
-        for initial in (2, 5):
-            folder = tmp_path / f"srpfl_{rate}_{initial}"
-            save_as(history, folder, seed=1, learning_rate=rate, initial=initial)
-        save_as(history, tmp_path / f"fedrep_{rate}", "fedrep", 1, learning_rate=rate)
-    save_as(history, tmp_path / "fedrep_again", "fedrep", 2, learning_rate=0.2, initial=7)  # which it does not read
-    rows = rows_of(tmp_path, "--target", 0.05)
-    twins = {f"SRPFL, learning_rate={r}, initial={n}": f"FedRep, learning_rate={r}" for r in (0.1, 0.2) for n in (2, 5)}
-    assert rows["twin"].to_dict() == twins | dict.fromkeys(twins.values(), "")
-    assert rows["runs"].to_dict() == dict.fromkeys(rows.index, 1) | {"FedRep, learning_rate=0.2": 2}
-    assert (rows["reached_at_once"] == rows["runs"]).all()
-    assert (rows["speed_up_0"] == "").all()  # of two upper bounds
-
-
-def test_the_same_run_twice_is_refused(finished, tmp_path, capsys):
-    history = History.load(finished)
-    for folder in ("first", "second"):
-        save_as(history, tmp_path / folder)
-    assert main("report", tmp_path) == 2
-    expected = f"{tmp_path / 'first'} and {tmp_path / 'second'} hold the same run, srpfl with seed 3; remove one of"
-    assert expected in capsys.readouterr().err
-
-
-def test_unfinished_runs_are_left_out_by_name(finished, tmp_path, capsys):
-    save_as(History.load(finished), tmp_path / "done")
-    (tmp_path / "begun" / "checkpoint").mkdir(parents=True)
-    (tmp_path / "begun" / "checkpoint" / "arguments.json").write_text("{}")
-    assert main("report", tmp_path) == 0
-    assert f"left out, not finished: {tmp_path / 'begun'}" in capsys.readouterr().out
-
-
-def test_runs_of_python_and_of_the_command_line_do_not_mix(finished, tmp_path):
-    history = History.load(finished)
-    save_as(history, tmp_path / "command", seed=1)
-    python = {key: value for key, value in history.config.items() if key not in ("arguments", "seed")}
-    for key in (1, 2):
-        dataclasses.replace(history, config=python | {"key": [0, key]}).save(tmp_path / f"python{key}")
-    assert rows_of(tmp_path)["runs"].to_dict() == {"SRPFL, command=run": 1, "SRPFL, command=python": 2}
 
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
@@ -477,5 +524,6 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
-    fingerprint = json.loads((tmp_path / "checkpoint" / "fingerprint.json").read_text())
+    snapshot = max((path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()), key=lambda p: int(p.name))
+    fingerprint = stored.seal(snapshot)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)

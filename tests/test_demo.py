@@ -46,7 +46,8 @@ def test_everything_is_written_and_reads_back(found):
 def test_times_in_the_table_are_those_of_the_histories(found):
     _, result = found
     fedrep = np.mean([run.final_accuracy for run in result.histories["fedrep"]])
-    assert result.target.accuracy == pytest.approx(0.95 * fedrep)
+    assert result.target.accuracy == pytest.approx(0.95 * fedrep, abs=0.00051)  # at 0.1 %, as it is printed
+    assert result.target.accuracy == round(result.target.accuracy, 3)
     rows = result.frame.set_index("method")
     for name, runs in result.histories.items():
         assert rows.loc[name, "final_accuracy"] == pytest.approx(np.mean([run.final_accuracy for run in runs]))
@@ -54,7 +55,13 @@ def test_times_in_the_table_are_those_of_the_histories(found):
         for cost in (0, 10, 100):
             times = [run.time_to(result.target.accuracy, cost) for run in runs]
             assert rows.loc[name, f"time_{cost}"] == pytest.approx(np.mean(times))
-    for label in ("SRPFL", "FedRep", "quarters %, fastest first", "time at C = 100", "95 % of FedRep's final accuracy"):
+    for label in (
+        "SRPFL",
+        "FedRep",
+        "quarters %, fastest first",
+        "time at C = 100",
+        "95 % of the final accuracy of FedRep",
+    ):
         assert label in result.text
     for runs in result.histories.values():  # every quarter of the clients, in one column
         quarters = 100 * np.mean([run.speed_quartiles() for run in runs], axis=0)
@@ -146,4 +153,4 @@ def test_the_target_without_fedrep_is_of_the_best():
     histories = {"fedavg": [history("fedavg", [0.5], [1])], "other": [history("other", [0.8], [1])]}
     target = table.common_target(histories, 0.5)
     assert target.accuracy == pytest.approx(0.4)
-    assert target.reason == "50 % of other's final accuracy"
+    assert target.reason == "50 % of the final accuracy of other"

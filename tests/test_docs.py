@@ -93,9 +93,9 @@ def test_the_skeleton_of_an_algorithm_is_fedavg():
 
 def test_the_registered_example_knows_its_options():
     method = page("new_algorithm")["method"]
-    assert (method.name, method.participation.name, method.options["mu"]) == ("fedprox", "full", 0.1)
+    assert (method.name, method.participation.name, method.options["mu"]) == ("my_fedprox", "full", 0.1)
     assert 0.1 in jax.tree.leaves(method.algorithm.round)  # an argument of the program, as its annotation says
-    assert "fedprox" not in srp.methods.names()
+    assert "my_fedprox" not in srp.methods.names()
 
 
 def test_the_example_of_a_policy_takes_turns():

@@ -151,6 +151,16 @@ def test_time_to_is_an_evaluation_or_inf():
     assert history.time_to(0.5, evaluation="global") == math.inf
 
 
+@pytest.mark.parametrize("target", [90, 1.001, math.nan])
+def test_a_target_that_no_accuracy_can_reach_is_refused(target):
+    with pytest.raises(ValueError, match=rf"target={target}: no accuracy can reach it; give 0\.9 for 90 %"):
+        small().time_to(target)
+    assert small().time_to(1.0) == math.inf
+    assert small(score_name="squared error", smaller_is_better=True).time_to(90) == 3.0  # an error may be 90
+    assert small(score_name="reward").time_to(90) == math.inf
+    assert small().time_to(90, metric="distance") == 1.0
+
+
 def test_errors_are_reached_from_above_and_the_worst_are_the_largest():
     errors = {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}
     history = small(accuracies=errors, test_count=[1, 1, 0], score_name="squared error", smaller_is_better=True)
@@ -305,7 +315,7 @@ def test_jsonable_keeps_what_json_can_say_and_names_the_rest(tmp_path):
     assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
     assert jsonable(jnp.float32(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.history.jsonable"
+    assert jsonable(jsonable) == "fedjax_srp.stored.jsonable"
 
 
 def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):

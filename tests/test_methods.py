@@ -46,14 +46,37 @@ TABLE = {
     "flanp_fedavg_ft": FEDAVG._replace(evaluation="fine_tune", twin="fedavg_ft"),
     "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
     "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
+    "local_only": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),
+    "fedsgd": FEDAVG,
+    "fedprox": FEDAVG,
+    "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
+    "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
+    "scaffold_ft": FEDAVG._replace(personal=ALL, evaluation="fine_tune"),
+    "fed_mtl": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "fedper": FEDREP,
+    "per_fedavg": FEDAVG._replace(evaluation="fine_tune_all"),
+    "l2gd": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),  # the mean is handed out after the round
+    "apfl": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "ditto": FEDAVG._replace(personal=ALL, evaluation="own_model"),
 }
 COMMON = {"batch_size": 10, "local_epochs": 1, "fine_tune_epochs": 10, "client_weighting": "uniform"}
+ALONE = {option: value for option, value in COMMON.items() if option != "client_weighting"}
 DEFAULTS = {
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
     "fedbuff": COMMON | {"server_step_size": 1.0, "staleness_exponent": 0.5},
     "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
+    "local_only": ALONE,
+    "fedsgd": {"batch_size": 10, "fine_tune_epochs": 10, "client_weighting": "num_examples"},
+    "fedprox": COMMON | {"mu": 0.1},
+    "scaffold": ALONE | {"server_step_size": 1.0, "counts_momentum": True},
+    "fed_mtl": ALONE,
+    "fedper": COMMON,
+    "per_fedavg": COMMON | {"inner_step_size": 1e-4, "difference": 1e-3, "support_fraction": 0.8},
+    "l2gd": COMMON | {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
+    "apfl": COMMON | {"own_share": 0.75, "adaptive": False},
+    "ditto": COMMON | {"penalty": 1.0},
 }
 
 
@@ -162,7 +185,7 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     options = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage", "rounds_per_stage": 2}
     method = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), shared=options)
     assert method.name == name
-    unread = {"inner_step_size"} if name != "hf_maml" else set()
+    unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg") else set()
     unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
     unread |= {"initial", "rounds_per_stage", "redraw"} if TABLE[name].twin is None else set()
     assert {option for option in options if option not in method.options} == unread
@@ -275,6 +298,22 @@ def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
     assert cli.main(["run", "--load", "no.py", *words], set_up_cores=False) == 2
     error = capsys.readouterr().err
     assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
+
+
+@pytest.mark.usefixtures("registry")
+def test_options_of_one_name_are_refused(capsys):
+    def mine(model, alpha: float = 0.5):
+        """Mine.
+
+        Args:
+            model: of it.
+            alpha: which is an option of the data as well.
+        """
+        return srp.algorithms.fedavg(model, srp.algorithms.sgd(alpha))
+
+    srp.methods.register("mine", mine)
+    assert cli.main(["run", "--method", "mine", "--dataset", "digits"], set_up_cores=False) == 2
+    assert "error: alpha: an option of data and of method; rename" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

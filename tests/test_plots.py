@@ -81,10 +81,23 @@ def test_nan_in_one_repeat_is_a_gap_and_not_an_average_of_the_others():
     assert np.isnan(drawn(ax)["a (2 runs)"].get_ydata()[1])
 
 
-def test_repeats_that_never_overlap_are_refused():
+def test_repeats_that_are_apart_are_drawn_one_by_one():
     late = run(compute_time=(50.0, 50.0, 50.0, 50.0))
-    with pytest.raises(ValueError, match="share no simulated time"):
-        plots.accuracy_over_time([run(), late])
+    (ax,) = plots.accuracy_over_time({"a": [run(), late], "b": [run(), run()]}).axes
+    for line, history in zip(ax.get_lines()[:2], (run(), late), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), history.eval_elapsed())
+        np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)
+        assert line.get_linewidth() < drawn(ax)["b (2 runs)"].get_linewidth()
+    assert len(ax.collections) == 1  # the band of the other two
+    assert legend_texts(ax.get_legend()) == ["a (2 runs)", "b (2 runs)", drawing.APART]
+
+
+@pytest.mark.parametrize(("end", "apart"), [(6.1, False), (5.9, True)])
+def test_repeats_are_apart_where_they_share_less_than_half_of_the_shortest(end, apart):
+    ones, later = np.ones(2), np.array([4.0, 20.0])
+    assert drawing.are_apart([(np.array([2.0, end]), ones), (later, ones)]) is apart
+    assert not drawing.are_apart([(later, ones)])
+    assert drawing.are_apart([(np.array([1.0]), ones[:1])] * 2)  # a single evaluation is no stretch of time
 
 
 def test_twins_share_a_colour_and_doubling_is_solid():

@@ -2,10 +2,13 @@ import ast
 import inspect
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_srp import participation, theory
+from fedjax_srp.base import ClientTimes, RoundInfo
 
 A, N, CHAT = 0.02, 256, 1.1
 
@@ -130,8 +133,26 @@ def test_schedule_agrees_with_equation_206():
 
 
 def test_schedule_fits_the_policy():
-    plan = theory.schedule(A, N, 1, CHAT)
-    assert participation.doubling(1, plan.rounds_per_stage).init is not None
+    """Fed round after round, the policy takes the cohorts of the plan, skips what has no rounds, and stays with N."""
+    plan = theory.schedule(A, 64, 1, CHAT)
+    assert plan.rounds_per_stage.count(0) == 3
+    policy = participation.doubling(1, plan.rounds_per_stage)
+    key = jax.random.key(0)
+    times = ClientTimes(jnp.arange(64.0), jnp.arange(64.0))
+
+    def one_round(state, t):
+        cohort, state = policy.select(key, state, times)
+        zero = jnp.float32(0)
+        info = RoundInfo(t, cohort.stage, cohort.size, zero, jnp.bool_(True), zero, jnp.bool_(True), {})
+        return policy.update(state, info), cohort.size
+
+    rounds = jnp.arange(plan.num_rounds + 5, dtype=jnp.int32)
+    _, sizes = jax.lax.scan(one_round, policy.init(key, 64), rounds)
+    planned = np.repeat(plan.cohort_sizes, plan.rounds_per_stage)
+    np.testing.assert_array_equal(sizes, [*planned, *[64] * 5])
+
+
+def test_chat_out_of_range():
     with pytest.raises(ValueError, match=r"chat=1\.5 must lie between 1 and sqrt"):
         theory.schedule(A, N, 1, chat=1.5)
 

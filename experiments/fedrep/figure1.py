@@ -76,6 +76,7 @@ def main() -> None:
     for label, color in COLORS.items():
         final = np.stack([errors[m][label][:, -1] for m in counts], axis=1)
         results[label] = {"final by samples": curves.line(axes[0], counts, final, label, color, marker="o")}
+        results[label]["final of every trial"] = [[curves.short(value) for value in values] for values in final.T]
         few = f"m={counts[0]}, by round"
         results[label][few] = curves.line(axes[1], at, errors[counts[0]][label], label, color)
         for m, values in zip(counts, final.T, strict=True):
@@ -84,7 +85,8 @@ def main() -> None:
     axes[0].set_ylabel(r"mean error $\|\theta_i - B^* w_i^*\|^2$")
     axes[1].set(title=f"m = {counts[0]}", xlabel="round")
     curves.legend(figure, axes[0], 3)
-    curves.save(args, "figure1", {"init": args.init, "trials": trials, "rounds": rounds, "results": results}, figure)
+    name = "figure1" if args.init == "descent" else "figure1_random"
+    curves.save(args, name, {"init": args.init, "trials": trials, "rounds": rounds, "results": results}, figure)
 
 
 if __name__ == "__main__":

@@ -42,12 +42,14 @@ class Scale(NamedTuple):
     num_clients: int
     local_epochs: int
     seeds: int
-    left_out: tuple[str, ...] = ()  # methods
+    left_out: tuple[str, ...] = ()  # methods, or curves
 
 
 SCALES = {
     "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5, 3),
-    "smoke": Scale({0.0: 6.0, 10.0: 30.0}, 12, 1, 1, ("fedrep", "srpfl", "flanp_fedavg")),
+    "smoke": Scale(
+        {0.0: 6.0, 10.0: 30.0}, 12, 1, 1, ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5")
+    ),
 }
 # curve: method, options of its own, rounds between evaluations, evaluation
 CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
@@ -152,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     for ax, cost in zip(axes, COSTS, strict=True):
         horizon, done = scale.horizons[cost], {}
         for place, (curve, (name, own, _, evaluation)) in enumerate(CURVES.items()):
-            if name in scale.left_out:
+            if {name, curve} & {*scale.left_out}:
                 continue
             key = name, tuple(own.items())
             if key not in done:

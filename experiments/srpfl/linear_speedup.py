@@ -1,11 +1,16 @@
 """The logarithmic speed-up, measured: time to a target of SRPFL and FedRep against the number of clients N.
 
-    python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--out DIR] [--redraw]
+    python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--stages plain|lemma]
+        [--clients N ...] [--out DIR] [--redraw]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
-SRPFL starts with 16 clients and doubles every 30 rounds. A target is a multiple of the noise floor of FedRep: the mean
-distance of its last 20 of 330 rounds, per repeat. A repeat that never reaches its target counts as infinite, and a
-point with such a repeat is drawn as an open triangle at the longest time that was waited.
+SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or when Lemma B.1 says so (`lemma`): the
+stages of `srp.theory.schedule` for the a of Theorem 4.5, eta (1 - dist^2) sigma_min^2 / 2, with the distance after the
+first round and the smallest singular value of these heads. A random start has a = 0, and so no such stages.
+
+A target is a multiple of the noise floor of FedRep: the mean distance of its last 20 of 330 rounds, per repeat. A
+repeat that never reaches its target counts as infinite, and a point with such a repeat is drawn as an open triangle at
+the longest time that was waited.
 
 A start by the method of moments gets better with N, so that FedRep's number of rounds hardly grows. `--init random`
 starts at distance 1 for every N, as the theory does, and adds 60 rounds to FedRep and to SRPFL's first stage for
@@ -35,31 +40,37 @@ DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
 FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
 EXTRA = {"moments": 0, "random": 60}  # rounds to get under way
+THEORY_A, THEORY_CHAT = 0.02, 1.3
 SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
 
 
-def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
+def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
+    """Rounds of every stage but the last, by Lemma B.1 with the a of this task; chat is only of the last."""
+    sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(num_clients)
+    a = theory.contraction_rate(STEP, first_distance, sigma_min)
+    return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]
+
+
+def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
     """Times to each target of both methods, (repeats,) each, inf where a run never got there."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
     algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, init=init)
-    stages = int(np.ceil(np.log2(num_clients / INITIAL)))
-    lengths = [STAGE + EXTRA[init], *[STAGE] * (stages - 1)]
-    policies = {
-        "fedrep": (srp.participation.full(), FEDREP_ROUNDS + EXTRA[init]),
-        "srpfl": (srp.participation.doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE),
-    }
-    runs = {}
-    for name, (policy, rounds) in policies.items():
-        # Repeats at once where one does not fill the machine.
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
+
+    def run(policy: srp.ParticipationPolicy, rounds: int) -> list[srp.History]:
         common = {
             "participation": policy, "clock": srp.clocks.dynamic(srp.clocks.exponential(1.0)), "num_rounds": rounds,
             "eval_every": rounds, "evaluations": (), "progress": False, "chunk_size": min(1024, num_clients),
         }  # fmt: skip
-        if num_clients <= 1024:
-            runs[name] = srp.simulate_seeds(algorithm, task, keys=keys, **common)
-        else:
-            runs[name] = [srp.simulate(algorithm, task, key=key, **common) for key in keys]
+        if num_clients <= 1024:  # repeats at once where one does not fill the machine
+            return srp.simulate_seeds(algorithm, task, keys=keys, **common)
+        return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
+
+    runs = {"fedrep": run(srp.participation.full(), FEDREP_ROUNDS + EXTRA[init])}
+    first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
+    plain = [STAGE + EXTRA[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
+    lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
+    runs["srpfl"] = run(srp.participation.doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
     times = {
         name: [
@@ -68,10 +79,10 @@ def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
         ]
         for name, histories in runs.items()
     }
-    first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
     longest = {name: float(max(history.elapsed()[-1] for history in histories)) for name, histories in runs.items()}
     return {
         "num_clients": num_clients,
+        "rounds_per_stage": lengths,
         "floors": [curves.short(floor) for floor in floors],
         "first_distance": first,
         "times": times,
@@ -80,15 +91,15 @@ def measure(num_clients: int, repeats: int, seed: int, init: str) -> dict:
 
 
 def ratio(result: dict, factor: int) -> np.ndarray:
-    """Time of SRPFL over that of FedRep in every repeat; inf where neither arrived."""
+    """Time of SRPFL over that of FedRep in every repeat; nan where either is censored, which gives no ratio."""
     fast, slow = (np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep"))
-    return np.where(np.isfinite(fast) | np.isfinite(slow), fast / slow, np.inf)
+    return np.divide(fast, slow, out=np.full_like(fast, np.nan), where=np.isfinite(fast) & np.isfinite(slow))
 
 
 def band(values: np.ndarray) -> tuple[float, float]:
-    """Mean and its standard error; inf as soon as one value is."""
+    """Mean and its standard error; inf or nan as soon as one value is."""
     if not np.isfinite(values).all():
-        return np.inf, np.nan
+        return float(values.mean()), np.nan
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
@@ -111,7 +122,7 @@ def draw(results: list[dict], init: str, args) -> None:
         curve(axes[0], clients, samples, waited, label, color=color)
     axes[0].set(title=f"measured, {init} start: time to 1.3 x floor", ylabel="simulated time (time units)")
 
-    a, chat = 0.02, 1.3
+    a, chat = THEORY_A, THEORY_CHAT
     plans = [theory.schedule(a, int(n), INITIAL, chat) for n in clients]
     fedrep = np.array([theory.fedrep_time(a, int(n), INITIAL, chat) for n in clients])
     srpfl = np.array([plan.time for plan in plans])
@@ -128,7 +139,7 @@ def draw(results: list[dict], init: str, args) -> None:
     for factor, color in zip(FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True):
         i = FACTORS.index(factor)
         ratios = [ratio(r, i) for r in results]
-        curve(axes[2], clients, ratios, np.ones(len(clients)), f"measured, {factor:g} x floor", color=color)
+        curve(axes[2], clients, ratios, np.full(len(clients), np.nan), f"measured, {factor:g} x floor", color=color)
     axes[2].plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=f"theory: {kind['schedule']}")
     axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
@@ -137,26 +148,36 @@ def draw(results: list[dict], init: str, args) -> None:
         ax.legend(fontsize=8, frameon=False)
         ax.set_ylim(bottom=0)
     axes[2].set_ylim(top=1.1)
-    curves.save(args, f"linear_speedup_{init}", {"init": init, "results": results}, figure)
+    facts = {"init": init, "stages": args.stages, "results": results}
+    curves.save(args, name_of(init, args.stages), facts, figure)
+
+
+def name_of(init: str, stages: str) -> str:
+    """Of the files."""
+    return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
 def main() -> None:
     parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
     parser.add_argument("--init", choices=EXTRA, default="moments")
+    parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
+    parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: as the scale has them")
     parser.add_argument("--redraw", action="store_true", help="draw the results in --out without measuring again")
     args = parser.parse_args()
+    if args.stages == "lemma" and args.init == "random":
+        parser.error("--stages lemma --init random: a random start has a = 0; leave one of the two out")
     if args.redraw:
-        facts = json.loads((args.out / f"linear_speedup_{args.init}.json").read_text())
+        facts = json.loads((args.out / f"{name_of(args.init, args.stages)}.json").read_text())
         args.scale, args.seed = facts["scale"], facts["seed"]
         draw(facts["results"], args.init, args)
         return
     exponents, repeats = SCALES[args.scale]
     results = []
-    for exponent in exponents:
+    for num_clients in args.clients or [2**exponent for exponent in exponents]:
         begin = time.perf_counter()
-        results.append(measure(2**exponent, repeats, args.seed, args.init))
+        results.append(measure(num_clients, repeats, args.seed, args.init, args.stages))
         ratios = ["{:.3f} +- {:.3f}".format(*band(ratio(results[-1], i))) for i in range(len(FACTORS))]
-        line = f"N={2**exponent:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
+        line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
         print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
         draw(results, args.init, args)
 

@@ -1,4 +1,4 @@
-"""What figures 3 to 6 of the SRPFL paper share: data sets, methods, training runs, table and figure.
+"""What figures 3 to 6 of the SRPFL paper share: data sets, methods, training runs and command line.
 
 A run is a folder below --out and is never done twice: what is finished is read back, what was interrupted goes on from
 its last evaluation. Two facts save most of the work, and change no number:
@@ -16,23 +16,19 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import pandas as pd
+from paper_tables import OWN_PARTS, report
 
 import fedjax_srp as srp
 from fedjax_srp import methods
 from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase, nothing
 from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.history import History, jsonable
-from fedjax_srp.report import table
-
-COMMUNICATIONS = (0, 10, 100)
-FRACTIONS = (0.95, 0.99)  # of FedRep's final accuracy: the targets that methods are timed to
 
 
 class Figure(NamedTuple):
@@ -71,6 +67,12 @@ CURVES = {
 }
 
 
+def evaluations(training: str) -> list[str]:
+    """What the clients of a training run are judged by: that of its curves first, then their own part."""
+    wanted = [curve.evaluation for curve in CURVES.values() if curve.training == training]
+    return [*wanted, OWN_PARTS[training]] if training in OWN_PARTS else wanted
+
+
 class Setting(NamedTuple):
     """A column of a figure: data, model and work, with what the paper has elsewhere left at its default."""
 
@@ -79,6 +81,7 @@ class Setting(NamedTuple):
     method: dict[str, Any]  # of `srp.methods.get`
     num_rounds: int = 150
     eval_every: int = 10
+    eval_first: int = 40  # of the images: the rounds of the four stages before everybody takes part
     seeds: int = 4
 
 
@@ -112,7 +115,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             "digits",
             {"name": "digits", "num_clients": 50, "classes_per_client": 3},
             {"model": "mlp", "hidden": (64, 32), "local_epochs": 5, "initial": 5, "learning_rate": 0.05},
-            eval_every=2,
+            eval_every=1,
+            eval_first=0,
         ),
         "mnist": Setting(
             "MNIST",
@@ -144,6 +148,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             {"model": "mlp", "hidden": (16, 8), "initial": 2, "rounds_per_stage": 1, "learning_rate": 0.1},
             num_rounds=4,
             eval_every=2,
+            eval_first=2,
             seeds=2,
         ),
     },
@@ -230,7 +235,8 @@ class Study:
             "clock": self.clocks[self.figure.clock if methods.recipe(name).doubling else "fixed"],
             "num_rounds": self.setting.num_rounds,
             "eval_every": self.setting.eval_every,
-            "evaluations": "all",
+            "eval_first": self.setting.eval_first,
+            "evaluations": evaluations(name),
             "progress": sys.stderr.isatty(),
         }
         method = self.method(name)  # made once: the seeds then share what is compiled
@@ -279,26 +285,6 @@ class Study:
         return curves
 
 
-def report(columns: Mapping[str, dict[str, list[History]]], figure: int, out: Path) -> str:
-    """Writes figure and tables; returns the tables as text."""
-    drawn = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
-    out.mkdir(parents=True, exist_ok=True)
-    drawn.savefig(out / f"figure{figure}.png", dpi=110)
-    parts = []
-    for title, curves in columns.items():
-        parts.append(f"{title}: {FIGURES[figure].title}")
-        frames = []
-        for fraction in FRACTIONS:
-            target = table.common_target(curves, fraction)
-            frames.append(table.comparison(curves, target.accuracy, COMMUNICATIONS))
-            parts.append(table.render(frames[-1], target))
-        name = title.split(",")[0].lower().replace("-", "")
-        pd.concat(frames).to_csv(out / f"figure{figure}_{name}.csv", index=False)
-    text = "\n\n".join(parts)
-    (out / f"figure{figure}.txt").write_text(text + "\n", "utf-8")
-    return text
-
-
 def main(figure: int, arguments: list[str] | None = None) -> None:
     """The command line of every figure."""
     parser = argparse.ArgumentParser(
@@ -339,5 +325,5 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
         if not (is_ours(error) or is_ours(error, Path(__file__).parent)):
             raise
         parser.error(str(error))
-    print(report(columns, figure, args.results or args.out))
+    print(report(columns, figure, FIGURES[figure].title, args.results or args.out))
     print(f"\nfigure{figure}.png in {args.results or args.out} ({time.perf_counter() - begin:.0f} s)")

@@ -24,6 +24,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.record import recorded
 
 
 # States hold arrays only, and every round returns them with the shapes and dtypes that `init` and `init_client` chose.
@@ -47,6 +48,7 @@ class TemplateParts(NamedTuple):
     bias: Any  # in a message: Uncharged
 
 
+@recorded
 def template(
     model: SplitModel,
     optimizer: local.Optimizer | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fedjax_srp._checks import check_choice
+from fedjax_srp.algorithms._evaluations import global_evaluations
 from fedjax_srp.algorithms.local import (
     Optimizer,
     check_weighting,
@@ -13,21 +13,18 @@ from fedjax_srp.algorithms.local import (
     fine_tuning,
     local_sgd,
     local_training,
-    with_tuned_head,
 )
 from fedjax_srp.base import (
     ClientOutput,
     Examples,
     FederatedAlgorithm,
     Key,
-    Personalize,
     Phase,
     RoundContext,
     named_key,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
-
-EVALUATIONS = ("global", "fine_tune", "fine_tune_all")
+from fedjax_srp.record import recorded
 
 
 class FedAvgServerState(NamedTuple):
@@ -36,6 +33,7 @@ class FedAvgServerState(NamedTuple):
     params: SplitParams
 
 
+@recorded
 def fedavg(
     model: SplitModel,
     optimizer: Optimizer | None = None,
@@ -80,7 +78,6 @@ def fedavg(
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
     tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
     check_weighting(client_weighting)
-    check_choice("evaluation", evaluation, EVALUATIONS)
 
     loss = example_loss(model)
 
@@ -97,24 +94,10 @@ def fedavg(
         # w <- sum_i p_i w_i
         return FedAvgServerState(mean)
 
-    def as_it_is(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
-        """The global model as it is."""
-        return lambda x: model.logits(server.params, x)
-
-    def fine_tune(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
-        """The global model, its head (the last layer) trained on the client."""
-        return with_tuned_head(key, model, server.params, examples, tuning)
-
-    def fine_tune_all(key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
-        """The global model, all layers trained on the client."""
-        params = local_sgd(named_key(key, "local"), loss, server.params, (), examples, tuning)
-        return lambda x: model.logits(params, x)
-
-    evaluations: dict[str, Personalize] = dict(zip(EVALUATIONS, (as_it_is, fine_tune, fine_tune_all), strict=True))
     return FederatedAlgorithm(
         name="fedavg",
         init=init,
         init_client=lambda key, server, examples: (),
         round=Phase(lambda server, context: server.params, client, server),
-        evaluations={evaluation: evaluations.pop(evaluation)} | evaluations,
+        evaluations=global_evaluations(model, tuning, evaluation),
     )

@@ -30,6 +30,7 @@ from fedjax_srp.base import (
     nothing,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.record import recorded
 
 
 class FedBuffServerState(NamedTuple):
@@ -45,6 +46,7 @@ class FedBuffClientState(NamedTuple):
     version: Array  # () int32
 
 
+@recorded
 def fedbuff(
     model: SplitModel,
     optimizer: Optimizer | None = None,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp import tally
 from fedjax_srp._checks import check_integer
 from fedjax_srp.algorithms.local import (
     Optimizer,
@@ -30,6 +31,7 @@ from fedjax_srp.base import (
     Uncharged,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.record import recorded
 
 
 class FedRepServerState(NamedTuple):
@@ -53,6 +55,7 @@ class FedRepMessage(NamedTuple):
     head: Uncharged
 
 
+@recorded
 def fedrep(
     model: SplitModel,
     optimizer: Optimizer | None = None,
@@ -132,7 +135,7 @@ def fedrep(
         # The first alternation stands outside the loop: it starts from a representation that all clients share.
         parts = alternate(0, (representation, state.head))
         if local_epochs > 1:
-            parts = jax.lax.fori_loop(1, local_epochs, alternate, parts)
+            parts = tally.fori_loop(1, local_epochs, alternate, parts)
         representation, head = parts
         message = FedRepMessage(representation, Uncharged(head))
         return ClientOutput(

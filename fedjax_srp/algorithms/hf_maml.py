@@ -33,6 +33,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.record import recorded
 
 
 class HFMAMLServerState(NamedTuple):
@@ -41,6 +42,7 @@ class HFMAMLServerState(NamedTuple):
     params: SplitParams
 
 
+@recorded
 def hf_maml(
     model: SplitModel,
     optimizer: Optimizer | None = None,

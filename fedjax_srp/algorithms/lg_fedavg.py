@@ -30,6 +30,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.record import recorded
 
 
 class LGFedAvgServerState(NamedTuple):
@@ -53,6 +54,7 @@ class LGFedAvgMessage(NamedTuple):
     head: PyTree
 
 
+@recorded
 def lg_fedavg(
     model: SplitModel,
     optimizer: Optimizer | None = None,

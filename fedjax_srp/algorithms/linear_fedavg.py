@@ -7,12 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, check_step_size
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.linear import LinearClient, draw_batch, orthonormalize, principal_angle_distance
 from fedjax_srp.linear.subspace import exact_matmul
 from fedjax_srp.loops import batch_max
+from fedjax_srp.record import recorded
 
 
 class LinearFedAvgModel(NamedTuple):
@@ -22,6 +23,7 @@ class LinearFedAvgModel(NamedTuple):
     head: Array  # (k,) w
 
 
+@recorded
 def linear_fedavg(
     task: LinearTask,
     step_size: float | Array,
@@ -66,6 +68,8 @@ def linear_fedavg(
     counts = {"local_steps": local_steps, "fine_tune_samples": fine_tune_samples, "fine_tune_steps": fine_tune_steps}
     for argument, value in counts.items():
         check_integer(argument, value, 1)
+    check_step_size("step_size", step_size)
+    check_step_size("fine_tune_step_size", fine_tune_step_size)
 
     def init(key: Key, data: LinearTask) -> LinearFedAvgModel:
         if (shape := data.representation.shape) != (dim, rank):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_choice, check_integer
+from fedjax_srp._checks import check_choice, check_integer, check_step_size
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext, Uncharged
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.linear import (
@@ -19,6 +19,7 @@ from fedjax_srp.linear import (
     samplers,
 )
 from fedjax_srp.linear.subspace import exact_matmul
+from fedjax_srp.record import recorded
 
 SAMPLINGS = ("subspace", "full", "fixed")
 INITS = ("moments", "random")
@@ -44,6 +45,7 @@ class LinearFedRepBroadcast(NamedTuple):
     position: Uncharged  # of B relative to B*
 
 
+@recorded
 def linear_fedrep(
     task: LinearTask,
     step_size: float | Array,
@@ -97,18 +99,18 @@ def linear_fedrep(
     """
     dim, rank = task.dim, task.rank
     check_integer("samples_per_round", samples_per_round, 1)
-    if evaluation_samples is not None:
-        check_integer("evaluation_samples", evaluation_samples, 1)
-    if not (isinstance(head, str) and head == "exact"):
-        check_integer("head", head, 1, otherwise="'exact'")
+    judged = samples_per_round if evaluation_samples is None else evaluation_samples
+    check_integer("evaluation_samples", judged, 1)
+    fixed, exact = sampling == "fixed", isinstance(head, str) and head == "exact"
+    check_integer("head", 1 if exact else head, 1, otherwise="'exact'")
     check_choice("sampling", sampling, SAMPLINGS)
     check_choice("init", init, INITS)
-    fixed, exact = sampling == "fixed", head == "exact"
     sampler = samplers.subspace if sampling == "subspace" else lambda m: samplers.full(m, fixed)
-    batches, judging = sampler(samples_per_round), sampler(evaluation_samples or samples_per_round)
+    batches, judging = sampler(samples_per_round), sampler(judged)
     itemsize = task.representation.dtype.itemsize
     prepare = None if init == "random" else method_of_moments(dim, rank, samples_per_round, itemsize, fixed)
-    head_step = (step_size if head_step_size is None else head_step_size) / samples_per_round
+    check_step_size("step_size", step_size)
+    head_rate = step_size if head_step_size is None else check_step_size("head_step_size", head_step_size)
 
     def start(key: Key, data: LinearTask) -> LinearFedRepServerState:
         if (shape := data.representation.shape) != (dim, rank):
@@ -124,7 +126,7 @@ def linear_fedrep(
         if exact:
             w = least_squares(batch.features, batch.y)  # w_i <- argmin_w f_i(w o B)                (line 10)
         else:
-            step = lambda _, w: w + head_step * ((batch.y - batch.features @ w) @ batch.features)  # noqa: E731
+            step = lambda _, w: w + head_rate / samples_per_round * ((batch.y - batch.features @ w) @ batch.features)  # noqa: E731
             w = jax.lax.fori_loop(0, jnp.int32(head) * context.work, step, state.head)
         # B_i <- B - eta grad_B f_i(w_i o B); the server adds B and eta, which all clients share     (line 11)
         return ClientOutput(batches.descent(key, batch, w), None if exact else LinearFedRepClientState(w))

@@ -24,17 +24,19 @@ import jax.numpy as jnp
 import optax
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_choice, check_integer, check_numbers
+from fedjax_srp import tally
+from fedjax_srp._checks import called, check_choice, check_integer, check_numbers
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, sequential
 from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.record import recorded
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
 Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, frozen, x, y, key) -> (batch,)
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
-Carry = tuple[PyTree, PyTree]  # parameters, state of the optimizer
+Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses; () where nobody asked for it
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
 Optimizer = optax.GradientTransformation | Callable[[Array], optax.GradientTransformation]  # or one for each round
 
@@ -77,12 +79,12 @@ def local_training(
         ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
     """
     check_integer("batch_size", batch_size, 1)
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"give either {what}_epochs or {what}_steps, got {epochs} and {steps}; set the other to None")
     for name, value in (("epochs", epochs), ("steps", steps)):
         if value is not None:
             check_integer(f"{what}_{name}", value, 0)
-    return LocalTraining(sgd(0.01) if optimizer is None else optimizer, batch_size, epochs, steps)
+    if (epochs is None) == (steps is None):
+        raise ValueError(f"give either {what}_epochs or {what}_steps, got {epochs} and {steps}; set the other to None")
+    return LocalTraining(sgd(0.01) if optimizer is None else called(optimizer), batch_size, epochs, steps)
 
 
 def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_size: int, epochs: int) -> LocalTraining:
@@ -107,11 +109,13 @@ def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_si
 
 
 class SGD(optax.GradientTransformation):
-    """SGD that can tell its step size, for methods whose mathematics divides by it."""
+    """SGD that can tell its step size and momentum, for methods whose mathematics divides by them."""
 
     step_size: float | Array | optax.Schedule
+    momentum: float | Array
 
 
+@recorded
 def sgd(
     learning_rate: float | Array | optax.Schedule, momentum: float | Array = 0.0, weight_decay: float | Array = 0.0
 ) -> SGD:
@@ -135,7 +139,7 @@ def sgd(
         on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
         step = optax.chain(optax.add_decayed_weights(weight_decay, mask=on_weights), step)
     made = SGD(*step)
-    made.step_size = learning_rate
+    made.step_size, made.momentum = learning_rate, momentum
     return made
 
 
@@ -276,7 +280,7 @@ def local_sgd(
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
 
-    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array) -> PyTree:
+    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array):
         key_noise = named_key(key, "noise")
 
         def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
@@ -289,13 +293,14 @@ def local_sgd(
             def objective(params: PyTree, weights: Array) -> Array:
                 return jnp.sum(weights * loss(params, frozen, x, y, key_step))
 
-            old_params, old_state = carry
+            old_params, old_state, losses = carry
             direction = gradient(objective, old_params, weights)
+            losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
             updates, state = optimizer.update(direction, old_state, old_params)
-            new = after_step(optax.apply_updates(old_params, updates)), state
+            new = after_step(optax.apply_updates(old_params, updates)), state, losses
             return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
-        carry = params, optimizer.init(params)
+        carry = params, optimizer.init(params), jnp.zeros(()) if tally.is_asked() else ()
         zero = jnp.int32(0)
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
@@ -306,7 +311,7 @@ def local_sgd(
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
                 return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
 
-            return jax.lax.fori_loop(zero, batch_max(steps), sampled_step, carry)[0]
+            return jax.lax.fori_loop(zero, batch_max(steps), sampled_step, carry)[::2]
 
         num_epochs = jnp.int32(training.epochs) * work
         steps_per_epoch = _steps_per_epoch(training.batch_size, examples)
@@ -321,12 +326,14 @@ def local_sgd(
 
             return jax.lax.fori_loop(zero, batch_max(steps_per_epoch), shuffled_step, carry)
 
-        return jax.lax.fori_loop(zero, batch_max(num_epochs), epoch, carry)[0]
+        return jax.lax.fori_loop(zero, batch_max(num_epochs), epoch, carry)[::2]
 
     run = sequential(train) if one_client_at_a_time else train
-    return run(
+    trained, losses = run(
         params, frozen, examples, key, jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
     )
+    jax.tree.map(lambda total: tally.tell(total, num_steps(training, examples)), losses)
+    return trained
 
 
 def fit_head(

@@ -19,9 +19,3 @@ def check_communication(clock: str, communication: Any) -> None:
 def check_work(clock: str, work: Any) -> None:
     """Raises a ValueError of one line unless `work` is one finite number >= 0."""
     check_numbers(f"{clock}: work", work, "give the local work of a round, e.g. work=1.0", max_ndim=0)
-
-
-def check_ordered(clock: str, ordered: Any) -> None:
-    """Raises a ValueError of one line unless `ordered` is a bool."""
-    if not isinstance(ordered, bool):
-        raise ValueError(f"{clock}: ordered must be True or False, got {ordered!r}; ordered=True is by speed")

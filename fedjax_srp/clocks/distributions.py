@@ -6,7 +6,7 @@ drawn by `parameters`, once; what changes from round to round is drawn by `sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.clocks._checks import check_length
+from fedjax_srp.record import recorded
 
 
 class Distribution(NamedTuple):
@@ -29,12 +30,14 @@ class Distribution(NamedTuple):
         parameters: `(key, num_clients) -> parameters`, a pytree of (num_clients,) float arrays, drawn once.
         sample: `(key, parameters) -> (num_clients,) float`, independent between clients.
         mean: `parameters -> (num_clients,) float`.
+        options: what made it, by name; None: unknown.
     """
 
     name: str
     parameters: Callable[[Key, int], PyTree]
     sample: Callable[[Key, PyTree], Array]
     mean: Callable[[PyTree], Array]
+    options: Mapping[str, Any] | None = None
 
 
 Parameter = ArrayLike | Distribution
@@ -51,13 +54,6 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
     """One value per client, parameters included: (num_clients,) float."""
     parameters = distribution.parameters(named_key(key, "parameters"), num_clients)
     return distribution.sample(named_key(key, "sample"), parameters)
-
-
-def check_distribution(clock: str, value: Any) -> None:
-    """Raises a ValueError of one line unless `value` is a `Distribution`."""
-    if not isinstance(value, Distribution):
-        remedy = "give one of clocks, e.g. exponential(rate=1.0), or constant(times) for times of your own"
-        raise ValueError(f"{clock}: distribution must be a Distribution, got {value!r}; {remedy}")
 
 
 class _Argument(NamedTuple):
@@ -95,6 +91,7 @@ def as_floats(value: Any) -> Any:
     return float(value) if np.ndim(value) == 0 else np.asarray(value, float)
 
 
+@recorded
 def exponential(rate: Parameter = 1.0) -> Distribution:
     """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
 
@@ -132,6 +129,7 @@ def _inverse(rates: Array) -> Array:
     return 1 / rates
 
 
+@recorded
 def constant(value: Parameter) -> Distribution:
     """The same time whenever it is asked for: a number, one per client, or drawn once per client.
 
@@ -164,6 +162,7 @@ def _itself(values: Array) -> Array:
     return values
 
 
+@recorded
 def uniform(low: Parameter, high: Parameter) -> Distribution:
     """Times uniform between `low` and `high`, as FLANP's speeds on [50, 500].
 

@@ -9,9 +9,10 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
-from fedjax_srp.clocks._checks import check_communication, check_ordered, check_work
-from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution
+from fedjax_srp.clocks._checks import check_communication, check_work
+from fedjax_srp.clocks.distributions import Distribution, as_floats
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 class DynamicState(NamedTuple):
@@ -22,6 +23,7 @@ class DynamicState(NamedTuple):
     communication: Array  # () float, time units
 
 
+@recorded
 def dynamic(
     distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False, communication: ArrayLike = 0.0
 ) -> Clock:
@@ -55,9 +57,7 @@ def dynamic(
         >>> bool((times.expected == 1 / state.parameters).all())
         True
     """
-    check_distribution("dynamic", distribution)
     check_work("dynamic", work)
-    check_ordered("dynamic", ordered)
     check_communication("dynamic", communication)
 
     init = Partial(_init, distribution, as_floats(work), ordered, as_floats(communication))

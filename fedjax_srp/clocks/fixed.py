@@ -7,8 +7,9 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_communication, check_ordered, check_work
-from fedjax_srp.clocks.distributions import Distribution, as_floats, check_distribution, draw
+from fedjax_srp.clocks._checks import check_communication, check_work
+from fedjax_srp.clocks.distributions import Distribution, as_floats, draw
+from fedjax_srp.record import recorded
 
 
 class FixedState(NamedTuple):
@@ -17,6 +18,7 @@ class FixedState(NamedTuple):
     times: Array  # (num_clients,) float, work * T_i + communication
 
 
+@recorded
 def fixed(
     distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False, communication: ArrayLike = 0.0
 ) -> Clock:
@@ -48,9 +50,7 @@ def fixed(
         >>> bool((times.expected == times.realised).all())
         True
     """
-    check_distribution("fixed", distribution)
     check_work("fixed", work)
-    check_ordered("fixed", ordered)
     check_communication("fixed", communication)
 
     return Clock("fixed", Partial(_init, distribution, as_floats(work), ordered, as_floats(communication)), _sample)

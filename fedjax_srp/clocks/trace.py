@@ -11,6 +11,7 @@ from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks._checks import check_communication, check_length, check_work
 from fedjax_srp.clocks.distributions import as_floats
+from fedjax_srp.record import recorded
 
 
 class TraceState(NamedTuple):
@@ -21,6 +22,7 @@ class TraceState(NamedTuple):
     round: Array  # () int32, the row of the next round
 
 
+@recorded
 def trace(times: ArrayLike, work: ArrayLike = 1.0, communication: ArrayLike = 0.0) -> Clock:
     """Plays recorded times, round after round, and starts again at the end.
 

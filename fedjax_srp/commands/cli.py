@@ -15,10 +15,11 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
+from fedjax_srp import stored
 from fedjax_srp._checks import unknown
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import benchmark as benchmark_command
-from fedjax_srp.commands import demo, report
+from fedjax_srp.commands import demo, interrupt, report
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import prepare as prepare_command
 from fedjax_srp.commands import run as run_command
@@ -129,6 +130,8 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         set_up_cores: call `use_all_cores` first; only for a process in which JAX has not run yet.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        interrupt.watch(_interrupted(words))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
     try:
@@ -140,19 +143,27 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             use_all_cores()
         command.work(arguments)
     except KeyboardInterrupt:
-        hint = "; the same command continues from the last checkpoint" if words[:1] == ["run"] else ""
-        print(f"\n{PROG}: interrupted{hint}", file=sys.stderr, flush=True)
         if argv is None:  # threads that were writing a checkpoint would end with tracebacks; what they wrote is ignored
-            os._exit(130)
+            interrupt.end(_interrupted(words))
+        print(_interrupted(words), file=sys.stderr)
         return 130
-    except (ValueError, FileNotFoundError, FloatingPointError) as error:
-        if not is_ours(error):
+    except (ValueError, OSError, FloatingPointError) as error:
+        full = stored.as_full_disk(error, Path(getattr(error, "filename", None) or "."))
+        if full is None and not is_ours(error):
             raise
-        print(f"{PROG}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        text = error if full is None else full.strerror
+        print(f"{PROG}: error: {' '.join(str(text).split())}", file=sys.stderr, flush=True)
+        if full is not None and argv is None:
+            os._exit(2)  # threads that could not write would end with tracebacks
         return 2
     except SystemExit as stop:  # tyro printed help
         return stop.code if isinstance(stop.code, int) else 2
     return 0
+
+
+def _interrupted(words: Sequence[str]) -> str:
+    hint = "; the same command continues from the last checkpoint" if words[:1] == ["run"] else ""
+    return f"{PROG}: interrupted{hint}"
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp import clocks
-from fedjax_srp._checks import unknown
+from fedjax_srp._checks import short, unknown
 from fedjax_srp.base import Clock
 
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
@@ -42,6 +42,8 @@ def parse(text: str, num_clients: int) -> Clock:
         if ordered:
             raise ValueError(f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:")
         return clocks.trace(_read_trace(rest))
+    if kind in NAMED and kind not in CLOCKS:
+        raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
         raise unknown("clock", kind, [*NAMED, "trace"])
     try:
@@ -52,8 +54,8 @@ def parse(text: str, num_clients: int) -> Clock:
                 distribution, communication = (_evaluate(part, {"N": num_clients}) for part in (call, number))
             case _:
                 distribution = _evaluate(expression, {"N": num_clients})
-    except (SyntaxError, KeyError, ZeroDivisionError, TypeError) as error:
-        raise ValueError(f"clock={text!r}: not understood ({_reason(error)}); {_REMEDY}") from None
+    except (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); {_REMEDY}") from None
     if not isinstance(distribution, clocks.Distribution):
         raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
     return CLOCKS[kind](distribution, ordered=ordered, communication=communication)
@@ -77,7 +79,9 @@ def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    return f"{error.args[0]!r} is unknown" if isinstance(error, KeyError) else str(error.args[0])
+    if isinstance(error, KeyError):
+        return f"{short(error.args[0])} is unknown"
+    return str(error).partition(";")[0][:100] or type(error).__name__
 
 
 def _read_trace(name: str) -> np.ndarray:

@@ -19,14 +19,17 @@ def catalogue(data_dir: str | None = None) -> str:
         rows.append([name, methods.label(name), recipe.twin or "-", ", ".join(evaluations), recipe.source])
     head = ["--method", "is called", "without doubling", "evaluations, default first", "source"]
     parts = [_section("Methods", [head, *rows])]
-    named = [[name, _first_line(data.SOURCES.get(name))] for name in data.names(data_dir)]
+    named = [
+        [name, "ready" if data.is_ready(name, data_dir) else "-", _first_line(data.SOURCES.get(name))]
+        for name in data.names(data_dir)
+    ]
     parts.append(
         _section(
-            "Data sets (--dataset)",
+            f"Data sets (--dataset); ready: here, or in {data.data_folder(data_dir)}",
             [
                 *named,
-                ["FILE.npz", "x_train, y_train, x_test, y_test"],
-                ["FOLDER", "LEAF's train/*.json and test/*.json"],
+                ["FILE.npz", "", "x_train, y_train, x_test, y_test"],
+                ["FOLDER", "", "LEAF's train/*.json and test/*.json"],
             ],
         )
     )
@@ -42,7 +45,7 @@ def catalogue(data_dir: str | None = None) -> str:
     distributions = [[_call(getattr(clocks, name)), _first_line(getattr(clocks, name))] for name in _DISTRIBUTIONS]
     parts.append(_section("Distributions", distributions))
     policies = [[name, _first_line(getattr(participation, name))] for name in participation.__all__]
-    parts.append(_section("Participation (in Python; a method brings its own)", policies))
+    parts.append(_section("Participation (--participation; a method brings its own)", policies))
     return "\n\n".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,20 +14,24 @@ import shutil
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_srp import data, methods, models
+from fedjax_srp import data, methods, models, stored, watch
 from fedjax_srp._checks import unknown
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import REQUIRED, Option, options_of
+from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
-from fedjax_srp.history import History, jsonable
+from fedjax_srp.history import History
 from fedjax_srp.report import table
-from fedjax_srp.report.run_folder import writable
+from fedjax_srp.report.run_folder import MODELS, writable
+from fedjax_srp.stored import jsonable
 
-_NO_EFFECT = ("out", "progress", "checkpoint", "overwrite")  # on the result
+_NO_EFFECT = ("out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard")  # on the result
+_LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
+_ARGUMENTS = "arguments.json"  # beside the checkpoints
 _OWN = {"method", "algorithm", "participation", "model", "load"}  # beside what is routed
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
@@ -97,7 +102,10 @@ _DATA = [
 ]
 _SIMULATION = options_of(
     simulate,
-    leave_out=("algorithm", "data", "participation", "clock", "key", "checkpoint_dir", "throw", "name"),
+    leave_out=(
+        *("algorithm", "data", "participation", "clock", "key", "checkpoint_dir", "keep_clients", "callback"),
+        *("throw", "name"),
+    ),
     defaults={"num_rounds": 150},  # as in the SRPFL authors' code
 )
 _REST = [
@@ -106,20 +114,41 @@ _REST = [
     Option("communication", float, 0.0, "cost of a communicating round in time units, for the summary and the figure"),
     Option("out", str | None, None, "folder of the run (default runs/<method>_<dataset>_seed<seed>)"),
     Option(
-        "checkpoint", bool, True, "save the state after every evaluation; the same command then continues from there"
+        "checkpoint",
+        bool,
+        True,
+        "save the state after every evaluation; the same command then continues from there, and with more --num-rounds "
+        "or another --time-limit or --target the finished run too. Two or three copies of the states of server and "
+        "clients while it runs, one or two when it is finished",
     ),
+    Option("models", bool, False, "put the final states of the server and of all clients into the folder"),
+    Option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
+    Option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
     Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 ]
 
 
 def groups() -> dict[str, list[Option]]:
-    """The options by heading, as the registry of methods stands."""
-    return {
+    """The options by heading, as the registry of methods stands.
+
+    Raises:
+        ValueError: two of them have one name, which a method of one's own can bring about.
+    """
+    found = {
         "data": _DATA,
         "method": _method_options(),
         "model": _model_options(),
         "simulation": [*_SIMULATION, *_REST],
     }
+    owners: dict[str, str] = {}
+    for heading, options in found.items():
+        for option in options:
+            if owners.setdefault(option.name, heading) != heading:
+                raise ValueError(
+                    f"{option.name}: an option of {owners[option.name]} and of {heading}; rename the argument of the "
+                    "factory that was registered last"
+                )
+    return found
 
 
 def prepare(words: Sequence[str]) -> None:
@@ -190,7 +219,9 @@ def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Pat
         say: prints one line.
 
     Raises:
-        ValueError: an argument out of range, a folder that holds another run or cannot be written to.
+        ValueError: an argument out of range, a folder that holds another run, cannot be written to, or that another
+            process is writing to.
+        OSError: the disk is full.
     """
     choice = _choice(arguments)
     routed = {o.name for o in (*_method_options(), *_model_options())}
@@ -198,38 +229,61 @@ def run(arguments: Mapping[str, Any], say: Callable[[str], None] = print) -> Pat
     what = jsonable({"command": "run", "method": choice.name, **choice.record(), **what})
     default = f"runs/{choice.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{arguments['seed']}"
     folder = Path(arguments["out"] or default)
-    if arguments["overwrite"]:
-        place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
-        finished, begun = False, _has_snapshots(place)
-    else:
-        place = folder / "checkpoint"
-        finished, begun = _found(folder, what)
-    if finished:
-        say(f"{folder} holds this run already, finished; --overwrite runs it again")
-        say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
-        return folder
-    simulation = _simulation(arguments)
-    if arguments["communication"] and simulation["algorithm"].participation.asynchronous:
-        raise ValueError(
-            f"communication={arguments['communication']:g}: rounds of {choice.name!r} overlap, so a cost changes who "
-            "arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+    with contextlib.ExitStack() as stack:
+        if not _found(folder, what, arguments).finished and folder.is_dir():
+            stack.enter_context(stored.held(writable(folder), "out"))
+        found = _found(folder, what, arguments)  # as it stays, now that it is held
+        if found.finished:
+            say(f"{folder} holds this run already, finished; --overwrite runs it again")
+            say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
+            return folder
+        simulation = _simulation(arguments)
+        if arguments["communication"] and simulation["algorithm"].participation.asynchronous:
+            raise ValueError(
+                f"communication={arguments['communication']:g}: rounds of {choice.name!r} overlap, so a cost changes "
+                "who arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+            )
+        if not folder.is_dir():
+            stack.enter_context(stored.held(writable(folder), "out"))
+        if arguments["checkpoint"]:
+            if found.begun:
+                say(f"continuing the run in {folder}")
+            else:
+                shutil.rmtree(found.place, ignore_errors=True)
+            found.place.mkdir(exist_ok=True)
+            stored.write_json(found.place / _ARGUMENTS, what)
+        with_models = arguments["models"] or (found.begun and (folder / MODELS).is_dir())
+        history = simulate(
+            **simulation,
+            checkpoint_dir=found.place if arguments["checkpoint"] else None,
+            keep_clients=with_models,
+            callback=_loggers(arguments),
         )
-    writable(folder)
-    if arguments["checkpoint"]:
-        if begun:
-            say(f"continuing the run in {folder}")
-        else:
-            shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(exist_ok=True)
-        (place / "arguments.json").write_text(json.dumps(what, indent=1), "utf-8")
-    history = simulate(**simulation, checkpoint_dir=place if arguments["checkpoint"] else None)
-    history = dataclasses.replace(history, config={**history.config, "seed": arguments["seed"], "arguments": what})
-    history.save(folder, target=arguments["target"], communication=arguments["communication"])
-    for left in (folder / "checkpoint", *folder.glob("overwriting_*")):
-        shutil.rmtree(left, ignore_errors=True)
+        history = dataclasses.replace(history, config={**history.config, "seed": arguments["seed"], "arguments": what})
+        history.save(folder, target=arguments["target"], communication=arguments["communication"], models=with_models)
+        _tidy(folder, found.place if arguments["checkpoint"] else None)
     say(outcome(history, arguments["target"], arguments["communication"]))
-    say(f"written to {folder}")
+    kept = f", {_size(folder / 'checkpoint')} of it to make the run longer" if arguments["checkpoint"] else ""
+    say(f"written to {folder}: {_size(folder)}{kept}")
     return folder
+
+
+def _tidy(folder: Path, place: Path | None) -> None:
+    """Leaves the checkpoint of the finished run and no other; none for None."""
+    checkpoints = folder / "checkpoint"
+    if place != checkpoints:
+        stored.remove(checkpoints)
+        if place is not None:
+            place.rename(checkpoints)
+    for left in folder.glob("overwriting_*"):
+        shutil.rmtree(left, ignore_errors=True)
+    stored.clear(folder)
+
+
+def _size(folder: Path) -> str:
+    """In words."""
+    size = stored.size(folder)
+    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 
 def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,8 +295,7 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not 0 <= arguments["seed"] < _SEEDS:
         raise ValueError(f"seed={arguments['seed']}: must lie between 0 and {_SEEDS - 1}")
     table.check_target(arguments["target"])
-    if arguments["communication"] < 0:
-        raise ValueError(f"communication={arguments['communication']}: must be at least 0, in time units")
+    table.check_communication(arguments["communication"])
     try:
         dataset = data.load(arguments["dataset"], **given(_DATA), seed=arguments["partition_seed"])
     except ValueError as error:  # `load` has other names for two options
@@ -265,6 +318,12 @@ def _simulation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _loggers(arguments: Mapping[str, Any]) -> watch.Callback:
+    """What writes down the rounds while they are computed."""
+    makers = {"log": watch.json_lines, "tensorboard": watch.tensorboard}
+    return watch.all_of(*(make(arguments[name]) for name, make in makers.items() if arguments[name] is not None))
+
+
 def outcome(history: History, target: float | None, communication: float) -> str:
     """A finished run in a few words."""
     summary = history.summary(target, communication)
@@ -281,25 +340,49 @@ def outcome(history: History, target: float | None, communication: float) -> str
     return ", ".join(words) + f" ({history.host_seconds:.1f} s on this machine)"
 
 
-def _found(folder: Path, what: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether the folder holds this run finished, or begun; refuses what another run left."""
-    finished, checkpoints = (folder / "summary.json").is_file(), folder / "checkpoint"
-    if not finished and not _has_snapshots(checkpoints):
-        return False, False
-    place = folder / "config.json" if finished else checkpoints / "arguments.json"
+class _Found(NamedTuple):
+    """What a folder holds of a run."""
+
+    place: Path  # of its checkpoints
+    finished: bool = False
+    begun: bool = False  # there is a checkpoint to go on from
+
+
+def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) -> _Found:
+    """Looks for this run, finished or begun; refuses what another run left, and what would be lost."""
+    if arguments["overwrite"]:
+        place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
+        return _Found(place, begun=bool(snapshots(place)))
+    place = folder / "checkpoint"
+    finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
+    other = "give another --out, or --overwrite"
     try:
-        known = json.loads(place.read_text("utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return False, False
-    known = known.get("config", {}).get("arguments", {}) if finished else known
+        known = _config(folder) if finished else stored.read_json(place / _ARGUMENTS) if begun else what
+    except stored.DamagedError as error:
+        if begun:
+            return _Found(place, begun=True)  # the checkpoints know whose they are
+        raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     for name in {**what, **known}:
-        if known.get(name) != what.get(name):
+        if name not in _LIMITS and known.get(name) != what.get(name):
             raise ValueError(
                 f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
-                f"{what.get(name)!r}; give another --out, or --overwrite"
+                f"{what.get(name)!r}; {other}"
             )
-    return finished, not finished
+    if not finished:
+        return _Found(place, begun=begun)
+    longer = {name: known.get(name) for name in _LIMITS if known.get(name) != what.get(name)}
+    lacks_models = arguments["models"] and not (folder / MODELS).is_dir()
+    if not longer and not lacks_models:
+        return _Found(place, finished=True)
+    if not (begun and arguments["checkpoint"]):
+        has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
+        raise ValueError(f"out={str(folder)!r}: holds this run with {has}, and no checkpoint to go on from; {other}")
+    return _Found(place, begun=True)
 
 
-def _has_snapshots(checkpoints: Path) -> bool:
-    return any(path.name.isdigit() for path in checkpoints.glob("*"))
+def _config(folder: Path) -> dict[str, Any]:
+    """The arguments of a finished run."""
+    try:
+        return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise stored.DamagedError("config.json does not read as that of a run") from None

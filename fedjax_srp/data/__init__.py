@@ -11,7 +11,8 @@ from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.sources import NORMALISATION, SOURCES, load, names
+from fedjax_srp.data.records import data_folder
+from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
 
 __all__ = [
     "NORMALISATION",
@@ -19,7 +20,9 @@ __all__ = [
     "FederatedData",
     "LinearTask",
     "RawArrays",
+    "data_folder",
     "from_arrays",
+    "is_ready",
     "linear_task",
     "load",
     "names",

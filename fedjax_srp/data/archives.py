@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp._checks import unknown
+from fedjax_srp._checks import checked, unknown
 from fedjax_srp.data import records
 from fedjax_srp.data._downloads import MissingError, by_hand, fetch
 from fedjax_srp.data.cache import sweep
@@ -24,6 +24,7 @@ from fedjax_srp.data.cache import sweep
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
 
 
+@checked
 def prepare(names: Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print) -> list[Path]:
     """Writes data sets where `load` finds them.
 
@@ -42,6 +43,7 @@ def prepare(names: Sequence[str], data_dir: str | Path | None = None, say: Calla
         ValueError: in one line: an unknown name, a damaged archive, a folder that cannot be written to, or no network;
             then which files are missing and where to put them, for all data sets at once.
     """
+    names = list(names)
     if not names:
         raise ValueError(f"names: lists no data set; give one or more of {', '.join(NAMES)}")
     for name in names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import jax
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.data.federated import FederatedData
 
 
+@checked
 def from_arrays(
     x_train: ArrayLike,
     y_train: ArrayLike,
@@ -65,10 +67,13 @@ def from_arrays(
             f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of x_train are "
             f"{inputs_train.shape[1:]} {inputs_train.dtype}; prepare both in the same way"
         )
-    labels_train = _labels("y_train", y_train, "x_train", len(inputs_train))
-    labels_test = _labels("y_test", y_test, "x_test", len(inputs_test))
+    labels_train = check_labels("y_train", y_train, "x_train", len(inputs_train))
+    labels_test = check_labels("y_test", y_test, "x_test", len(inputs_test))
     largest = max(int(labels.max(initial=-1)) for labels in (labels_train, labels_test))
-    num_classes = largest + 1 if num_classes is None else check_integer("num_classes", num_classes, 1)
+    if num_classes is None:
+        num_classes = largest + 1
+        _warn_of_gaps(np.union1d(labels_train, labels_test), num_classes)
+    num_classes = check_integer("num_classes", num_classes, 1)
     if largest >= num_classes:
         raise ValueError(
             f"num_classes={num_classes}: there is a label {largest}; "
@@ -114,13 +119,17 @@ def from_arrays(
 
 def _inputs(name: str, value: ArrayLike) -> np.ndarray:
     """Examples in the dtype they have on the device, all finite there."""
-    given = np.asarray(value)
+    given = as_array(name, value)
     if not (jnp.issubdtype(given.dtype, jnp.floating) or jnp.issubdtype(given.dtype, jnp.integer)):
         raise ValueError(
             f"{name}: dtype is {given.dtype}; inputs are floats or integers, e.g. {name}.astype('float32')"
         )
     if given.ndim == 0:
         raise ValueError(f"{name}: is a single number; give an array with one example per row")
+    if 0 in given.shape[1:]:
+        raise ValueError(
+            f"{name}: examples of shape {given.shape[1:]} hold no number; give an array without an empty axis"
+        )
     with np.errstate(over="ignore"):
         array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
     if jnp.issubdtype(array.dtype, jnp.floating):
@@ -138,9 +147,18 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
     return array
 
 
-def _labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
-    """(n,) int32 class numbers."""
-    labels = np.asarray(value)
+def as_array(name: str, value: ArrayLike) -> np.ndarray:
+    """`value` as NumPy has it, or a ValueError of one line where it has none."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:  # keys, rows of unequal length
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name}: is no array ({reason}); give one with an example per row") from None
+
+
+def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
+    """(n,) int32 class numbers, or a ValueError of one line."""
+    labels = as_array(name, value)
     if labels.shape != (num_examples,):
         raise ValueError(
             f"{name}: shape is {labels.shape} but {inputs_name} has {num_examples} examples; "
@@ -156,11 +174,22 @@ def _labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) ->
     return labels.astype(np.int32)
 
 
+def _warn_of_gaps(classes: np.ndarray, num_classes: int) -> None:
+    if len(classes) < num_classes:
+        missing = np.argmax(np.append(classes, -1) != np.arange(len(classes) + 1))
+        warnings.warn(
+            f"labels: {len(classes)} of {num_classes} classes have examples, {missing} for one has none, "
+            f"and models get {num_classes} outputs; number the classes without gaps, as load(..., classes=[...]) does, "
+            "or give num_classes",
+            stacklevel=4,
+        )
+
+
 def _clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
     """Rows of every client: at least one each, in range, and nobody's twice."""
     clients = []
     for client, given in enumerate(indices):
-        rows = np.asarray(given)
+        rows = as_array(f"{name}[{client}]", given)
         if rows.size == 0:
             kind = name.removesuffix("_indices")
             raise ValueError(f"{name}[{client}]: client {client} has no {kind} examples; give it one or leave it out")
@@ -194,9 +223,11 @@ def _affine(
     if scale is None and offset is None:
         return None, None
     dtype = inputs.dtype if jnp.issubdtype(inputs.dtype, jnp.floating) else jnp.result_type(float)
-    checked = []
+    arrays = []
     for name, value in (("scale", 1.0 if scale is None else scale), ("offset", 0.0 if offset is None else offset)):
-        array = np.asarray(value)
+        array = as_array(name, value)
+        if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
+            raise ValueError(f"{name}={short(value)}: must be of real numbers; give one number, or one per channel")
         try:
             fits = np.broadcast_shapes(array.shape, inputs.shape[1:]) == inputs.shape[1:]
         except ValueError:
@@ -206,10 +237,12 @@ def _affine(
                 f"{name}: shape {array.shape} does not broadcast over examples of shape {inputs.shape[1:]}; "
                 "give one number, or one per channel"
             )
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name}={value}: must be finite")
-        checked.append(jnp.array(array, dtype))
-    return checked[0], checked[1]
+        with np.errstate(over="ignore"):
+            in_program = array.astype(dtype)
+        if not np.isfinite(in_program).all():
+            raise ValueError(f"{name}={short(value)}: must be finite as {in_program.dtype}; give a smaller number")
+        arrays.append(jnp.array(in_program))
+    return arrays[0], arrays[1]
 
 
 def _pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:

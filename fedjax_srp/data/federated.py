@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +38,7 @@ class FederatedData:
         offset: like `scale`, and None where that is.
         name: what the data set is called in results.
         num_classes: labels are 0..num_classes-1.
+        options: what `load` made it of, for the record of a run; None: unknown. No leaf, and lost in transformations.
     """
 
     x_train: Array
@@ -50,6 +53,7 @@ class FederatedData:
     offset: Array | None
     name: str
     num_classes: int
+    options: Mapping[str, Any] | None = None
 
     @property
     def num_clients(self) -> int:
@@ -139,9 +143,12 @@ class FederatedData:
 jax.tree_util.register_dataclass(
     FederatedData,
     data_fields=[
-        field.name for field in dataclasses.fields(FederatedData) if field.name not in ("name", "num_classes")
+        field.name
+        for field in dataclasses.fields(FederatedData)
+        if field.name not in ("name", "num_classes", "options")
     ],
     meta_fields=["name", "num_classes"],
+    drop_fields=["options"],
 )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
-from fedjax_srp._checks import check_choice, check_integer
+from fedjax_srp._checks import check_choice, check_integer, check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
 from fedjax_srp.linear import LinearClient, orthonormalize
+from fedjax_srp.record import recorded
 
 HEADS = ("sphere", "gaussian")
 
@@ -31,6 +32,7 @@ class LinearTask:
         noise_std: () sigma.
         key: of the clients' fixed samples.
         name: what the task is called in results.
+        options: what `linear_task` made it of, for the record of a run; None: unknown.
     """
 
     representation: Array
@@ -38,6 +40,7 @@ class LinearTask:
     noise_std: Array
     key: Key
     name: str = "linear"
+    options: Mapping[str, Any] | None = None
 
     score_name: ClassVar[str] = "squared error"
     smaller_is_better: ClassVar[bool] = True
@@ -85,10 +88,14 @@ class LinearTask:
 
 
 jax.tree_util.register_dataclass(
-    LinearTask, data_fields=["representation", "heads", "noise_std", "key"], meta_fields=["name"]
+    LinearTask,
+    data_fields=["representation", "heads", "noise_std", "key"],
+    meta_fields=["name"],
+    drop_fields=["options"],
 )
 
 
+@recorded
 def linear_task(
     key: Key,
     num_clients: int,
@@ -126,8 +133,9 @@ def linear_task(
     if rank >= dim:
         raise ValueError(f"linear_task: rank={rank} must be below dim={dim}, or there is no subspace to learn")
     check_choice("linear_task: heads", heads, HEADS)
-    if not isinstance(noise_std, Tracer) and not 0 <= float(noise_std) < float("inf"):
-        raise ValueError(f"linear_task: noise_std={noise_std} must be finite and not negative")
+    check_numbers("linear_task: noise_std", noise_std, "give 0 for none, or e.g. 0.1", max_ndim=0)
+    if key.shape:
+        raise ValueError(f"linear_task: key has shape {key.shape}; give one key, jax.random.key(seed)")
     truth = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))
     key_heads = named_key(key, "heads")
     ids = jnp.arange(num_clients, dtype=jnp.int32)

@@ -11,13 +11,14 @@ a class go to whom is always a random permutation.
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
@@ -37,6 +38,7 @@ class Partition(NamedTuple):
     test: list[np.ndarray]
 
 
+@checked
 def by_classes(
     y_train: np.ndarray,
     y_test: np.ndarray,
@@ -76,7 +78,7 @@ def by_classes(
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = _shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
-    if reserved_classes:
+    if check_integer("reserved_classes", reserved_classes, 0):
         num_last = _reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
         free = len(classes) - check_integer("reserved_classes", reserved_classes, 1)
         if free < classes_per_client:
@@ -99,6 +101,7 @@ def by_classes(
     )
 
 
+@checked
 def consecutive(
     y_train: np.ndarray,
     y_test: np.ndarray,
@@ -154,6 +157,7 @@ def consecutive(
     )
 
 
+@checked
 def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: float, seed: int = 0) -> Partition:
     """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
 
@@ -179,12 +183,13 @@ def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: 
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
     rng_proportions, rng_train, rng_test = _generators(seed, "proportions", "train", "test")
-    proportions = rng_proportions.dirichlet(np.full(len(classes), alpha), num_clients)
+    proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
     proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows; a class nobody drew is shared
     train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
     return Partition(deal(rng_train, y_train, classes, train), deal(rng_test, y_test, classes, test))
 
 
+@checked
 def lognormal_sizes(
     y_train: np.ndarray, y_test: np.ndarray, num_clients: int, sigma: float, seed: int = 0
 ) -> Partition:
@@ -207,7 +212,7 @@ def lognormal_sizes(
         raise ValueError(f"sigma={sigma}: the spread of log sizes must be >= 0 and finite, e.g. sigma=1.0")
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
-    log_weights = sigma * rng_sizes.standard_normal(num_clients)
+    log_weights = float(sigma) * rng_sizes.standard_normal(num_clients)
     weights = np.exp(log_weights - log_weights.max())
     return Partition(
         split(rng_train.permutation(len(y_train)), apportion(len(y_train), weights)),
@@ -215,6 +220,7 @@ def lognormal_sizes(
     )
 
 
+@checked
 def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, seed: int = 0) -> Partition:
     """A random permutation cut into num_clients parts, equal up to one.
 
@@ -224,10 +230,13 @@ def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, seed: int = 0
     return lognormal_sizes(y_train, y_test, num_clients, 0.0, seed)
 
 
+@checked
 def natural(
     users_train: np.ndarray, users_test: np.ndarray, num_clients: int | None = None, seed: int = 0
 ) -> Partition:
-    """One client per user, in ascending order of user id; users that lack train or test examples are dropped.
+    """One client per user, in ascending order of user id; users that lack train or test examples are left out.
+
+    A warning says how many these are.
 
     Args:
         users_train: (n_train,) user ids, numbers or strings.
@@ -242,6 +251,7 @@ def natural(
     users = np.intersect1d(users_train, users_test)
     if not len(users):
         raise ValueError("users: nobody has both train and test examples; check that both columns use the same ids")
+    _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:
         num_clients = check_integer("num_clients", num_clients, 1)
         if num_clients > len(users):
@@ -254,6 +264,7 @@ def natural(
     return Partition(_group(users_train, users), _group(users_test, users))
 
 
+@checked
 def cap_examples(
     indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: int, seed: int = 0
 ) -> list[np.ndarray]:
@@ -275,7 +286,11 @@ def cap_examples(
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
     capped = []
-    for rows in map(np.asarray, indices):
+    for client, rows in enumerate(map(np.asarray, indices)):
+        if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
+            raise ValueError(f"indices[{client}]={short(indices[client])}: give a list of row numbers")
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(labels):
+            raise ValueError(f"indices[{client}]: {rows.max()} is out of range for {len(labels)} labels; give all")
         if len(rows) <= max_examples:
             capped.append(rows)
             continue
@@ -333,6 +348,18 @@ def _reserved_clients(num_clients: int, fraction: float) -> int:
             "more clients"
         )
     return number
+
+
+def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
+    """Says how many users are no clients, and why."""
+    lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
+    if left_out := len(lack_test) + len(lack_train):
+        why = [f"{len(some)} have no {what} examples" for some, what in ((lack_test, "test"), (lack_train, "train"))]
+        reasons = " and ".join(reason for reason in why if not reason.startswith("0 "))
+        warnings.warn(
+            f"natural: {left_out} of {len(users) + left_out} users are left out: {reasons}; {len(users)} remain",
+            stacklevel=6,
+        )
 
 
 def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_srp._checks import check_integers
+
 
 class RawArrays(NamedTuple):
     """A data set before it is partitioned."""
@@ -32,9 +34,9 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     Raises:
         ValueError: if there are none, one comes twice, or one has no training examples.
     """
-    chosen = np.asarray(list(classes))
-    if not chosen.size or not np.issubdtype(chosen.dtype, np.integer):
-        raise ValueError(f"classes={list(classes)}: give the labels to keep, at least one integer, e.g. range(10)")
+    chosen = np.asarray(check_integers("classes", classes, 0))
+    if not chosen.size:
+        raise ValueError("classes=[]: give the labels to keep, at least one integer, e.g. range(10)")
     values, counts = np.unique(chosen, return_counts=True)
     if counts.max() > 1:
         raise ValueError(f"classes: {values[np.argmax(counts)]} is listed twice; name every class once")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from fedjax_srp._checks import checked
 from fedjax_srp.data.cache import cached, places
 from fedjax_srp.data.raw import RawArrays
 
@@ -64,6 +65,7 @@ def _source(name: str, images: Images) -> Callable[[Path], RawArrays]:
     return source
 
 
+@checked
 def data_folder(data_dir: str | Path | None) -> Path:
     """The folder of prepared data sets, `~` expanded: the one given, else that of tensorflow-datasets."""
     return expanded(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_choice, nearest
+from fedjax_srp._checks import check_choice, checked, nearest
 from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
-from fedjax_srp.data.arrays import from_arrays
+from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
+from fedjax_srp.record import recorded
 
 
 def _digits(data_dir: Path) -> RawArrays:
@@ -94,6 +95,7 @@ PARTITIONS: dict[str, _Division] = {
 }
 
 
+@checked
 def names(data_dir: str | Path | None = None) -> list[str]:
     """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`.
 
@@ -105,6 +107,25 @@ def names(data_dir: str | Path | None = None) -> list[str]:
     return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
 
 
+@checked
+def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
+    """Whether `load` finds a data set of `names(data_dir)` as it is: nothing to prepare, nothing damaged to see.
+
+    Args:
+        name: one of `names(data_dir)`.
+        data_dir: as of `load`.
+    """
+    folder = records.data_folder(data_dir)
+    if name not in records.IMAGES or (folder / f"{name}.npz").is_file():
+        return True
+    try:
+        records.find(name, folder)
+    except ValueError:
+        return False
+    return True
+
+
+@recorded
 def load(
     name: str | Path,
     num_clients: int | None = None,
@@ -157,6 +178,7 @@ def load(
         20
     """
     name, raw = _read(str(name), records.data_folder(data_dir))
+    _check_columns(raw)
     if classes is not None:
         raw = keep_classes(raw, classes)
     given = {
@@ -185,6 +207,15 @@ def load(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
     )  # fmt: skip
+
+
+def _check_columns(raw: RawArrays) -> None:
+    """Raises a ValueError of one line unless there is a label, and a user where users are, for each example."""
+    for kind in ("train", "test"):
+        x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
+        check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
+        if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
+            raise ValueError(f"users_{kind}: shape is {users.shape}, y_{kind} has {y.shape}; give one user per example")
 
 
 def _per_channel(values: np.ndarray) -> np.ndarray:

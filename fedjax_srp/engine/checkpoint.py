@@ -2,73 +2,137 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 
+from fedjax_srp import stored
+from fedjax_srp._checks import short
 from fedjax_srp.engine.round import SimulationState
 
-FINGERPRINT = "fingerprint.json"
-Records = dict[str, np.ndarray]  # flat, so that names, shapes and types fit a JSON file
+Records = dict[str, np.ndarray]  # flat, so that names are paths
+_STATE, _RECORDS = "state/", "records/"
+KEPT = 2  # snapshots, so that a damaged one has another beside it
+
+
+class Snapshot(NamedTuple):
+    """A simulation after so many rounds."""
+
+    num_rounds: int
+    state: SimulationState
+    records: Records
 
 
 class Checkpoints:
-    """A folder of checkpoints that belongs to one simulation.
+    """A folder of checkpoints that belongs to one simulation; the caller holds it (`stored.held`).
 
-    Resuming is exact on the same devices, chunk and version of jax. The folder remembers what made it and refuses any
-    other simulation.
+    Resuming is exact on the same devices, chunk and version of jax. Every snapshot remembers what made it, and is
+    refused to any other simulation.
 
     Args:
-        directory: made if needed.
+        directory: there already.
         fingerprint: JSON-able facts that a continued run must share.
-
-    Raises:
-        ValueError: the folder belongs to another simulation.
+        on_grid: whether a run that goes on evaluates after so many rounds.
     """
 
-    def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any]):
-        path = Path(directory).absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        marker = path / FINGERPRINT
-        fingerprint = json.loads(json.dumps(fingerprint))
-        if marker.exists():
-            known = json.loads(marker.read_text())
-            for name, value in fingerprint.items():
-                if known.get(name) != value:
-                    raise ValueError(
-                        f"checkpoint_dir={str(directory)!r} belongs to a run with {name}={known.get(name)!r}, this one "
-                        f"has {value!r}; choose another folder or delete that one"
-                    )
-        elif jax.process_index() == 0:
-            temporary = marker.with_suffix(".tmp")
-            temporary.write_text(json.dumps(fingerprint, indent=1))
-            temporary.replace(marker)
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
-        self._manager = ocp.CheckpointManager(path, options=options)
+    def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], on_grid: Callable[[int], bool]):
+        self._path, self._on_grid = Path(directory).absolute(), on_grid
+        self._fingerprint = json.loads(json.dumps(fingerprint))
+        if jax.process_index() == 0:
+            stored.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, records: Records) -> None:
-        """Writes a snapshot after `num_rounds` rounds; a kill meanwhile leaves the one before."""
-        shapes = {name: [list(array.shape), str(array.dtype)] for name, array in records.items()}
-        snapshot = ocp.args.StandardSave({"state": state, "records": records})
-        self._manager.save(num_rounds, args=ocp.args.Composite(snapshot=snapshot, shapes=ocp.args.JsonSave(shapes)))
+        """Writes a snapshot after `num_rounds` rounds; a kill meanwhile leaves the ones before.
 
-    def restore(self, state: SimulationState) -> tuple[int, SimulationState, Records] | None:
-        """The newest snapshot as (number of rounds, state, records), or None. `state` gives structure and placement."""
-        num_rounds = self._manager.latest_step()
-        if num_rounds is None:
-            return None
-        shapes = self._manager.restore(num_rounds, args=ocp.args.Composite(shapes=ocp.args.JsonRestore()))["shapes"]
-        records = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
-        target = {"state": jax.tree.map(ocp.utils.to_shape_dtype_struct, state), "records": records}
-        args = ocp.args.Composite(snapshot=ocp.args.StandardRestore(target))
-        snapshot = self._manager.restore(num_rounds, args=args)["snapshot"]
-        return num_rounds, snapshot["state"], snapshot["records"]
+        Raises:
+            OSError: the disk is full.
+        """
+        arrays = _state_arrays(state) | {_RECORDS + name: array for name, array in records.items()}
+        stored.write(self._path / str(num_rounds), arrays, {"fingerprint": self._fingerprint})
+        if jax.process_index() == 0:
+            self._keep(KEPT)
 
-    def close(self) -> None:
-        """Waits for what is being written."""
-        self._manager.close()
+    def finish(self) -> None:
+        """Keeps what a longer run goes on from, and the newest."""
+        if jax.process_index() == 0:
+            self._keep(1)
+
+    def restore(self, state: SimulationState, num_rounds: int) -> Snapshot | None:
+        """The newest snapshot from which a run of `num_rounds` rounds goes on, or None; older ones if it is damaged.
+
+        A longer run goes on from the grid of its evaluations: where a shorter one ended between two of them, its last
+        rounds are run again, and no evaluation of it is left over.
+
+        Args:
+            state: gives structure and placement.
+            num_rounds: of the whole run.
+
+        Raises:
+            ValueError: the snapshots are of another simulation or have more rounds, or all of them are damaged.
+        """
+        found, damages, like = snapshots(self._path), [], _state_arrays(state)
+        for step in found:
+            with contextlib.suppress(stored.DamagedError):
+                self._refuse_others(stored.seal(self._path / str(step))["facts"]["fingerprint"])
+        if found and found[0] > num_rounds:
+            raise ValueError(
+                f"num_rounds={num_rounds}: checkpoint_dir={str(self._path)!r} holds {found[0]} rounds of this run; "
+                f"give at least {found[0]}, or another folder"
+            )
+        for step in found:
+            if step != num_rounds and not self._on_grid(step):
+                continue
+            try:
+                arrays = stored.read(self._path / str(step), like)
+            except stored.DamagedError as error:
+                damages.append(f"{self._path / str(step)} is damaged ({error})")
+                continue
+            if damages and jax.process_index() == 0:
+                print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
+            leaves = [arrays[name] for name in like]
+            records = {name.removeprefix(_RECORDS): a for name, a in arrays.items() if name.startswith(_RECORDS)}
+            return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
+        if damages:
+            raise ValueError(f"{'; '.join(damages)}; delete {str(self._path)!r} to start again, or give another folder")
+        return None
+
+    def _refuse_others(self, known: Mapping[str, Any]) -> None:
+        for name, ours, theirs in _differences(self._fingerprint, known):
+            raise ValueError(
+                f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
+                f"{short(ours)}; choose another folder or delete that one"
+            )
+
+    def _keep(self, number: int) -> None:
+        """Removes all snapshots but the newest on the grid, so many of them, and the newest."""
+        found = snapshots(self._path)
+        kept = {*found[:1], *[step for step in found if self._on_grid(step)][:number]}
+        for step in set(found) - kept:
+            stored.remove(self._path / str(step))
+
+
+def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What differs, by name, and both values; the names that only they have are of another version."""
+    for name, value in ours.items():
+        other = theirs.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            both = {**dict.fromkeys(other), **value}
+            yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(both, other))
+        elif value != other:
+            yield name, value, other
+
+
+def _state_arrays(state: SimulationState) -> dict[str, Any]:
+    return {f"{_STATE}{place:05}": leaf for place, leaf in enumerate(jax.tree.leaves(state))}
+
+
+def snapshots(path: Path) -> list[int]:
+    """The rounds after which there are snapshots in a folder, the newest first."""
+    return sorted((int(step.name) for step in path.glob("*") if step.name.isdecimal()), reverse=True)

@@ -360,6 +360,28 @@ def check_policy(policy: ParticipationPolicy, num_clients: int, metrics: Mapping
     _check_like(f"{name}: update returned", updated, state, LIKE_INIT)
 
 
+def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
+    """Refuses times that were made at run time, looked at on the host.
+
+    Args:
+        clock: that made them.
+        what: they belong to: "client", "round".
+        times: along the last axis.
+        first: the number of the first of them.
+
+    Raises:
+        ValueError: the first that is negative or not finite.
+    """
+    times = np.asarray(times)
+    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
+    if len(bad):
+        place = tuple(bad[0])
+        raise ValueError(
+            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
+            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
+        )
+
+
 def check_clock(clock: Clock, num_clients: int) -> None:
     """Traces a clock.
 

@@ -6,34 +6,42 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import FederatedAlgorithm, FederatedSource, Key, Method, ServerState
-from fedjax_srp.engine.prepare import Request, check_key, prepare
-from fedjax_srp.engine.sharding import place
+from fedjax_srp import stored
+from fedjax_srp._checks import checked
+from fedjax_srp.base import ClientState, FederatedAlgorithm, FederatedSource, Key, Method, PyTree, ServerState
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.round import as_arrays
+from fedjax_srp.engine.sharding import place, place_clients
 
 
+@checked
 def evaluate(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
     server_state: ServerState,
     *,
     key: Key,
+    client_states: ClientState | None = None,
     evaluations: str | Sequence[str] | None = None,
     chunk_size: int | None = None,
     devices: Sequence[Any] | int | None = None,
     shard_data: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Scores of clients that have not trained, under a server state: new clients, or the old ones after fine-tuning.
+    """Scores of clients under a server state: of new clients, or of those of a run with what they have learnt.
 
-    Every client starts as `algorithm.init_client` makes it from the server state, is personalised on its training data
-    as the evaluation says, and is scored on its test data.
+    Every client starts as `algorithm.init_client` makes it from the server state, or from its own of `client_states`,
+    is personalised on its training data as the evaluation says, and is scored on its test data.
 
     Args:
         algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
             long as the server state has the same shapes.
         data: whose clients are judged.
-        server_state: `history.server_state`.
+        server_state: `history.server_state`, of a run or of a folder that was loaded.
+        client_states: `history.client_states`, for the clients of the run itself; None for clients that have not
+            trained.
         key: of fine-tuning; the same key draws the same batches for every method.
         evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
         chunk_size: clients at once on each device; None for a measured default.
@@ -44,7 +52,8 @@ def evaluate(
         name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
 
     Raises:
-        ValueError: an unknown evaluation, a missing server state, a key that is none or several.
+        ValueError: an unknown evaluation, a missing server state, states of other names, shapes or types than those of
+            the algorithm, a key that is none or several.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -56,20 +65,55 @@ def evaluate(
         >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
         (100,)
     """
-    check_key("key", key)
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
     if server_state is None:
-        raise ValueError("server_state=None: a history that was loaded has none; simulate again and keep the history")
+        raise ValueError(
+            "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
+            "the history that simulate returns"
+        )
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
     run = prepare(
         Request(algorithm, data, evaluations=evaluations, chunk_size=chunk_size, devices=devices, shard_data=shard_data)
     )
-    root, placed = run.placed(key)
-    scores = jax.device_get(run.program().scores(place(run.plan, server_state), root, placed))
     num_clients = run.plan.num_clients
+    server, client = jax.eval_shape(lambda key, data: _initial(run.algorithm, key, data), key, data)
+    server_state = place(run.plan, _fitted("server_state", server_state, server))
+    if client_states is not None:
+        of_all = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
+        client_states = place_clients(run.plan, _fitted("client_states", client_states, of_all))
+    root, placed = run.placed(key)
+    scores = jax.device_get(run.program().scores(server_state, root, placed, client_states))
     return {
         name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
         for name, (total, count) in scores.items()
     }
+
+
+def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> tuple[PyTree, PyTree]:
+    """The states that a run starts from: the server's, and one client's."""
+    server = as_arrays(algorithm.init(key, data))
+    return server, as_arrays(algorithm.init_client(key, server, data.train_client(jnp.int32(0))))
+
+
+def _fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
+    """The arrays given, in the containers expected: a state that was loaded has dicts for all of them.
+
+    Raises:
+        ValueError: other names, shapes or types than expected, in one line.
+    """
+    remedy = "give the state of a run of the same algorithm with the same model"
+    found, wanted = stored.named(given), stored.named(expected)
+    for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "has besides")):
+        if names:
+            shown = min(names) or "an array that is not in a container"
+            raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
+    for name, like in wanted.items():
+        shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
+        dtype = getattr(found[name], "dtype", dtype)  # float64 of NumPy is no float32
+        if shape != like.shape or dtype != like.dtype:
+            raise ValueError(
+                f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
+            )
+    return jax.tree.unflatten(jax.tree.structure(expected), [found[name] for name in wanted])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 import zlib
 from typing import Any, NamedTuple
 
@@ -9,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import Array, Key, PyTree
+from fedjax_srp.base import Array, FederatedSource, Key, PyTree
 from fedjax_srp.engine.checkpoint import Records
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment, Start
@@ -23,6 +25,20 @@ class Limits(NamedTuple):
     eval_every: int
     time_limit: float | None
     target: float | None
+    eval_first: int = 0
+
+    def next_evaluation(self, completed: int) -> int:
+        """The round whose end is evaluated next, after so many completed ones.
+
+        The grid is that of `eval_every`, every round up to `eval_first` besides, and the last one; it does not depend
+        on where a run that is continued ended.
+        """
+        every = 1 if completed < self.eval_first else self.eval_every
+        return min(completed + every - completed % every, self.num_rounds)
+
+    def on_grid(self, completed: int) -> bool:
+        """Whether a run of more rounds evaluates after so many."""
+        return self._replace(num_rounds=completed + 1).next_evaluation(completed - 1) == completed
 
 
 def append(records: Records, segment: Segment, num_clients: int, batched: bool) -> Records:
@@ -52,6 +68,33 @@ def score_name(data: Any) -> str:
     return str(getattr(data, "score_name", "accuracy"))
 
 
+def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
+    """The round whose evaluation is the first at which a limit is reached; None if there is none yet."""
+    if not records:
+        return None
+    rounds = records["eval_round"][0]
+    over = np.zeros(len(rounds), bool)
+    if limits.time_limit is not None:
+        over |= (np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit).all(0)
+    if limits.target is not None and run.evaluations:
+        scores = mean_scores(records, run.evaluations[0])
+        reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
+        over |= np.logical_or.accumulate(reached, 1).all(0)
+    return int(rounds[np.argmax(over)]) if over.any() else None
+
+
+def check_limits(records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any) -> None:
+    """Refuses limits that end a run before what is there of it."""
+    end = ended_after(records, run, limits)
+    if end is not None and end < completed:
+        given = {"time_limit": limits.time_limit, "target": limits.target}
+        raise ValueError(
+            f"{', '.join(f'{name}={value:g}' for name, value in given.items() if value is not None)}: "
+            f"checkpoint_dir={str(checkpoint_dir)!r} holds {completed} rounds of this run, it would end after {end}; "
+            "give the limits it had, or another folder"
+        )
+
+
 def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
     """What a history says of its origin."""
     return {
@@ -62,27 +105,49 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "dataset": getattr(run.data, "name", type(run.data).__name__),
         "num_clients": run.plan.num_clients,
         "options": jsonable(run.options),
+        "clock_options": jsonable(run.clock.options),
+        "dataset_options": jsonable(getattr(run.data, "options", None)),
+        "data_checksum": data_checksum(run.data),
+        "unknown": list(run.unknown),
         "eval_every": limits.eval_every,
+        "eval_first": limits.eval_first,
         "evaluations": list(run.evaluations),
         "chunk_size": run.plan.chunk_size,
         "num_devices": run.plan.num_devices,
         "shard_data": run.shard_data,
+        "record_loss": run.record_loss,
         "device": run.plan.devices[0].device_kind,
     }
 
 
+_checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of data that cannot change
+
+
+def data_checksum(data: FederatedSource) -> str:
+    """Of every array of the data, eight hexadecimal digits; of its shards here, where other processes hold the rest."""
+    with contextlib.suppress(TypeError):  # neither hashable nor weakly referenced
+        if data in _checksums:
+            return _checksums[data]
+    checksum, leaves = 0, jax.tree.leaves(data)
+    for leaf in leaves:
+        for part in (
+            [leaf] if getattr(leaf, "is_fully_addressable", True) else [s.data for s in leaf.addressable_shards]
+        ):
+            checksum = zlib.crc32(_bits(part).reshape(-1).view(np.uint8).data, checksum)
+    if all(isinstance(leaf, jax.Array) for leaf in leaves):
+        with contextlib.suppress(TypeError):
+            _checksums[data] = f"{checksum:08x}"
+    return f"{checksum:08x}"
+
+
+def _bits(leaf: Array) -> np.ndarray:
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
+
+
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
     """What a continued run must share: everything but the number of rounds and the limits."""
-
-    def bits(leaf: Array) -> np.ndarray:
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
-
-    checksum = 0
-    for leaf in jax.tree.leaves(run.data):
-        checksum = zlib.crc32(bits(leaf).reshape(-1).view(np.uint8).data, checksum)
-    more = {"key": bits(root).tolist(), "data_checksum": checksum, "jax": jax.__version__}
-    return facts(run, limits) | more
+    return facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
 
 
 def on_host(tree: PyTree) -> PyTree:
@@ -95,6 +160,7 @@ class Ending(NamedTuple):
 
     start: Start
     server: PyTree
+    clients: PyTree | None  # leaves (owned * num_devices, ...), behind the seeds where there are some
     records: Records
     timings: dict[str, Any]  # of the host, in seconds
 
@@ -111,7 +177,8 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
         "num_seeds": num_seeds,
     }
     up, down = run.sizes.up, run.sizes.down
-    server = on_host(ending.server)
+    server, clients = on_host(ending.server), on_host(ending.clients)
+    num_clients = run.plan.num_clients
 
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
@@ -135,6 +202,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             score_name=score_name(run.data),
             smaller_is_better=smaller_is_better(run.data),
             server_state=server if num_seeds is None else jax.tree.map(lambda leaf: leaf[s], server),
+            client_states=jax.tree.map(lambda leaf: (leaf if num_seeds is None else leaf[s])[:num_clients], clients),
             config=config | {"key": keys[s].tolist(), "options": run.options | own_values},
             **ending.timings,
         )

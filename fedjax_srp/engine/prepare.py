@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_srp._checks import check_integer, short, unknown
+from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.clocks import Distribution, exponential, fixed
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
@@ -18,6 +19,8 @@ from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.participation import full
 from fedjax_srp.parts import detach, values_of, with_values
+from fedjax_srp.record import unknowns
+from fedjax_srp.tally import with_training_loss
 
 
 class Request(NamedTuple):
@@ -34,6 +37,7 @@ class Request(NamedTuple):
     name: str | None = None
     num_seeds: int | None = None  # None: one run, without a seeds axis
     values: Mapping[str, Array] | None = None  # (num_seeds,) each: floats of the algorithm that differ between seeds
+    record_loss: bool = False
 
 
 class Prepared(NamedTuple):
@@ -48,8 +52,10 @@ class Prepared(NamedTuple):
     sizes: Traffic
     data: FederatedSource  # as given
     shard_data: bool
+    record_loss: bool
     num_seeds: int | None
-    options: dict[str, Any]  # of the method, by name; {} for an algorithm of one's own
+    options: dict[str, Any]  # of algorithm and policy, by name, as far as known
+    unknown: tuple[str, ...]  # parts that do not say what made them
 
     def program(self) -> Program:
         """Compiled on demand, shared with every run that differs in key, data or values alone."""
@@ -76,18 +82,20 @@ def prepare(request: Request) -> Prepared:
     """
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
-    name, options = request.name, {}
+    name, options = request.name, None
     if isinstance(algorithm, Method):
         if policy is not None:
             raise ValueError(
                 f"method {algorithm.name!r} brings its participation; pass method.algorithm to choose another"
             )
-        name, options = algorithm.name if name is None else name, dict(algorithm.options)
+        name, options = algorithm.name if name is None else name, algorithm.options
         algorithm, policy = algorithm.algorithm, algorithm.participation
+    if request.record_loss:
+        algorithm = with_training_loss(algorithm)
     evaluations = check_evaluations(algorithm, request.evaluations)
     policy = full() if policy is None else policy
     clock = fixed(exponential(1.0)) if clock is None else clock
-    names = {"name": name or "", "algorithm.name": algorithm.name, "participation.name": policy.name}
+    names = {"name": "" if name is None else name, "algorithm.name": algorithm.name, "participation.name": policy.name}
     for argument, value in names.items():
         if not isinstance(value, str):
             raise ValueError(f"{argument}={short(value)} must be a string")
@@ -102,6 +110,9 @@ def prepare(request: Request) -> Prepared:
                 f"values[{value_name!r}] has shape {jnp.shape(axis)}, give a number for each of {seeds} keys"
             )
     algorithm = with_values(algorithm, request.values) if request.values else algorithm
+    options = algorithm.options if options is None else options
+    said = {algorithm.name: options, policy.name: policy.options, clock.name: clock.options}
+    unknown_parts = [part for part, of_part in said.items() if of_part is None]
     return Prepared(
         name=name,
         algorithm=algorithm,
@@ -112,8 +123,10 @@ def prepare(request: Request) -> Prepared:
         sizes=sizes,
         data=data,
         shard_data=request.shard_data,
+        record_loss=request.record_loss,
         num_seeds=request.num_seeds,
-        options=options,
+        options={**(policy.options or {}), **(options or {})},
+        unknown=tuple(sorted({*unknown_parts, *unknowns(list(said.values()))})),
     )
 
 
@@ -142,13 +155,6 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
     return found
 
 
-def check_key(argument: str, key: Any) -> None:
-    """Refuses what is no typed key."""
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        kind = f"of type {key.dtype}" if isinstance(key, jax.Array) else repr(key)
-        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
-
-
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
     """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
     if not isinstance(algorithm.evaluations, Mapping):
@@ -160,8 +166,9 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
         evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
-    if not isinstance(evaluations, Iterable):
-        raise ValueError(f"evaluations={evaluations!r} must be a name, several, None for the default one, or 'all'")
+    if not isinstance(evaluations, Iterable) or is_key(evaluations):
+        shown = short(evaluations)
+        raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
     evaluations = tuple(evaluations)
     for evaluation in evaluations:
         if evaluation not in algorithm.evaluations:
@@ -169,11 +176,21 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     return evaluations
 
 
+PARTS = {"algorithm": FederatedAlgorithm | Method, "participation": ParticipationPolicy, "clock": Clock}
+
+
 def _check_parts(request: Request) -> None:
     """Refuses what is no part at all, with the remedy for what it probably was meant to be."""
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     if isinstance(data, FederatedAlgorithm | Method) and not isinstance(algorithm, FederatedAlgorithm | Method):
         raise ValueError(f"data={data.name!r} is an algorithm; the algorithm comes first, then the data")
+    for argument, part in (("algorithm", algorithm), ("data", data), ("participation", policy), ("clock", clock)):
+        meant = next((name for name, kind in PARTS.items() if isinstance(part, kind)), argument)
+        if meant != argument:
+            name = short(getattr(part, "name", part))
+            raise ValueError(f"{argument}={name} is no {argument} but made for {meant}=...; pass it there")
+    if not isinstance(request.shard_data, bool | np.bool_):
+        raise ValueError(f"shard_data={short(request.shard_data)} must be True or False")
     if not isinstance(algorithm, FederatedAlgorithm | Method):
         raise ValueError(
             f"algorithm={short(algorithm)} is no algorithm; give srp.methods.get(name, dataset=data) or one of "

@@ -6,10 +6,11 @@ values, keys or data alone share what is compiled.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -107,10 +108,12 @@ class Program:
     Attributes:
         parts: of the simulation, with their values.
         shared: with the programs of equal specs.
+        announce: called with the name of a function; what it returns is entered while that is traced or compiled.
     """
 
     def __init__(self, spec: Spec, shared: Shared, parts: Parts, values: list[Any]):
         self.spec, self.shared, self.parts = spec, shared, parts
+        self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self._values: list[Array] = place(spec.plan, [jnp.asarray(value) for value in values])
 
     @property
@@ -143,17 +146,27 @@ class Program:
 
         return Function("start", start, (), START_BY_CLIENT)
 
-    def scores(self, server: PyTree, root: Key, data: FederatedSource) -> dict[str, tuple[Array, Array]]:
-        """What clients that have not trained score under a server state: sums and numbers of scores, by client."""
+    def scores(
+        self, server: PyTree, root: Key, data: FederatedSource, clients: PyTree | None = None
+    ) -> dict[str, tuple[Array, Array]]:
+        """What clients score under a server state: sums and numbers of scores, by client.
+
+        `clients` are their states, leaves (owned * num_devices, ...); None for those that have not trained.
+        """
         spec, plan = self.spec, self.spec.plan
 
-        def scores(server: PyTree, root: Key, values: list[Array], data: FederatedSource):
+        def judged(server: PyTree, clients: PyTree, root: Key, values: list[Array], data: FederatedSource):
             algorithm, _, _ = Parts(*attach(spec.parts, values))
-            clients = _init_clients(algorithm, server, root, data, plan)
             state = SimulationState(server, clients, (), (), jnp.int32(0))
             return evaluate(algorithm, spec.evaluations, data, state, root, plan)
 
-        return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
+        def scores(server: PyTree, root: Key, values: list[Array], data: FederatedSource):
+            algorithm, _, _ = Parts(*attach(spec.parts, values))
+            return judged(server, _init_clients(algorithm, server, root, data, plan), root, values, data)
+
+        if clients is None:
+            return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
+        return self._run(Function("scores of states", judged, (_NO, _YES), _NO), server, clients, root, data=data)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
@@ -198,11 +211,18 @@ class Program:
         arguments = (*args, self._values, data)
         return self._compile(function, arguments)(*arguments)
 
+    @contextlib.contextmanager
+    def _making(self, function: Function) -> Iterator[None]:
+        """Something of a function is traced or compiled, which takes seconds."""
+        begin = time.perf_counter()
+        with self.announce(function.name):
+            yield
+        self.shared.compile_seconds += time.perf_counter() - begin
+
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared, spec = _signature(function.name, args), self.shared, self.spec
         if signature not in shared.lowered:
-            begin = time.perf_counter()
 
             def counted(*args: Any) -> Any:
                 shared.num_traces += 1
@@ -215,10 +235,9 @@ class Program:
                 of_values = [0 if by_seed else None for by_seed in spec.by_seed]
                 axes = (*(0,) * (len(front) + 1), of_values, None)  # data are shared by the seeds
                 spread_function = jax.vmap(spread_function, in_axes=axes)
-            with traced_for(spec.plan.platform):
+            with traced_for(spec.plan.platform), self._making(function):
                 jitted = jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
                 shared.lowered[signature] = jitted.lower(*args)
-            shared.compile_seconds += time.perf_counter() - begin
         return shared.lowered[signature]
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
@@ -226,10 +245,9 @@ class Program:
         signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.compiled:
             lowered = self._lower(function, args)
-            begin = time.perf_counter()
-            shared.compiled[signature] = lowered.compile()
+            with self._making(function):
+                shared.compiled[signature] = lowered.compile()
             del shared.lowered[signature]
-            shared.compile_seconds += time.perf_counter() - begin
         return shared.compiled[signature]
 
 

@@ -29,6 +29,7 @@ from fedjax_srp.base import (
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.sharding import Layout, my_chunk, put, take, total, window_positions
 from fedjax_srp.loops import batch_max
+from fedjax_srp.tally import averaged
 
 
 class SimulationState(NamedTuple):
@@ -244,7 +245,7 @@ def one_round(
         communicated=as_arrays(_communicates(algorithm, state.server, context)),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
-        metrics={**as_arrays(algorithm.metrics(server, data)), **info},
+        metrics={**as_arrays(algorithm.metrics(server, data)), **averaged(info)},
     )
     policy_state = policy.update(policy_state, round_info)
     return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info

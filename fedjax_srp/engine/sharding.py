@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, short
 from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
@@ -100,6 +100,9 @@ def layout(
         if wanted > len(available):
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
+    for device in devices:
+        if not isinstance(device, jax.Device):
+            raise ValueError(f"devices has {short(device)} in it, which is no device; give some of jax.devices()")
     if not len(devices):
         raise ValueError("devices is empty: give devices, how many of jax.devices(), or None for all of them")
     processes = {device.process_index for device in devices}
@@ -239,3 +242,21 @@ def place(plan: Layout, tree: PyTree) -> PyTree:
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     return jax.tree.map(put_globally, tree)
+
+
+def place_clients(plan: Layout, tree: PyTree) -> PyTree:
+    """Puts arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
+
+    The last device's padding repeats the last client.
+    """
+
+    def put_sharded(leaf: Any) -> Array:
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        host = np.asarray(leaf)
+        padding = plan.owned * plan.num_devices - len(host)
+        padded = np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host
+        sharding = plan.sharding(by_client=True)
+        return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+
+    return jax.tree.map(put_sharded, tree)

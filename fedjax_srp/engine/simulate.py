@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import os
 import sys
 import time
@@ -12,27 +13,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp import stored
+from fedjax_srp._checks import check_integer, checked, is_key, short, unknown
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
-from fedjax_srp.engine.checkpoint import Checkpoints, Records
+from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp.engine.contract import check_times
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
     append,
+    check_limits,
+    ended_after,
     fingerprint,
     histories,
-    mean_scores,
-    score_name,
-    smaller_is_better,
 )
-from fedjax_srp.engine.prepare import Prepared, Request, check_key, prepare
+from fedjax_srp.engine.prepare import Prepared, Request, prepare
+from fedjax_srp.engine.watching import Bar, Watch, told
 from fedjax_srp.history import History
+from fedjax_srp.watch import Callback, ends
 
 
+@checked
 def simulate(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
@@ -42,14 +48,18 @@ def simulate(
     num_rounds: int,
     key: Key,
     eval_every: int = 10,
+    eval_first: int = 0,
     chunk_size: int | None = None,
     time_limit: float | None = None,
     target: float | None = None,
     progress: bool = True,
     checkpoint_dir: str | os.PathLike | None = None,
+    keep_clients: bool = False,
     evaluations: str | Sequence[str] | None = None,
     devices: Sequence[Any] | int | None = None,
     shard_data: bool = False,
+    record_loss: bool = False,
+    callback: Callback | None = None,
     throw: bool = False,
     name: str | None = None,
 ) -> History:
@@ -69,17 +79,26 @@ def simulate(
         key: root of all randomness, `jax.random.key(seed)`. Data order, straggler times, participation, training and
             evaluation have streams of their own, so every method meets the same stragglers under the same key.
         eval_every: rounds between evaluations; the last round is always evaluated.
+        eval_first: evaluate after each of the first so many rounds too, so that early times are not upper bounds.
+            A multiple of `eval_every` compiles one segment more, of one round; others compile two more.
         chunk_size: clients that train at once on each device; None for a measured default. Memory follows it.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
         progress: show a progress bar; where there are several processes, the first one does.
-        checkpoint_dir: save the run after every segment and continue from there when called again.
+        checkpoint_dir: save the run after every segment and continue from there when called again, also with more
+            rounds or other limits than before; the result is that of a run that never stopped, bit for bit. The folder
+            holds two or three copies of all states, one or two in the end. One process at a time.
+        keep_clients: keep the states of all clients at the end, `history.client_states`.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
             "all" for every one, () for none.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
         shard_data: keep every client's examples on one device and move them to where the client trains, for
             `FederatedData` that does not fit every device. Results stay the same, bit for bit.
+        record_loss: record the training loss of each round as `history.metrics["training_loss"]`: the mean over the
+            cohort of each client's mean over its local steps of the batch's loss before the step.
+        callback: called with a `srp.watch.Progress` after every evaluation of a round that is computed now; returning
+            True ends the run. `srp.watch` has some that log.
         throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` says when.
         name: of the run in tables and figures; default that of the method.
 
@@ -98,16 +117,16 @@ def simulate(
         >>> history.cohort_size.tolist()
         [5, 5, 10, 10]
     """
-    request = Request(
-        algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name, num_seeds=None
-    )
-    check_key("key", key)
+    request = Request(algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name)
+    request = request._replace(record_loss=record_loss)
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
-    limits = Limits(num_rounds, eval_every, time_limit, target)
-    return _thrown(_simulate(request, key, limits, progress, checkpoint_dir), throw)[0]
+    limits = Limits(num_rounds, eval_every, time_limit, target, eval_first)
+    watch = Watch(progress, callback)
+    return _thrown(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
 
 
+@checked
 def simulate_seeds(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
@@ -116,10 +135,13 @@ def simulate_seeds(
     values: Mapping[str, ArrayLike] | None = None,
     num_rounds: int,
     eval_every: int = 10,
+    eval_first: int = 0,
     time_limit: float | None = None,
     target: float | None = None,
     progress: bool = True,
     checkpoint_dir: str | os.PathLike | None = None,
+    keep_clients: bool = False,
+    callback: Callback | None = None,
     throw: bool = False,
     **options: Any,
 ) -> list[History]:
@@ -134,12 +156,16 @@ def simulate_seeds(
             algorithms.
         num_rounds: as in `simulate`.
         eval_every: as in `simulate`.
+        eval_first: as in `simulate`.
         time_limit: as in `simulate`; a batch ends when every seed of it has reached the limit, or the target.
         target: as in `simulate`.
         progress: as in `simulate`.
         checkpoint_dir: as in `simulate`; each of several batches has its own folder in it.
+        keep_clients: as in `simulate`.
+        callback: as in `simulate`; each of several batches calls it, and it ends that batch alone.
         throw: as in `simulate`.
-        **options: participation, clock, chunk_size, evaluations, devices, shard_data and name, as in `simulate`.
+        **options: participation, clock, chunk_size, evaluations, devices, shard_data, record_loss and name, as in
+            `simulate`.
 
     Returns:
         One `History` per key, in their order.
@@ -156,30 +182,35 @@ def simulate_seeds(
         >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
         3
     """
-    check_key("keys", keys)
     if keys.ndim != 1 or not keys.size:
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
     if wrong := sorted(options.keys() - SEEDS_OPTIONS):
         raise unknown("option of simulate_seeds", wrong[0], SEEDS_OPTIONS)
+    for value_name, value in (values or {}).items():
+        if is_key(value) or np.ndim(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
+            raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
     arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = _seeds_at_once(request, keys.size)
     if at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
-    limits, runs = Limits(num_rounds, eval_every, time_limit, target), []
+    limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first), []
     for first in range(0, keys.size, at_once):
         batch, folder = keys[first : first + at_once], checkpoint_dir
         if folder is not None and at_once < keys.size:
             folder = Path(folder) / f"seeds_{first}_to_{first + batch.size}"
         of_batch = {name: value[first : first + at_once] for name, value in arrays.items()}
         part = request._replace(num_seeds=batch.size, values=of_batch)
-        runs += _simulate(part, batch, limits, progress, folder)
+        watch = Watch(progress, callback, range(first, first + batch.size))
+        runs += _simulate(part, batch, limits, watch, folder, keep_clients)
     return _thrown(runs, throw)
 
 
-SEEDS_OPTIONS = ("participation", "clock", "chunk_size", "evaluations", "devices", "shard_data", "name")
+SEEDS_OPTIONS = (
+    *("participation", "clock", "chunk_size", "evaluations", "devices", "shard_data", "record_loss", "name"),
+)
 
 
 def _seeds_at_once(request: Request, num_seeds: int) -> int:
@@ -191,14 +222,26 @@ def _seeds_at_once(request: Request, num_seeds: int) -> int:
 
 
 def _simulate(
-    request: Request, key: Key, limits: Limits, progress: bool, checkpoint_dir: str | os.PathLike | None
+    request: Request,
+    key: Key,
+    limits: Limits,
+    watch: Watch,
+    checkpoint_dir: str | os.PathLike | None,
+    keep_clients: bool,
 ) -> list[History]:
     """Checks everything, then runs."""
-    for argument, value in (("num_rounds", limits.num_rounds), ("eval_every", limits.eval_every)):
-        check_integer(argument, value, 1)
+    for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0)):
+        check_integer(argument, getattr(limits, argument), least)
     if limits.time_limit is not None and not limits.time_limit > 0:
         raise ValueError(f"time_limit={limits.time_limit} must be positive, in time units (None sets no limit)")
+    if limits.target is not None and not math.isfinite(limits.target):
+        raise ValueError(f"target={limits.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
     run = prepare(request)
+    if keep_clients and len({device.process_index for device in run.plan.devices}) > 1:
+        raise ValueError(
+            "keep_clients=True with devices of several processes: each holds the states of its own clients only; run "
+            "in one process, or leave out keep_clients"
+        )
     if checkpoint_dir is not None:
         processes = {device.process_index for device in run.plan.devices}
         if len(processes) == 1 < jax.process_count():
@@ -206,7 +249,9 @@ def _simulate(
                 f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
                 "them; leave out checkpoint_dir, or devices"
             )
-    return _run(run, key, limits, progress, checkpoint_dir)
+        with stored.held(Path(checkpoint_dir), "checkpoint_dir"):
+            return _run(run, key, limits, watch, checkpoint_dir, keep_clients)
+    return _run(run, key, limits, watch, checkpoint_dir, keep_clients)
 
 
 def _thrown(runs: list[History], throw: bool) -> list[History]:
@@ -221,69 +266,75 @@ def _thrown(runs: list[History], throw: bool) -> list[History]:
 
 
 def _run(
-    run: Prepared, root: Key, limits: Limits, progress: bool, checkpoint_dir: str | os.PathLike | None
+    run: Prepared,
+    root: Key,
+    limits: Limits,
+    watch: Watch,
+    checkpoint_dir: str | os.PathLike | None,
+    keep_clients: bool,
+) -> list[History]:
+    silent = not (watch.progress and run.plan.speaks)
+    memory.check(run, say=not silent)
+    with Bar(run, limits.num_rounds, silent) as bar:
+        return _run_with(bar, run, root, limits, watch, checkpoint_dir, keep_clients)
+
+
+def _run_with(
+    bar: Bar,
+    run: Prepared,
+    root: Key,
+    limits: Limits,
+    watch: Watch,
+    checkpoint_dir: str | os.PathLike | None,
+    keep_clients: bool,
 ) -> list[History]:
     begin, plan = time.perf_counter(), run.plan
-    silent = not (progress and plan.speaks)
-    memory.check(run, say=not silent)
     compiled = run.program()
+    compiled.announce = bar.compiling
     compiled_before = compiled.compile_seconds
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
+    check_times(run.clock, "client", start.client_time)
     state, records, completed = start.state, {}, 0
 
     checkpoints = None
     if checkpoint_dir is not None:
         facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
         facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
-        checkpoints = Checkpoints(checkpoint_dir, facts)
-        if (snapshot := checkpoints.restore(state)) is not None:
+        checkpoints = Checkpoints(checkpoint_dir, facts, limits.on_grid)
+        if (snapshot := checkpoints.restore(state, limits.num_rounds)) is not None:
             completed, state, records = snapshot
+            check_limits(records, run, limits, completed, checkpoint_dir)
+            bar.continues(completed)
 
-    rounds_run, run_seconds = 0, 0.0
-    total = max(limits.num_rounds, completed)
-    with tqdm(total=total, initial=completed, desc=run.name, unit="round", disable=silent) as bar:
-        while completed < limits.num_rounds and not _reached(records, run, limits):
-            # Evaluations stay on their grid, even where the run that is continued ended between two of them.
-            length = min(limits.eval_every - completed % limits.eval_every, limits.num_rounds - completed)
-            if not rounds_run:
-                memory.check_working(run, compiled.working_bytes(length, state, root, data))
-            compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
-            state, segment = compiled.segment(length, state, root, data)
-            records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
-            run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
-            completed, rounds_run = completed + length, rounds_run + length
+    def now(timings: Mapping[str, float]) -> Ending:
+        return Ending(start, state.server, state.clients if keep_clients else None, records, {**timings})
+
+    rounds_run, run_seconds, is_ended = 0, 0.0, False
+    while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:
+        length = limits.next_evaluation(completed) - completed
+        if not rounds_run:
+            memory.check_working(run, compiled.working_bytes(length, state, root, data))
+        compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
+        state, segment = compiled.segment(length, state, root, data)
+        records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
+        run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
+        check_times(run.clock, "round", records["compute_time"][:, -length:], completed + 1)
+        completed, rounds_run = completed + length, rounds_run + length
+        bar.update(length, records)
+        try:  # before the checkpoint, so that a log lacks no round after a kill
+            if watch.callback is not None:
+                is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds))
+        finally:
             if checkpoints is not None:
                 checkpoints.save(completed, state, records)
-            bar.set_postfix(_live(records, run), refresh=False)
-            bar.update(length)
     if checkpoints is not None:
-        checkpoints.close()
+        checkpoints.finish()
 
     timings = {
         "host_seconds": time.perf_counter() - begin,
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return histories(run, limits, root, Ending(start, state.server, records, timings))
-
-
-def _reached(records: Records, run: Prepared, limits: Limits) -> bool:
-    if not records:
-        return False
-    if limits.time_limit is not None and (records["compute_time"].sum(1) >= limits.time_limit).all():
-        return True
-    if limits.target is None or not run.evaluations:
-        return False
-    scores = mean_scores(records, run.evaluations[0])
-    reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
-    return bool(reached.any(1).all())
-
-
-def _live(records: Records, run: Prepared) -> dict[str, str]:
-    """What the progress bar shows."""
-    shown = {"n": f"{records['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
-    if run.evaluations:
-        shown[score_name(run.data)] = f"{mean_scores(records, run.evaluations[0])[:, -1].mean():.3g}"
-    return shown
+    return histories(run, limits, root, now(timings))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_srp import models
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.methods.options import arguments, choose, optimizers
 from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
 from fedjax_srp.models import SplitModel
+from fedjax_srp.models.augment import check_dataset
 from fedjax_srp.parts import interned, tunable
+from fedjax_srp.record import Options, describe
 
 
+@checked
 def get(
     name: str | Factory,
     *,
@@ -55,6 +59,7 @@ def get(
         >>> srp.methods.get("srpfl", dataset=data).participation.name
         'doubling'
     """
+    check_dataset(dataset)
     choice = choose(name, model, participation, shared, **options)
     route, row = choice.route, recipe(name)
     _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
@@ -64,7 +69,8 @@ def get(
     values = {o: v for f in route.sources() for o, v in choice.algorithm.items() if _is_traced(f, o, v)}
     constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
     build = _Build(route.factory, _model(name, row, dataset, model, choice.model), tuple(constants.items()))
-    return Method(choice.name, tunable(build, values), policy, choice.record())
+    options = {option: describe(value) for option, value in choice.record().items()}
+    return Method(choice.name, tunable(build, values), policy, Options(options))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +95,7 @@ def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:
     """
     parameter = arguments(function).get(option)
     may_be = parameter is not None and "Array" in str(parameter.annotation)
-    return may_be and isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+    return may_be and isinstance(value, numbers.Real) and not isinstance(value, bool) and value != 0
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:
@@ -136,7 +142,7 @@ def _model(
     options = {o: tuple(v) if isinstance(v, list) else v for o, v in options.items()}
     options.setdefault("head_layers", row.head_layers)
     whole = _named_model(model, _Shapes.of(dataset), **options | {"head_layers": 0})
-    if options["head_layers"] > len(whole.layers):
+    if check_integer("head_layers", options["head_layers"], 0) > len(whole.layers):
         raise ValueError(
             f"method {name!r} takes the last {options['head_layers']} layers of a model as its head and model "
             f"{model!r} has {len(whole.layers)} ({', '.join(whole.layers)}); give it more, e.g. hidden=(64, 32)"

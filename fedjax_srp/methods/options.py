@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, models
-from fedjax_srp._checks import nearest, unknown
+from fedjax_srp._checks import nearest, short, unknown
 from fedjax_srp.algorithms.local import check_momentum
 from fedjax_srp.base import Array, ParticipationPolicy
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
@@ -29,8 +29,8 @@ def optimizers(
     Args:
         learning_rate: step size of local training; 0.01 in all experiments of SRPFL (its code has beta = 0.1 for
             HF-MAML).
-        momentum: 0 in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
-        weight_decay: on weights only; 0 in the text, 1e-4 in the code.
+        momentum: unsaid in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
+        weight_decay: on weights only; unsaid in the text, 1e-4 in the code.
         fine_tune_momentum: of fine-tuning, which then is SGD with `learning_rate` and `weight_decay`; None fine-tunes
             as in training. The code has 0.5 in every method, also where training has none.
     """
@@ -139,7 +139,9 @@ def choose(
 ) -> Choice:
     """The options of what `get` makes, which the data have no part in: arguments and errors as there."""
     if not isinstance(participation, str | ParticipationPolicy | None):
-        raise ValueError(f"participation={participation!r} is neither a name nor a policy; call it, or give its name")
+        raise ValueError(
+            f"participation={short(participation)} is neither a name nor a policy; call it, or give its name"
+        )
     route = routes(name, participation if isinstance(participation, str) else None)
     if isinstance(participation, ParticipationPolicy):
         route = route._replace(policy=(), participation=participation.name)
@@ -160,7 +162,7 @@ def choose(
     of_policy = _resolved(POLICIES[route.participation], route.policy, given) if route.policy else {}
     base = name if isinstance(name, str) else name_of(name)
     is_own = route.participation == recipe(name).participation and not isinstance(participation, ParticipationPolicy)
-    named = {"model": model.name} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
+    named = {"model": model} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
     return Choice(
         base if is_own else f"{base} + {route.participation}",
         route,

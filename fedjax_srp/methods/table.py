@@ -49,6 +49,8 @@ BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "
 fedavg, fedbuff, fedrep = algorithms.fedavg, algorithms.fedbuff, algorithms.fedrep
 hf_maml, lg_fedavg = algorithms.hf_maml, algorithms.lg_fedavg
 fedavg_ft = functools.partial(fedavg, evaluation="fine_tune")
+fedprox_ft = functools.partial(algorithms.fedprox, evaluation="fine_tune")
+scaffold_ft = functools.partial(algorithms.scaffold, evaluation="fine_tune")
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
@@ -63,6 +65,18 @@ RECIPES: dict[str, Recipe] = {
     "fedavg_ft": Recipe(fedavg_ft, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),  # noqa: E501
     "fedbuff": Recipe(fedbuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),
     "hf_maml": Recipe(hf_maml, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),
+    "local_only": Recipe(algorithms.local_only, label="Local only", source="every client alone"),
+    "fedsgd": Recipe(algorithms.fedsgd, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),
+    "fedprox": Recipe(algorithms.fedprox, label="FedProx", source="Li et al. 2020"),
+    "fedprox_ft": Recipe(fedprox_ft, label="FedProx-FT", source="fedprox judged after fine-tuning the last layer"),
+    "scaffold": Recipe(algorithms.scaffold, label="SCAFFOLD", source="Karimireddy et al. 2020, Algorithm 1, option II"),
+    "scaffold_ft": Recipe(scaffold_ft, label="SCAFFOLD-FT", source="scaffold judged after fine-tuning the last layer"),
+    "fed_mtl": Recipe(algorithms.fed_mtl, label="Fed-MTL", source="Smith et al. 2017, constant task relations"),
+    "fedper": Recipe(algorithms.fedper, label="FedPer", source="Arivazhagan et al. 2019"),
+    "per_fedavg": Recipe(algorithms.per_fedavg, label="PerFedAvg", source="Fallah et al. 2020, as in FedRep's table"),
+    "l2gd": Recipe(algorithms.l2gd, label="L2GD", source="Hanzely and Richtarik 2020, epochs of local SGD"),
+    "apfl": Recipe(algorithms.apfl, label="APFL", source="Deng et al. 2020"),
+    "ditto": Recipe(algorithms.ditto, label="Ditto", source="Li et al. 2021"),
 }
 # fmt: on
 _BUILT_IN = frozenset(RECIPES)

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedjax_srp._checks import unknown
-from fedjax_srp.models.augment import augmentation, crop_and_flip
+from fedjax_srp._checks import checked, unknown
+from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
 from fedjax_srp.models.lstm import lstm
 from fedjax_srp.models.mlp import mlp
@@ -37,6 +37,7 @@ def names() -> list[str]:
     return list(_FACTORIES)
 
 
+@checked
 def get(
     name: str,
     dataset: Any,
@@ -60,6 +61,7 @@ def get(
     """
     if name not in _FACTORIES:
         raise unknown("model", name, _FACTORIES)
+    check_dataset(dataset)
     _check_options(name, options)
     try:
         model = _FACTORIES[name](dataset.example_shape, dataset.num_classes, **options)
@@ -70,6 +72,7 @@ def get(
     return model if augment is None else augmented(model, augmentation(augment, dataset))
 
 
+@checked
 def options(name: str) -> dict[str, Any]:
     """Option -> default: what `get` passes to the factory of a model. Its cut follows from `head_layers`.
 

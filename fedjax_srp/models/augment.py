@@ -7,13 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp._checks import check_choice, check_integer, is_key, short
 from fedjax_srp.base import Array, Key
+from fedjax_srp.record import recorded
 
 Augment = Callable[[Key, Array], Array]
 
 
+@recorded
 def crop_and_flip(padding: int = 4, fill: Any = 0.0) -> Augment:
     """A random crop of each padded image, then a mirror image with probability 1/2: what the SRPFL authors' code does.
 
@@ -31,6 +34,8 @@ def crop_and_flip(padding: int = 4, fill: Any = 0.0) -> Augment:
         ValueError: a negative padding; when called, something other than images.
     """
     check_integer("padding", padding, 0)
+    if is_key(fill) or np.asarray(fill).dtype.kind not in "iuf" or not np.isfinite(fill).all():
+        raise ValueError(f"fill={short(fill)} must be of finite numbers; give one value, or one per channel")
 
     def augment(key: Key, x: Array) -> Array:
         if x.ndim not in (3, 4):
@@ -56,6 +61,15 @@ def _within(index: Array, size: int) -> Array:
     return (index >= 0) & (index < size)
 
 
+def check_dataset(dataset: Any) -> None:
+    """Raises a ValueError of one line unless models can be shaped for a data set."""
+    for name in ("example_shape", "num_classes"):
+        if not hasattr(dataset, name):
+            raise ValueError(
+                f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...) or srp.data.from_arrays(...)"
+            )
+
+
 AUGMENTATIONS = ("crop_flip",)
 
 
@@ -69,8 +83,8 @@ def augmentation(name: str, dataset: Any) -> Augment:
     Raises:
         ValueError: an unknown name, or examples that are no images.
     """
-    if name not in AUGMENTATIONS:
-        raise unknown("augment", name, AUGMENTATIONS)
+    check_choice("augment", name, AUGMENTATIONS)
+    check_dataset(dataset)
     shape = tuple(dataset.example_shape)
     if len(shape) not in (2, 3):
         raise ValueError(

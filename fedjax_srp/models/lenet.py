@@ -12,7 +12,8 @@ from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, max_pool, resolve
 from fedjax_srp.models.mlp import Dense
-from fedjax_srp.models.split import Layer, SplitModel, split
+from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
+from fedjax_srp.record import recorded
 
 BLOCK = 8  # images whose intermediate results fit a core's cache
 
@@ -37,6 +38,7 @@ def dropout(rate: float) -> Callable[[Key, Array], Array]:
     return drop
 
 
+@recorded
 def lenet5(
     input_shape: tuple[int, ...],
     num_classes: int,
@@ -73,6 +75,7 @@ def lenet5(
     return _lenet("lenet5", input_shape, num_classes, channels, hidden, dropout_rate, cut, convolution, dtype)
 
 
+@recorded
 def lenet5_cifar100(
     input_shape: tuple[int, ...],
     num_classes: int,
@@ -125,6 +128,7 @@ def _lenet(
         if len(check_integers(argument, widths, 1)) != 2:
             raise ValueError(f"{argument}={tuple(widths)}: {name} has two of them")
     resolve(convolution)
+    check_dtype(dtype)
     noise = dropout(dropout_rate) if dropout_rate else None
     layers = [
         Layer(f"conv{i}", Convolution(width, strategy=convolution, param_dtype=dtype), _pooled_relu, block=BLOCK)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array
 from fedjax_srp.models.mlp import Dense
-from fedjax_srp.models.split import Layer, SplitModel, split
+from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
+from fedjax_srp.record import recorded
 
 
 class Embedding(nn.Module):
@@ -72,6 +73,7 @@ def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
     return jnp.zeros(shape, dtype).at[quarter : 2 * quarter].set(1)
 
 
+@recorded
 def lstm(
     input_shape: tuple[int, ...],
     num_classes: int,
@@ -109,6 +111,7 @@ def lstm(
     sizes = {"vocabulary": vocabulary, "embedding": embedding, "features": features, "dense": dense}
     for name, value in sizes.items():
         check_integer(name, value, 2 if name == "vocabulary" else 1)
+    check_dtype(dtype)
     layers = [
         Layer("embedding", Embedding(vocabulary, embedding, dtype)),
         Layer("lstm", LSTM(features, dtype)),

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, check_integer, check_integers
 from fedjax_srp.base import Array
-from fedjax_srp.models.split import Layer, SplitModel, split
+from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
+from fedjax_srp.record import recorded
 
 
 class Dense(nn.Dense):
@@ -22,6 +23,7 @@ class Dense(nn.Dense):
         return super().__call__(inputs.reshape(inputs.shape[0], -1))
 
 
+@recorded
 def mlp(
     input_shape: tuple[int, ...],
     num_classes: int,
@@ -51,6 +53,7 @@ def mlp(
     check_choice("output", output, ("logits", "softmax"))
     input_shape, hidden = check_integers("input_shape", input_shape, 1), check_integers("hidden", hidden, 1)
     check_integer("num_classes", num_classes, 1)
+    check_dtype(dtype)
     layers = [Layer(f"fc{i}", Dense(width, param_dtype=dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
     out = Layer("out", Dense(num_classes, param_dtype=dtype))
     layers.append(out if output == "logits" else out._replace(activation=jax.nn.softmax))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_srp._checks import check_integer, nearest
+from fedjax_srp._checks import check_integer, check_integers, checked, nearest, short
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
+from fedjax_srp.record import Options, describe
 
 
 class SplitParams(NamedTuple):
@@ -41,6 +43,7 @@ class SplitModel(NamedTuple):
         rest: `(representation, stem's output, key=None) -> features`: `represent` is `rest` after `stem`.
         settled: names of the layers that `stem` has behind it; `rest` does without their parameters.
         takes_tokens: whether inputs are integers (tokens); else they are floats.
+        options: what made it, by name, its cut included; None: unknown.
     """
 
     name: str
@@ -55,6 +58,7 @@ class SplitModel(NamedTuple):
     rest: Callable[..., Array]
     settled: tuple[str, ...]
     takes_tokens: bool = False
+    options: Mapping[str, Any] | None = None
 
     def cut_above(self, head_layers: int) -> SplitModel:
         """The same model with its last `head_layers` layers as head.
@@ -62,7 +66,7 @@ class SplitModel(NamedTuple):
         Raises:
             ValueError: the model has fewer layers.
         """
-        if check_integer("head_layers", head_layers, 0) > len(self.layers):
+        if (head_layers := check_integer("head_layers", head_layers, 0)) > len(self.layers):
             raise ValueError(
                 f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layers)} layers "
                 f"{', '.join(self.layers)}"
@@ -121,6 +125,22 @@ class Layer(NamedTuple):
     block: int | None = None
 
 
+def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
+    """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
+    try:
+        fits = (
+            dtype is not None
+            and not isinstance(dtype, jax.Array | np.ndarray)
+            and jnp.issubdtype(jnp.dtype(dtype), kind)
+        )
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        numbers = "floats" if kind is jnp.floating else "numbers"
+        raise ValueError(f"dtype={short(dtype)} is no type of {numbers}; give e.g. jnp.float32")
+
+
+@checked
 def split(
     name: str,
     layers: Sequence[Layer],
@@ -142,10 +162,17 @@ def split(
     Raises:
         ValueError: no layer is called `cut`.
     """
+    for place, layer in enumerate(layers):
+        if not isinstance(layer, Layer):
+            raise ValueError(f"layers[{place}]={short(layer)} is no layer; give srp.models.Layer(name, module)")
+    input_shape = check_integers("input_shape", input_shape, 1)
+    check_integer("num_classes", num_classes, 1)
+    check_dtype(dtype, jnp.number)
     names = tuple(layer.name for layer in layers)
     if cut is not None and cut not in names:
         hint = nearest(cut, names)
-        raise ValueError(f"cut={cut!r} is no layer of model {name!r}{hint}; choose from {', '.join(names)}, or None")
+        hints = f"{hint}; choose from {', '.join(names)}, or None"
+        raise ValueError(f"cut={short(cut)} is no layer of model {name!r}{hints}")
     position = len(layers) if cut is None else names.index(cut)
     below, above = layers[:position], layers[position:]
     # Everything up to the first noise is settled.
@@ -225,6 +252,7 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
 
 
+@checked
 def augmented(model: SplitModel, augment: Callable[[Key, Array], Array]) -> SplitModel:
     """The model whose inputs are changed at random in training, anew in every step; judged, it is the same model.
 
@@ -249,7 +277,9 @@ def augmented(model: SplitModel, augment: Callable[[Key, Array], Array]) -> Spli
         x = x if key is None else augment(named_key(key, "augment"), x)
         return model.represent(representation, x, key)
 
+    options = None if model.options is None else Options({**model.options, "augment": describe(augment)})
     return model._replace(
+        options=options,
         represent=represent,
         recut=lambda cut: augmented(model.recut(cut), augment),
         stem=lambda representation, x: x,

@@ -8,6 +8,7 @@ from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, stateless_update
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 class BufferedState(NamedTuple):
@@ -22,6 +23,7 @@ class BufferedState(NamedTuple):
 
 
 @interned
+@recorded
 def buffered(k: int = 10) -> ParticipationPolicy:
     """All clients work all the time, each on its own job; a round is one server step, with the `k` jobs that end first.
 

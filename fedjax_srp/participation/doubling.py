@@ -17,6 +17,7 @@ from fedjax_srp.participation.cohorts import (
     times_by,
 )
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 class DoublingState(NamedTuple):
@@ -27,6 +28,7 @@ class DoublingState(NamedTuple):
 
 
 @interned
+@recorded
 def doubling(
     initial: int = 10,
     rounds_per_stage: int | Sequence[int] = 10,

@@ -12,9 +12,11 @@ from fedjax_srp.participation.cohorts import (
     times_by,
 )
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 @interned
+@recorded
 def fastest(k: int, by: Literal["realised", "expected"] = "realised") -> ParticipationPolicy:
     """In every round the `k` fastest of all clients take part; the others never do if speeds are fixed.
 

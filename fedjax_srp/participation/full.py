@@ -5,9 +5,11 @@ import jax.numpy as jnp
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import make_cohort, order_by_time, stateless_update
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 @interned
+@recorded
 def full() -> ParticipationPolicy:
     """Every client takes part in every round, and the round waits for the slowest.
 

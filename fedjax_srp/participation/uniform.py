@@ -10,9 +10,11 @@ from fedjax_srp.participation.cohorts import (
     stateless_update,
 )
 from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 @interned
+@recorded
 def uniform(k: int) -> ParticipationPolicy:
     """In every round `k` clients are drawn uniformly without replacement, whatever their speed.
 

@@ -46,6 +46,8 @@ RC: dict[Any, Any] = {
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.8,
 }
+THIN = {"linewidth": 0.9, "marker": ".", "markersize": 4}
+APART = "thin: single runs, with little time in common"
 TIME_LABEL = "simulated time (time units)"
 MAX_MARKED = 40  # evaluations on a line up to which each gets a dot
 
@@ -60,15 +62,22 @@ def draw(
     labels: dict[str, str],
     communication: float,
 ) -> dict[str, Any]:
-    """Draws one line per group and returns legend label -> artist."""
+    """Draws one line per group and returns legend label -> artist; repeats apart in time get a thin line each."""
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    staged = False
+    staged = thin = False
     for label, repeats in groups.items():
         _, color, linestyle = styles[label]
-        text = labels[label]
-        times, low, middle, high = band(label, [curve(run) for run in repeats])
+        text, curves = labels[label], [curve(run) for run in repeats]
+        if are_apart(curves):
+            thin = True
+            for place, (times, values) in enumerate(curves):
+                name = "_single" if place else text
+                ax.plot(times, values, color=color, linestyle=linestyle, label=name, **THIN)
+            handles[text] = Line2D([], [], color=color, linestyle=linestyle, linewidth=THIN["linewidth"])
+            continue
+        times, low, middle, high = band(curves)
         marker = "." if len(repeats) == 1 and len(times) <= MAX_MARKED else ""
         ax.plot(times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text)
         handles[text] = Line2D([], [], color=color, linestyle=linestyle)  # without the dots, which hide the dashes
@@ -80,20 +89,33 @@ def draw(
         ax.plot(*starts, linestyle="", marker="o", markersize=6, mfc="white", mec=color, mew=1.4, label="_stages")
     if staged:
         handles["a stage begins"] = Line2D([], [], linestyle="", marker="o", markersize=6, mfc="white", mec="#555555")
+    if thin:
+        handles[APART] = Line2D([], [], color="#555555", **THIN)
     ax.set_xlim(left=0)
     ax.grid(visible=True)
     ax.set_axisbelow(True)
     return handles
 
 
-def band(label: str, curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
+def _common_time(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+    """From where to where all curves are defined; backwards where they are nowhere."""
+    return max(times[0] for times, _ in curves), min(times[-1] for times, _ in curves)
+
+
+def are_apart(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Whether all curves are defined in less than half of the time of the shortest one, where a mean says little."""
+    start, end = _common_time(curves)
+    return len(curves) > 1 and bool(
+        start >= end or end - start < 0.5 * min(times[-1] - times[0] for times, _ in curves)
+    )
+
+
+def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
     """Times, lowest, mean and highest value of several curves, on the union of their times where all are defined."""
     if len(curves) == 1:
         times, values = curves[0]
         return times, values, values, values
-    start, end = max(times[0] for times, _ in curves), min(times[-1] for times, _ in curves)
-    if start > end:
-        raise ValueError(f"the repeats of {label!r} share no simulated time: draw them one by one, with a dict")
+    start, end = _common_time(curves)
     grid = np.unique(np.concatenate([times for times, _ in curves]))
     grid = grid[(grid >= start) & (grid <= end)]
     values = np.array([np.interp(grid, times, values) for times, values in curves])  # nan spreads to its neighbours

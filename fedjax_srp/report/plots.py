@@ -32,7 +32,8 @@ def accuracy_over_time(
 
     Lines join the evaluations; a hollow circle marks where a new stage of participation begins. Repeats are drawn as
     their mean with a band from the lowest to the highest run, interpolated between evaluations and only where every
-    repeat has values: nothing is drawn beyond the end of the shortest.
+    repeat has values: nothing is drawn beyond the end of the shortest. Where that is less than half of the time that
+    the shortest repeat lasts, each is a thin line of its own.
 
     Args:
         histories: see the module.

@@ -14,13 +14,19 @@ import platform
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_srp.history import ROUND_COLUMNS, History, jsonable
+from fedjax_srp import stored
+from fedjax_srp.history import ROUND_COLUMNS, STATES, History
+from fedjax_srp.stored import jsonable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FILES = ("config.json", "history.csv", "clients.csv", "summary.json")  # without them `load` refuses
+MODELS = "models"  # a folder in it
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -28,10 +34,12 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 }
 
 
-def save(history: History, folder: Path, target: float | None, communication: float) -> Path:
+def save(history: History, folder: Path, target: float | None, communication: float, models: bool) -> Path:
     """See `History.save`."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"directory={str(folder)!r} is a file: give a folder to write the run to")
+    if models and history.server_state is None:
+        raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
     config = {
         "name": history.name,
         "config": history.config,
@@ -53,8 +61,45 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         (folder / "accuracy.png").unlink(missing_ok=True)
     else:
         _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
+    if models:
+        _save_models(history, folder / MODELS)
+    elif vars(history).get("models") != folder / MODELS:  # else they are its own
+        stored.remove(folder / MODELS)
     _replace(folder / "summary.json", lambda path: _write_json(path, summary))
     return folder
+
+
+def _save_models(history: History, folder: Path) -> None:
+    """Writes the states as they are named, typed keys as their bits."""
+    import jax
+    import jax.numpy as jnp
+
+    states = {name: getattr(history, name) for name in STATES if getattr(history, name) is not None}
+    arrays, keys = stored.named(states), {}
+    for name, leaf in arrays.items():
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            keys[name], leaf = str(jax.random.key_impl(leaf)), jax.random.key_data(leaf)
+        arrays[name] = np.asarray(leaf)
+    facts = {"name": history.name, "num_rounds": history.num_rounds, "states": list(states), "keys": keys}
+    stored.write(folder, arrays, facts, alone=True)
+
+
+def load_models(folder: Path) -> dict[str, Any]:
+    """The states that `save` wrote, as dicts of NumPy arrays.
+
+    Raises:
+        ValueError: they are not what was written.
+    """
+    import jax
+
+    try:
+        arrays, facts = stored.read(folder, alone=True), stored.seal(folder)["facts"]
+    except stored.DamagedError as error:
+        raise ValueError(f"{str(folder)!r} is damaged ({error}): save the run again with models=True") from None
+    for name, kind in facts["keys"].items():
+        arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
+    found: dict[str, Any] = dict.fromkeys(STATES)
+    return found | {state: {} for state in facts["states"]} | stored.nested(arrays)
 
 
 def load(folder: Path) -> History:
@@ -79,7 +124,7 @@ def load(folder: Path) -> History:
             columns[name] = np.array([_WORDS[dtype](word) for word in rounds[name]], dtype)
         for name in ("seconds_per_round", "compile_seconds", "host_seconds"):
             columns[name] = float(summary[name])
-        return History(
+        history = History(
             **columns,
             name=config["name"],
             client_time=_floats(clients["expected_time"][:num_clients]),
@@ -95,9 +140,35 @@ def load(folder: Path) -> History:
             config=config["config"],
             environment=config["environment"],
         )
+        if (folder / MODELS).is_dir():  # read when they are asked for
+            for name in STATES:
+                del vars(history)[name]
+            vars(history)["models"] = folder / MODELS
+        return history
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(f"{str(folder)!r} does not read as one run ({reason}): run it again") from error
+
+
+def clients_frame(history: History) -> pd.DataFrame:
+    """See `History.clients_frame`."""
+    import pandas as pd
+
+    num_evaluations, num_clients = len(history.eval_round), history.num_clients
+    if num_evaluations:
+        names, rounds, scores = list(history.accuracies), history.eval_round, list(history.accuracies.values())
+    else:
+        names, rounds, scores = [""], np.zeros(1, np.int64), [np.full((1, num_clients), np.nan)]
+    repeats = len(names) * len(rounds)
+    columns = {
+        "evaluation": np.repeat(np.array(names, object), len(rounds) * num_clients),
+        "round": np.tile(np.repeat(rounds, num_clients), len(names)),
+        "client": np.tile(np.arange(num_clients), repeats),
+        "accuracy": np.concatenate([s.ravel() for s in scores]),
+        "test_count": np.tile(history.test_count, repeats),
+        "expected_time": np.tile(history.client_time, repeats),
+    }
+    return pd.DataFrame(columns)
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[str]]:

@@ -32,8 +32,25 @@ def check_target(target: float | None) -> None:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
 
+def check_communication(cost: float, argument: str = "communication") -> None:
+    """Refuses a cost per communicating round that is negative or not finite."""
+    if not 0 <= cost < math.inf:
+        raise ValueError(f"{argument}={cost}: must be finite and at least 0, in time units; give 0 for free rounds")
+
+
+def check_communications(costs: Sequence[float]) -> None:
+    """Refuses costs of which there are none, or one is none."""
+    if not len(costs):
+        raise ValueError("communications is empty: give at least one cost, e.g. 0")
+    for cost in costs:
+        check_communication(cost, "communications")
+
+
 def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
     """A fraction of the reference's final accuracy, mean over its runs; without the reference, of the best method's.
+
+    It is rounded to 0.1 %, as accuracies are shown. Of several rows of the reference the best one counts; of rows that
+    are equal at 0.1 %, the first.
 
     Args:
         histories: method -> its runs.
@@ -41,12 +58,11 @@ def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "
         reference: the method whose accuracy sets the target.
     """
     final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
-    if reference not in final:
-        reference = max(final, key=lambda name: final[name] if math.isfinite(final[name]) else -math.inf)
-    percent = f"{100 * fraction:g} % of {label(reference)}'s final accuracy"
-    return Target(
-        fraction * final[reference], percent if len(histories[reference]) == 1 else f"{percent} (mean over runs)"
-    )
+    referred = [name for name, runs in histories.items() if reference in (name, runs[0].name)] or list(final)
+    best = max(referred, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
+    percent = f"{100 * fraction:g} % of the final accuracy of {label(best)}"
+    reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"
+    return Target(round(fraction * final[best], 3), reason)
 
 
 def comparison(
@@ -67,12 +83,17 @@ def comparison(
 
     Args:
         histories: method -> its runs.
-        target: mean accuracy to time, see `common_target`.
+        target: mean accuracy to time, see `common_target`; nan where no accuracy is known, and nothing reaches it.
         communications: costs per communicating round, in time units.
         twins: method -> its twin; None for those of `srp.methods`.
+
+    Raises:
+        ValueError: a target that no accuracy can reach, a cost that is negative or not finite, or none.
     """
     import pandas as pd
 
+    check_communications(communications)
+    costs = {_column(cost): cost for cost in communications}
     if twins is None:
         twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}
     rows: dict[str, dict[str, Any]] = {}
@@ -86,21 +107,21 @@ def comparison(
         for quarter, values in zip(QUARTERS, quarters.T, strict=True):
             row[quarter], row[f"{quarter}_std"] = _spread(values.tolist())
         row["target"] = target
-        row["reached"] = sum(math.isfinite(run.time_to(target)) for run in runs)
+        row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
-        for cost in communications:
-            row[f"time_{cost:g}"], row[f"time_{cost:g}_std"] = _spread([_time_to(run, target, cost) for run in runs])
-            row[f"speed_up_{cost:g}"] = math.nan
+        for column, cost in costs.items():
+            row[f"time_{column}"], row[f"time_{column}_std"] = _spread([time_to(run, target, cost) for run in runs])
+            row[f"speed_up_{column}"] = math.nan
         # runs that were simulated together each carry the time of all of them
         row["host_seconds"] = sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
         rows[name] = row
     for row in rows.values():
         twin_row = rows.get(row["twin"], {"reached_at_once": 0})
-        for cost in communications:
-            own, twin = row[f"time_{cost:g}"], twin_row.get(f"time_{cost:g}", math.inf)
+        for column in costs:
+            own, twin = row[f"time_{column}"], twin_row.get(f"time_{column}", math.inf)
             known = not (row["reached_at_once"] or twin_row["reached_at_once"])
             if known and math.isfinite(own) and math.isfinite(twin) and own > 0:
-                row[f"speed_up_{cost:g}"] = twin / own
+                row[f"speed_up_{column}"] = twin / own
     return pd.DataFrame(list(rows.values()))
 
 
@@ -126,7 +147,7 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     notes = [
         f"accuracy: of every client on its own test data, after the last round; {spread}",
         "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
-        f"time: simulated time until the mean accuracy reaches {100 * target.accuracy:.1f} %, {target.reason};",
+        f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
     ]
     if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
@@ -147,14 +168,29 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
 
 
-def _time_to(run: History, target: float, cost: float) -> float:
-    """nan where rounds overlap, so that a cost cannot be added."""
-    return math.nan if run.asynchronous and cost else run.time_to(target, cost)
+def time_to(run: History, target: float, cost: float = 0.0) -> float:
+    """Simulated time to a target; nan where rounds overlap, so that a cost cannot be added, inf without a target."""
+    if run.asynchronous and cost:
+        return math.nan
+    return math.inf if math.isnan(target) else run.time_to(target, cost)
+
+
+def shown(target: Target) -> str:
+    """A target in percent: at 0.1, as accuracies are shown, unless it was given more precisely."""
+    percent = 100 * target.accuracy
+    if math.isnan(percent):
+        return "a target that is not known"
+    return f"{percent:.1f} %" if math.isclose(percent, round(percent, 1)) else f"{percent:g} %"
+
+
+def _column(cost: float) -> str:
+    """A cost in the name of a column, as short as tells it from any other."""
+    return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
     """Whether the target was reached by the first evaluation."""
-    return len(run.eval_round) > 0 and bool(run.time_to(target) <= run.elapsed()[run.eval_round[0] - 1])
+    return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0])
 
 
 def _percent(mean: float, std: float = math.nan) -> str:

@@ -94,21 +94,42 @@ REFUSED_BY_ALL_ON_EXAMPLES = (
     {"fine_tune_epochs": -1},
     {"client_weighting": "size"},
 )
-REFUSED_BY_LOCAL_SGD = (
-    *REFUSED_BY_ALL_ON_EXAMPLES,
+REFUSED_BY_STEPS = (
     {"local_steps": None, "local_epochs": -2},
     {"local_steps": None, "local_epochs": 1.5},
     {"local_epochs": None, "local_steps": -2},
     {"local_epochs": 1, "local_steps": 3},
     {"local_steps": None, "local_epochs": None},
 )
+REFUSED_BY_LOCAL_SGD = (*REFUSED_BY_ALL_ON_EXAMPLES, *REFUSED_BY_STEPS)
+REFUSED_WITHOUT_WEIGHTS = (*REFUSED_BY_ALL_ON_EXAMPLES[:-1], *REFUSED_BY_STEPS)
 TABLE = {
+    "apfl": Row(
+        small(algorithms.apfl, own_share=0.4, adaptive=True),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"own_share": -0.1}, {"own_share": 1.1}),
+    ),
+    "ditto": Row(
+        small(algorithms.ditto, penalty=0.3, client_weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}),
+    ),
+    "fed_mtl": Row(
+        small(algorithms.fed_mtl, relation_strength=0.3, norm_strength=0.1),
+        classification,
+        (*REFUSED_WITHOUT_WEIGHTS, {"relation_strength": -0.1}, {"norm_strength": -0.1}),
+    ),
     "fedavg": Row(small(algorithms.fedavg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbuff": Row(
         small(algorithms.fedbuff, server_step_size=0.7, client_weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"server_step_size": -0.5}, {"staleness_exponent": -0.5}),
     ),
+    "fedper": Row(small(algorithms.fedper, client_weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
+    "fedprox": Row(
+        small(algorithms.fedprox, mu=0.3), classification, (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"evaluation": "own"})
+    ),
+    "fedsgd": Row(small(algorithms.fedsgd), classification, (*REFUSED_BY_ALL_ON_EXAMPLES, {"evaluation": "own"})),
     "fedrep": Row(
         small(algorithms.fedrep, head_epochs=2, local_epochs=2, client_weighting="num_examples"),
         classification,
@@ -131,8 +152,24 @@ TABLE = {
             {"difference": 0.0},
         ),
     ),
+    "l2gd": Row(
+        small(algorithms.l2gd, aggregation_step_size=0.4, aggregation_probability=0.5),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"aggregation_step_size": 1.5}, {"aggregation_probability": -0.1}),
+    ),
     "lg_fedavg": Row(
         small(algorithms.lg_fedavg, cut="fc2", local_epochs=None, local_steps=3), classification, REFUSED_BY_LOCAL_SGD
+    ),
+    "local_only": Row(small(algorithms.local_only), classification, REFUSED_WITHOUT_WEIGHTS),
+    "per_fedavg": Row(
+        small(algorithms.per_fedavg, inner_step_size=0.1),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"support_fraction": 1.0}, {"inner_step_size": -0.1}, {"difference": 0.0}),
+    ),
+    "scaffold": Row(
+        small(algorithms.scaffold, server_step_size=0.7),
+        classification,
+        (*REFUSED_WITHOUT_WEIGHTS, {"server_step_size": 0.0}, {"evaluation": "own"}),
     ),
     "linear_fedavg": Row(
         small_linear(algorithms.linear_fedavg, fine_tune_steps=3),
@@ -251,8 +288,9 @@ def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
         algorithm = TABLE[name].make(**optimizers)
         server = algorithm.init(KEY, data)
         state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
-        message = algorithm.round.client(KEY, broadcast, state, examples, context).message
-        return message, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(examples.x)
+        output = algorithm.round.client(KEY, broadcast, state, examples, context)
+        trained = algorithm.round.server(KEY, server, output.message, context), output.message, output.state
+        return trained, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(examples.x)
 
     options = {"slow": (slow, None), "fast": (fast, None), "both": (slow, fast)}
     runs = {

@@ -12,6 +12,8 @@ import fedjax_srp as srp
 from fedjax_srp.commands import cli
 from fedjax_srp.data import leaf, load, names
 
+pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
+
 
 def write(path, users, x, y):
     """One file; x and y give a user's examples."""

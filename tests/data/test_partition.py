@@ -233,7 +233,8 @@ def test_iid_sizes_are_equal_up_to_one():
 def test_natural():
     users_train = np.array(["b", "a", "a", "c", "b", "d"])
     users_test = np.array(["a", "b", "e", "b", "d"])
-    split = partition.natural(users_train, users_test)
+    with pytest.warns(UserWarning, match="natural: 2 of 5 users are left out"):
+        split = partition.natural(users_train, users_test)
     check_partition(split, 6, 5, 3)
     assert [list(users_train[rows]) for rows in split.train] == [["a", "a"], ["b", "b"], ["d"]]
     assert [list(rows) for rows in split.test] == [[0], [1, 3], [4]]
@@ -310,7 +311,7 @@ ERRORS = {
     "reserved_classes=6: leaves 4 of 10 classes .* hold 5 each; use at most 5": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=6
     ),
-    "reserved_classes=-1 must be at least 1": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
+    "reserved_classes=-1 must be at least 0": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
     "reserved_fraction=1: must lie between": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=1
     ),

@@ -1,17 +1,26 @@
 """A killed run continues and ends with the bytes of one that was left alone; a folder serves one simulation only."""
 
+import os
+import random
+import resource
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import checkpoint_job as job
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from attacks import kept_runs
 from reference.small import assert_same_bits, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp import stored
+from fedjax_srp.engine.checkpoint import Checkpoints, snapshots
 from fedjax_srp.engine.simulate import simulate_seeds
 
 TESTS = Path(__file__).parent.parent
@@ -36,7 +45,7 @@ def test_a_killed_process_is_continued_to_the_same_bytes(tmp_path):
     steps = lambda: sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())  # noqa: E731
     assert steps() == [2]  # of 4 computed rounds
     continued = job.run(tmp_path / "checkpoints")
-    assert steps() == [4, 6]
+    assert steps() == [6]
     assert_same_history(continued, job.run(), tmp_path)
     # All rounds are there: asking again computes nothing and answers the same.
     again = job.run(tmp_path / "checkpoints")
@@ -44,27 +53,48 @@ def test_a_killed_process_is_continued_to_the_same_bytes(tmp_path):
     assert_same_history(again, continued, tmp_path)
 
 
-def test_a_finished_run_can_be_made_longer(tmp_path):
-    short = job.run(tmp_path / "checkpoints", num_rounds=4)
-    assert short.num_rounds == 4
-    assert_same_history(job.run(tmp_path / "checkpoints"), job.run(), tmp_path)
-    assert job.run(tmp_path / "checkpoints", num_rounds=2).num_rounds == 6  # what is there is not undone
+@pytest.fixture(scope="module")
+def whole():
+    return job.run(keep_clients=True)
 
 
-def test_a_longer_run_keeps_the_grid_of_its_evaluations(tmp_path):
-    assert list(job.run(tmp_path / "checkpoints", num_rounds=3).eval_round) == [2, 3]
-    longer, whole = job.run(tmp_path / "checkpoints"), job.run()
-    assert list(longer.eval_round) == [2, 3, 4, 6]
-    assert_same_bits(longer.accuracy[[0, 2, 3]], whole.accuracy)
+def assert_same_states(actual, expected):
+    assert_same_bits(actual.server_state, expected.server_state)
+    assert_same_bits(actual.client_states, expected.client_states)
+
+
+@pytest.mark.parametrize("first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"])
+def test_a_run_is_made_longer_to_the_same_bits(first, whole, tmp_path):
+    short = job.run(tmp_path / "checkpoints", num_rounds=first)
+    assert short.eval_round[-1] == first
+    longer = job.run(tmp_path / "checkpoints", keep_clients=True)
+    assert_same_history(longer, whole, tmp_path)
+    assert_same_states(longer, whole)
+
+
+def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):
+    limit = float(whole.elapsed()[1])
+    short = job.run(tmp_path / "checkpoints", time_limit=limit)
+    assert short.num_rounds == 2
+    assert_same_history(job.run(tmp_path / "checkpoints"), whole, tmp_path)
+    assert job.run(tmp_path / "checkpoints", time_limit=float(whole.elapsed()[5])).num_rounds == 6
+    for limits, message in (
+        ({"num_rounds": 4}, "num_rounds=4: checkpoint_dir=.* holds 6 rounds of this run; give at least 6, or another"),
+        ({"time_limit": limit}, "time_limit=.* holds 6 rounds of this run, it would end after 2; give the limits it"),
+        ({"target": 0.0}, "target=0: .* it would end after 2; give"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            job.run(tmp_path / "checkpoints", **limits)
 
 
 def test_seeds_are_continued_too(tmp_path, monkeypatch):
     options = {"participation": job.POLICY, "clock": job.CLOCK, "num_rounds": 3, "eval_every": 1, "progress": False}
+    options |= {"devices": 1, "keep_clients": True}
     algorithm = srp.algorithms.fedavg(model(hidden=()), batch_size=4)
 
-    def run(directory=None):
+    def run(directory=None, **other):
         keys = jax.random.split(jax.random.key(2), 2)
-        return simulate_seeds(algorithm, job.DATA, keys=keys, devices=1, checkpoint_dir=directory, **options)
+        return simulate_seeds(algorithm, job.DATA, keys=keys, checkpoint_dir=directory, **options | other)
 
     save = Checkpoints.save
 
@@ -73,16 +103,27 @@ def test_seeds_are_continued_too(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         save(self, num_rounds, *args)
 
-    monkeypatch.setattr(Checkpoints, "save", save_once)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "checkpoints")
-    monkeypatch.undo()
-    for actual, expected in zip(run(tmp_path / "checkpoints"), run(), strict=True):
-        assert_same_history(actual, expected, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_once)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "checkpoints")
+    expected = run()
+    for folder in ("checkpoints", "shorter"):
+        if folder == "shorter":
+            run(tmp_path / folder, num_rounds=2)
+        for one, other in zip(run(tmp_path / folder), expected, strict=True):
+            assert_same_history(one, other, tmp_path)
+            assert_same_states(one, other)
 
 
 def another_start(key, data):
     return jax.tree.map(lambda leaf: leaf + 1, job.ALGORITHM.init(key, data))
+
+
+def another_round():
+    return job.ALGORITHM.round._replace(
+        server=lambda *args: jax.tree.map(jnp.negative, job.ALGORITHM.round.server(*args))
+    )
 
 
 def other_labels():
@@ -97,18 +138,32 @@ def other_labels():
         ({"eval_every": 3}, "eval_every=2"),
         ({"chunk_size": 1}, "chunk_size=2"),
         ({"clock": srp.clocks.fixed(srp.clocks.exponential(1.0))}, "clock='dynamic'"),
-        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(0.5))}, "values="),
-        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(1.0), work=7)}, "values="),
+        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(0.5))}, "clock_options."),
+        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(1.0), work=7)}, "clock_options."),
         ({"algorithm": job.ALGORITHM._replace(init=another_start)}, "start"),
+        ({"algorithm": job.ALGORITHM._replace(round=another_round())}, "program"),
         ({"policy": srp.participation.uniform(3)}, "doubling"),
         ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
         ({"data": other_labels()}, "data"),
-        ({"policy": srp.participation.doubling(2, 1, pool=5, redraw="stage")}, "program"),
-        ({"algorithm": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.3), 4, 2)}, "program"),
-        ({"algorithm": srp.algorithms.fedrep(model(hidden=(3,)), srp.algorithms.sgd(0.2), 4, 2)}, "start"),
+        ({"policy": srp.participation.doubling(2, 1, pool=5, redraw="stage")}, "options."),
+        ({"algorithm": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.3), 4, 2)}, "options."),
+        ({"algorithm": srp.algorithms.fedrep(model(hidden=(3,)), srp.algorithms.sgd(0.2), 4, 2)}, "options."),
     ],
     ids=[
-        *("key", "eval_every", "chunk", "clock", "rate", "work", "start", "policy", "clients", "labels", "schedule"),
+        *(
+            "key",
+            "eval_every",
+            "chunk",
+            "clock",
+            "rate",
+            "work",
+            "start",
+            "round",
+            "policy",
+            "clients",
+            "labels",
+            "schedule",
+        ),
         *("step_size", "model"),
     ],
 )
@@ -119,7 +174,7 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
     assert word in message
     assert "choose another folder" in message
     assert "\n" not in message
-    assert len(message) < 500
+    assert len(message) < 350
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +191,188 @@ def test_a_refusal_leaves_the_folder_as_it_was(one_folder):
         job.run(one_folder, num_rounds=2, seed=12)
     assert listing() == before
     assert job.run(one_folder, num_rounds=2).num_rounds == 2
+
+
+# Damage, without a simulation: a folder with two snapshots of a small state.
+
+
+class Small(NamedTuple):
+    model: dict[str, Any]
+    empty: Any
+    key: Any
+
+
+def small_state(value):
+    model = {"kernel": jnp.full((30, 7), value, jnp.float32), "bias": jnp.full((7,), value, jnp.bfloat16)}
+    return Small(model, jnp.zeros((0, 3)), jax.random.key(value))
+
+
+@pytest.fixture(scope="module")
+def two_snapshots(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    for num_rounds in (2, 4):
+        open_small(folder).save(num_rounds, small_state(num_rounds), {"time": np.arange(num_rounds, dtype=np.float64)})
+    return folder
+
+
+def open_small(folder):
+    return Checkpoints(folder, {"key": [0, 1]}, lambda num_rounds: num_rounds % 2 == 0)
+
+
+@pytest.fixture
+def folder(two_snapshots, tmp_path):
+    return shutil.copytree(two_snapshots, tmp_path / "copy")
+
+
+def restored(folder, num_rounds=6):
+    """The round that a run goes on from, after a look at every bit."""
+    found = open_small(folder).restore(small_state(0), num_rounds)
+    actual, expected = (
+        state._replace(key=jax.random.key_data(state.key)) for state in (found.state, small_state(found.num_rounds))
+    )
+    assert_same_bits(actual, expected)
+    assert_same_bits(found.records, {"time": np.arange(found.num_rounds, dtype=np.float64)})
+    return found.num_rounds
+
+
+def files_of(snapshot):
+    return sorted(path for path in snapshot.rglob("*") if path.is_file())
+
+
+def flip(path, rng):
+    content = bytearray(path.read_bytes())
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": lambda path: flip(path, np.random.default_rng(0)),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+    "garbage": lambda path: path.write_bytes(b'{"files": [[[' + b"[" * 99999),
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_snapshot_falls_back_to_the_one_before_in_one_line(damage, folder, capsys):
+    intact = {path: path.read_bytes() for path in files_of(folder / "4")}
+    for path in [path for path in intact if path.stat().st_size]:
+        damage(path)
+        assert restored(folder) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert f"{folder / '4'} is damaged ({path.relative_to(folder / '4').parts[0]}" in line
+        assert line.endswith("going on from round 2\n")
+        if path.is_dir():
+            path.rmdir()
+        path.write_bytes(intact[path])
+    assert restored(folder) == 4
+    assert capsys.readouterr().err == ""
+
+
+def test_bits_flipped_anywhere_are_never_silent(folder, capsys):
+    rng, files = np.random.default_rng(1), files_of(folder / "4")
+    sizes = np.array([path.stat().st_size for path in files])
+    for path in rng.choice(np.array(files, object), 20, p=sizes / sizes.sum()):
+        intact = path.read_bytes()
+        flip(path, rng)
+        is_silent = restored(folder) == 4
+        assert is_silent == (capsys.readouterr().err == "")
+        # What JSON means does not depend on every bit of its spaces: then the state is as it was, see `restored`.
+        assert not is_silent or path.name == stored.SEAL
+        path.write_bytes(intact)
+
+
+def test_a_run_never_goes_on_from_a_flipped_bit(tmp_path):
+    found = kept_runs.flips_of_a_run(5, tmp_path, random.Random(0))
+    assert found["silent_differences"] == 0
+    assert found["equal"] > 0  # from the snapshot beside it
+
+
+def test_without_an_intact_snapshot_there_is_one_error_with_the_remedy(folder):
+    for name in ("2", "4"):
+        flip(max(files_of(folder / name), key=lambda path: path.stat().st_size), np.random.default_rng(2))
+    with pytest.raises(ValueError, match=r"4 is damaged .*2 is damaged .*delete .*copy' to start again") as caught:
+        restored(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):
+    flip(folder / "4" / stored.SEAL, np.random.default_rng(3))
+    open_small(folder).save(4, small_state(4), {"time": np.arange(4.0)})
+    assert restored(folder) == 4
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "4"]
+
+
+def test_the_newest_of_one_name_is_read(tmp_path):
+    for value in range(3):
+        arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
+        stored.write(tmp_path / "same", arrays, {"value": value})
+        for like in ({}, {"b": jnp.zeros(3)}):
+            assert_same_bits(stored.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays))
+        assert stored.seal(tmp_path / "same")["facts"] == {"value": value}
+    assert [path.name for path in tmp_path.iterdir()] == ["same"]
+
+
+def test_what_is_kept(folder):
+    checkpoints = open_small(folder)
+    for num_rounds in (6, 7):
+        checkpoints.save(num_rounds, small_state(num_rounds), {"time": np.arange(float(num_rounds))})
+    assert snapshots(folder) == [7, 6, 4]  # the last one is not on the grid
+    checkpoints.finish()
+    assert snapshots(folder) == [7, 6]
+    assert [restored(folder, 7), restored(folder, 8)] == [7, 6]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax gave up
+def test_a_full_disk_is_one_line_and_loses_nothing(folder):
+    """The system refuses to write more than so many bytes into a file, as it does on a full disk."""
+    before, limits = {path: path.read_bytes() for path in files_of(folder)}, resource.getrlimit(resource.RLIMIT_FSIZE)
+    noise = np.random.default_rng(0).normal(size=100_000)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*6'; what was written before is intact") as caught:
+            open_small(folder).save(6, small_state(6), {"time": noise})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in before} == before
+    open_small(folder).save(6, small_state(6), {"time": noise})
+    assert snapshots(folder) == [6, 4]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), ValueError("x: No space left on device [y]")]
+)
+def test_no_space_is_recognised_from_whoever_says_so(error, folder, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    def full(*args, **options):
+        raise error
+
+    monkeypatch.setattr(ocp.Checkpointer, "save", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*6'; what was written before is intact; make room"):
+        open_small(folder).save(6, small_state(6), {"time": np.zeros(6)})
+    assert restored(folder) == 4
+
+
+def test_a_folder_in_use_is_refused_with_the_name_of_who_uses_it(tmp_path):
+    who = f"process {os.getpid()} on {socket.gethostname()}"
+    with stored.held(tmp_path / "new", "checkpoint_dir"):
+        with pytest.raises(ValueError, match=f"checkpoint_dir='.*new': {who} is running here; wait for it"):
+            job.run(tmp_path / "new", num_rounds=1)
+        with stored.held(tmp_path / "other", "out"):
+            pass
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "new" / ".lock").write_text("process 1 on a machine that crashed")
+    with stored.held(tmp_path / "new", "checkpoint_dir"):
+        pass
+
+
+def test_where_there_are_no_locks_it_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stored, "fcntl", None)
+    with stored.held(tmp_path, "out"), stored.held(tmp_path, "out"):
+        pass
+    assert f"{tmp_path}: no locks on this system; run one process at a time in it" in capsys.readouterr().err

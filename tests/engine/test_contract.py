@@ -447,7 +447,10 @@ NO_PARTS = {
     ),
     "policy_factory": ((ALGORITHM, DATA, {"participation": srp.participation.full}), "call one:"),
     "policy_name": ((ALGORITHM, DATA, {"participation": "full"}), "participation='full' is no policy"),
-    "policy_clock": ((ALGORITHM, DATA, {"participation": clock_of()}), "participation=Clock(name='mine'"),
+    "policy_clock": (
+        (ALGORITHM, DATA, {"participation": clock_of()}),
+        "participation='mine' is no participation but made for clock=",
+    ),
     "distribution": (
         (ALGORITHM, DATA, {"clock": srp.clocks.exponential(1.0)}),
         "clock is the distribution 'exponential'; say when it is drawn: srp.clocks.fixed(...) once",

@@ -9,6 +9,7 @@ from reference.small import KEY, algorithm_of, clients_of, federation, model, nu
 import fedjax_srp as srp
 from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.program import program
 from fedjax_srp.engine.sharding import layout
 
@@ -87,6 +88,43 @@ def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
     assert simulate(num_rounds=4, time_limit=1e9, target=1e9).num_rounds == 4
 
 
+@pytest.mark.parametrize(
+    ("eval_every", "eval_first", "grid"),
+    [(3, 3, [1, 2, 3, 6, 7]), (3, 2, [1, 2, 3, 6, 7]), (2, 3, [1, 2, 3, 4, 6, 7]), (9, 1, [1, 7]), (2, 9, range(1, 8))],
+)
+def test_the_grid_of_evaluations_is_dense_at_first(eval_every, eval_first, grid):
+    limits, completed = Limits(7, eval_every, None, None, eval_first), [0]
+    while completed[-1] < 7:
+        completed.append(limits.next_evaluation(completed[-1]))
+    assert completed[1:] == list(grid)
+
+
+def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
+    plain, dense = simulate(evaluations="all"), simulate(evaluations="all", eval_first=3)
+    np.testing.assert_array_equal(dense.eval_round, [1, 2, 3, 4, 5])
+    for field in ("round", "cohort_size", "compute_time"):
+        np.testing.assert_array_equal(getattr(dense, field), getattr(plain, field))
+    np.testing.assert_allclose(dense.metrics["w"], plain.metrics["w"], rtol=1e-6)
+    np.testing.assert_allclose(dense.scores("model")[[1, 3, 4]], plain.scores("model"), rtol=1e-6)
+    np.testing.assert_allclose(dense.scores("model")[:, 0], dense.metrics["w"], rtol=1e-6)  # each after its own round
+    # 2, 2 and 4 clients take part: 8 of 7 clients' rounds are done after the third, and not after the second.
+    assert (plain.time_to(1.0, evaluation="rounds"), dense.time_to(1.0, evaluation="rounds")) == (14, 9)
+    assert dense.config["eval_first"] == 3
+    assert plain.config["eval_first"] == 0
+
+
+def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
+    options = {"keys": jax.random.split(KEY, 2), "participation": DOUBLING, "clock": CLOCK, "devices": 1}
+    options |= {"eval_every": 2, "eval_first": 2, "progress": False, "checkpoint_dir": tmp_path}
+    short = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=1, **options)
+    np.testing.assert_array_equal(short[1].eval_round, [1])
+    continued = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options)
+    for history in continued:
+        np.testing.assert_array_equal(history.eval_round, [1, 2, 4, 5])
+    with pytest.raises(ValueError, match="eval_first=2"):
+        srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options | {"eval_first": 3})
+
+
 def test_limits_of_seeds_wait_for_the_last():
     clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
     keys = jax.random.split(KEY, 3)
@@ -139,7 +177,7 @@ def test_a_run_without_rounds_to_come_is_judged_as_its_history_says():
 
 
 def test_evaluate_refuses_what_cannot_be_judged():
-    with pytest.raises(ValueError, match="server_state=None: a history that was loaded has none"):
+    with pytest.raises(ValueError, match="server_state=None: this history was loaded from a folder without models"):
         srp.evaluate(ALGORITHM, DATA, None, key=KEY)
     with pytest.raises(ValueError, match=r"evaluation of .*'modle'.*model"):
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=KEY, evaluations="modle")
@@ -239,11 +277,19 @@ def test_default_parts_are_everybody_at_exponential_times():
     assert history.compute_time.tolist() == [history.client_time.max()] * 2
 
 
-def test_progress_is_shown_where_asked_for(capfd):
-    simulate(num_rounds=2, progress=True)
-    shown = capfd.readouterr().err
-    assert "few_lines + doubling" in shown
-    assert "n=2" in shown
+def test_progress_is_shown_where_asked_for(capfd, tmp_path):
+    new = ALGORITHM._replace(metrics=lambda server, data: {})  # nobody has compiled it
+    simulate(new, num_rounds=3, progress=True, checkpoint_dir=tmp_path)
+    shown = capfd.readouterr().err.split("\r")
+    compiled = [line.partition("...")[0].strip() for line in shown if "compiling" in line]
+    assert list(dict.fromkeys(compiled)) == [
+        f"few_lines + doubling: {where}"
+        for where in ("0/3, compiling the start", "0/3, compiling 2 rounds", "2/3, compiling 1 round")
+    ]
+    # What is narrow cuts off the end: the accuracy stands in the first 60 columns.
+    assert shown[-1][:59].startswith("few_lines + doubling: 3/3, accuracy 1.14, n 4, time 9 ")
+    simulate(new, num_rounds=5, progress=True, checkpoint_dir=tmp_path)
+    assert "few_lines + doubling continues after round 2\n" in capfd.readouterr().err  # the last one on the grid
     simulate(num_rounds=2)
     assert capfd.readouterr().err == ""
 
@@ -307,6 +353,7 @@ def few_classes():
         ({"num_rounds": "ten"}, ["num_rounds='ten'", "integer"]),
         ({"num_rounds": None}, ["num_rounds=None", "integer"]),
         ({"eval_every": 0}, ["eval_every=0", "at least 1"]),
+        ({"eval_first": -1}, ["eval_first=-1", "at least 0"]),
         ({"time_limit": -1.0}, ["time_limit=-1.0", "positive"]),
         ({"evaluations": "globl"}, ["'globl'", "did you mean global", "fine_tune_all"]),
         ({"evaluations": ("global", "own_head")}, ["'own_head'", "fedavg", "fine_tune"]),

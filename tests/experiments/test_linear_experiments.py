@@ -110,3 +110,11 @@ def test_the_start_is_projected_gradient_descent(synthetic):
         u, s, vt = np.linalg.svd(theta, full_matrices=False)
         theta = u[:, :2] * s[:2] @ vt[:2]
     np.testing.assert_allclose(start @ start.T, vt[:2].T @ vt[:2], atol=1e-4)
+
+
+def test_a_time_that_is_censored_gives_no_ratio(beside):
+    beside(EXPERIMENTS / "srpfl")
+    import linear_speedup
+
+    result = {"times": {"srpfl": [[2.0, 2.0, "inf", "inf"]], "fedrep": [[4.0, "inf", 4.0, "inf"]]}}
+    np.testing.assert_array_equal(linear_speedup.ratio(result, 0), [0.5, np.nan, np.nan, np.nan])

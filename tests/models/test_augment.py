@@ -134,7 +134,7 @@ def test_methods_take_an_augmentation(model):
 @pytest.mark.parametrize(
     ("data", "augment", "message"),
     [
-        (images(), "crop_flop", r"unknown augment 'crop_flop' \(did you mean crop_flip\?\); choose from crop_flip"),
+        (images(), "crop_flop", r"augment='crop_flop' is unknown \(did you mean crop_flip\?\); choose from crop_flip"),
         (images(np.float32, (9,)), "crop_flip", r"augment='crop_flip' takes images .* not examples of shape \(9,\)"),
     ],
 )

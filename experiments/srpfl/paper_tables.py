@@ -1,0 +1,113 @@
+"""Tables and figure of figures 3 to 6: what `paper.py` writes of finished runs.
+
+A time to a target is known up to the evaluation before it. So every table has the last time at which the target had not
+been reached, `after_C`, beside `time_C`, and the lowest and highest factor that the two leave open:
+`least_speed_up_C` and `most_speed_up_C`. Methods with a personal part are judged twice: as the paper's code does
+(`fine_tune`), and with the part that each client holds; who has not taken part yet holds the initial one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+import fedjax_srp as srp
+from fedjax_srp.history import History
+from fedjax_srp.report import table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COMMUNICATIONS = (0, 10, 100)
+FRACTIONS = (0.95, 0.99)  # of FedRep's final accuracy: the targets that methods are timed to
+OWN_PARTS = {
+    "fedrep": "own_head",
+    "srpfl": "own_head",
+    "lg_fedavg": "own_representation",
+    "lg_srpfl": "own_representation",
+}
+ZOOM = 0.95  # of the lowest final accuracy: where the axis of accuracies begins
+
+
+def with_own_parts(curves: Mapping[str, Sequence[History]]) -> dict[str, list[History]]:
+    """The same runs, judged with each client's own part."""
+    return {
+        name: [dataclasses.replace(run, accuracies={own: run.accuracies[own]}) for run in curves[name]]
+        for name, own in OWN_PARTS.items()
+        if name in curves
+    }
+
+
+def time_before(run: History, target: float, communication: float = 0.0) -> float:
+    """Simulated time of the last evaluation before the target was reached.
+
+    0 where the first evaluation reached it, inf where none did.
+    """
+    reached = run.mean_accuracy >= target
+    if not reached.any():
+        return math.inf
+    return float(np.concatenate([[0.0], run.eval_elapsed(communication)])[reached.argmax()])
+
+
+def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
+    """The table of `table.comparison` with its intervals: nan where a time is missing or a bound leaves none."""
+    rows = frame.to_dict("records")
+    for cost in COMMUNICATIONS:
+        for row in rows:
+            row[f"after_{cost}"] = float(np.mean([time_before(run, target, cost) for run in curves[row["method"]]]))
+        known = {row["method"]: row for row in rows}
+        for row in rows:
+            twin, low, high = known.get(row["twin"]), math.nan, math.nan
+            if twin is not None and math.isfinite(row[f"time_{cost}"]) and math.isfinite(twin[f"time_{cost}"]):
+                low = twin[f"after_{cost}"] / row[f"time_{cost}"]
+                high = twin[f"time_{cost}"] / row[f"after_{cost}"] if row[f"after_{cost}"] else math.inf
+            row[f"least_speed_up_{cost}"], row[f"most_speed_up_{cost}"] = low, high
+    return pd.DataFrame(rows)
+
+
+def timed(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
+    """`table.comparison` with evaluations and intervals."""
+    frame = with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
+    frame.insert(1, "evaluation", [runs[0].evaluation for runs in curves.values()])
+    return frame
+
+
+def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
+    """Curves over time, zoomed to where they differ, with a line at each target."""
+    figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
+    for place, curves in enumerate(columns.values()):
+        lowest = min(np.mean([run.final_accuracy for run in runs]) for runs in curves.values())
+        for ax in figure.axes[place :: len(columns)]:
+            ax.set_ylim(bottom=ZOOM * lowest)
+            for fraction in FRACTIONS:
+                ax.axhline(table.common_target(curves, fraction).accuracy, color="#666666", linewidth=0.7, zorder=1)
+    return figure
+
+
+def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path) -> str:
+    """Writes figure and tables of data sets by title; returns the tables as text."""
+    out.mkdir(parents=True, exist_ok=True)
+    draw(columns).savefig(out / f"figure{figure}.png", dpi=110)
+    parts = []
+    for title, curves in columns.items():
+        frames = []
+        for fraction in FRACTIONS:
+            target = table.common_target(curves, fraction)
+            parts.append(f"{title}: {heading}; {target.reason}")
+            frames.append(timed(curves, target.accuracy))
+            parts.append(table.render(frames[-1], target))
+            if own := with_own_parts(curves):
+                parts.append(f"{title}: the same runs, judged with each client's own part; {target.reason}")
+                frames.append(timed(own, target.accuracy))
+                parts.append(table.render(frames[-1], target))
+        name = title.split(",")[0].lower().replace("-", "")
+        pd.concat(frames).to_csv(out / f"figure{figure}_{name}.csv", index=False)
+    text = "\n\n".join(parts)
+    (out / f"figure{figure}.txt").write_text(text + "\n", "utf-8")
+    return text

@@ -1,0 +1,108 @@
+"""What the host says of a run while it runs: the progress bar, and what a callback is told."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from tqdm.auto import tqdm
+
+from fedjax_srp.base import Key
+from fedjax_srp.engine.checkpoint import Records
+from fedjax_srp.engine.outcome import Ending, Limits, histories, mean_scores, on_host, score_name
+from fedjax_srp.engine.prepare import Prepared
+from fedjax_srp.history import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.watch import Callback, Progress
+
+# What matters most comes first: what does not fit the terminal is cut off at the end.
+SHAPE = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
+
+
+class Watch(NamedTuple):
+    """How a run is watched."""
+
+    progress: bool
+    callback: Callback | None
+    seeds: range | None = None  # which of the keys run together
+
+
+class Bar:
+    """The progress bar of a run, and what else it says."""
+
+    def __init__(self, run: Prepared, num_rounds: int, silent: bool):
+        self._run = run
+        self._bar = tqdm(total=num_rounds, desc=run.name, bar_format=SHAPE, disable=silent)
+
+    @contextlib.contextmanager
+    def compiling(self, name: Any) -> Iterator[None]:
+        """Says what is compiled for as long as it takes; `name` is that of a function of the program."""
+        shown = "" if self._bar.disable else self._bar.postfix
+        what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
+        self._bar.set_postfix_str(f"compiling {what} ...")
+        try:
+            yield
+        finally:
+            self._bar.set_postfix_str(shown or "", refresh=False)
+
+    def continues(self, completed: int) -> None:
+        """Says from which round a run goes on."""
+        if not self._bar.disable:
+            tqdm.write(f"{self._run.name} continues after round {completed}", file=sys.stderr)
+            self._bar.initial = self._bar.n = completed
+            self._bar.refresh()
+
+    def update(self, length: int, records: Records) -> None:
+        """Shows so many rounds more, and what was recorded last."""
+        run, shown = self._run, {}
+        if run.evaluations:
+            shown[score_name(run.data)] = f"{mean_scores(records, run.evaluations[0])[:, -1].mean():.3g}"
+        shown |= {"n": f"{records['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
+        self._bar.set_postfix_str(", ".join(f"{name} {value}" for name, value in shown.items()), refresh=False)
+        self._bar.update(length)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def told(run: Prepared, limits: Limits, root: Key, ending: Ending, length: int, seeds: range | None) -> Progress:
+    """What a callback hears after a segment of so many rounds."""
+    records = ending.records
+    elapsed = np.cumsum(records["compute_time"], 1, np.float64)
+    metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}
+    scores = {name: mean_scores(records, name)[:, -1] for name in run.evaluations}
+    columns = {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
+    columns["round"] = records["round"] + 1
+    columns["communicated"] = records["communicated"] & (run.sizes.up + run.sizes.down > 0)
+    rows = []
+    for s in range(run.num_seeds or 1):
+        of_seed = {"name": run.name} | ({} if seeds is None else {"seed": seeds[s]})
+        rows += [of_seed | {name: v[s, r].item() for name, v in columns.items()} for r in range(-length, 0)]
+        rows[-1] |= {accuracy_column(name): value[s].item() for name, value in scores.items()}
+    own = (lambda array: array) if run.num_seeds is not None else (lambda array: array[0].item())
+
+    def server_state() -> Any:
+        return on_host(ending.server)
+
+    def history() -> Any:
+        runs = histories(run, limits, root, ending)
+        return runs[0] if run.num_seeds is None else runs
+
+    return Progress(
+        name=run.name,
+        seeds=seeds,
+        round=records["round"].shape[1],
+        num_rounds=limits.num_rounds,
+        elapsed=own(elapsed[:, -1]),
+        scores=jax.tree.map(own, scores),
+        metrics={name: own(values[:, -1]) for name, values in metrics.items()},
+        rows=rows,
+        server_state=server_state,
+        history=history,
+    )

@@ -1,0 +1,276 @@
+"""Which runs are repeats of each other: those that differ in the seed alone. All others are rows of their own.
+
+A run says in `History.config` what made it, whether Python or the command line saved it. Folders of versions before
+`data_checksum` was recorded are read as well, and are never mixed with newer ones.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp import methods
+from fedjax_srp.history import History
+
+Place = tuple[str, ...]  # the keys that lead to an option
+Made = Mapping[Place, str]  # option -> its value, equal where values are
+
+_SEED = ("key", "seed", "seeds", "num_seeds")
+_NO_EFFECT = (
+    *("chunk_size", "devices", "num_devices", "device", "shard_data", "communication"),
+    *("unknown", "keep_clients", "record_loss"),
+    "evaluations",  # but for the default one, which is compared
+)
+_TASK = ("dataset", "num_clients")  # a table each
+_OF_METHOD = (("algorithm",), ("participation",), ("evaluation",))  # differ between methods by nature
+_DATA, _VERSION = ("data_checksum",), ("command",)
+_NAMES = ("name", "method", "methods", "algorithm", "participation", "training", "title")  # of older runs, no options
+_LONG = 40  # letters of a value in the name of a row
+
+
+class Run(NamedTuple):
+    """A run folder, and what made the run."""
+
+    folder: Path
+    history: History
+    made: Made
+
+    @property
+    def seed(self) -> str:
+        """The key where it is recorded, which says the same in Python and on the command line."""
+        known = [self.history.config[name] for name in ("key", "seed") if self.history.config.get(name) is not None]
+        known = known[::-1] if _VERSION in self.made else known
+        return str(known[0] if known else self.folder)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The parts that do not say what made them."""
+        if self.made.get(_VERSION) == "python":
+            return ("clocks and data of older versions",)
+        return tuple(map(str, self.history.config.get("unknown") or ()))
+
+
+class Rows(NamedTuple):
+    """What the runs are to a table."""
+
+    histories: dict[str, list[History]]  # name of the row -> its repeats
+    twins: dict[str, str]  # row -> the row of the same algorithm without doubling
+    notes: list[str]  # a line each
+
+
+class _Row(NamedTuple):
+    method: str
+    made: Made
+    said: Made  # the same, with what is known of the data
+    runs: list[Run]
+
+
+def read(folder: Path) -> Run:
+    """A run folder; errors as of `History.load`."""
+    history = History.load(folder)
+    return Run(folder, history, _made(history))
+
+
+def rows(runs: Sequence[Run]) -> Rows:
+    """The rows of a table: in the order of the methods, then of the values that differ.
+
+    Raises:
+        ValueError: two folders hold the same run.
+    """
+    found, notes = _grouped(runs)
+    differing = _differing(found)
+    place_of = {name: place for place, name in enumerate(methods.names())}
+    found.sort(key=lambda row: (place_of.get(row.method, len(place_of)), row.method, _ranks(row, differing)))
+    names = _names(found, differing)
+    return Rows(
+        {name: [run.history for run in row.runs] for name, row in zip(names, found, strict=True)},
+        {name: twin for name, row in zip(names, found, strict=True) if (twin := _twin(row, found, names)) is not None},
+        notes,
+    )
+
+
+def _made(history: History) -> dict[Place, str]:
+    """What made a run, but for the seed and what changes no result."""
+    config = history.config
+    if "data_checksum" in config:
+        left_out = {"name", "arguments", "dataset_options", *_SEED, *_NO_EFFECT, *_TASK}
+        made = {place: text for place, text in _flat(config) if place[0] not in left_out}
+        made.pop(("options", "participation"), None)  # a method says it twice
+    else:
+        unread = methods.without_effect(history.name) if history.name in methods.RECIPES else []
+        left_out = {*_NAMES, *_SEED, *_NO_EFFECT, *unread}
+        recorded = {"command": "python"} | dict(config.get("arguments") or config)
+        made = {place: text for place, text in _flat(recorded) if not {place[0], place[-1]} & left_out}
+    return made | {("evaluation",): str(history.evaluation)}
+
+
+def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Place, str]]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*before, name))
+        else:
+            yield (*before, name), _text(value)
+
+
+def _text(value: Any) -> str:
+    """The same text for equal numbers, also for 0.1 and its neighbour in float32."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if not isinstance(value, float):
+        return str(value)
+    if value.is_integer():
+        return str(int(value))
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return str(single) if float(single) == value else str(value)
+
+
+def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
+    """Runs that were made alike, by seed. Where they prove to be no repeats all the same, a row each."""
+    groups: dict[Any, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (run.history.name, sorted(run.made.items()), run.seed, run.folder)):
+        groups.setdefault((run.history.name, frozenset(run.made.items())), []).append(run)
+    of_data: dict[str, Made] = {}  # of equal data, the options of one
+    found: list[_Row] = []
+    doubtful: dict[str, list[str]] = {"averaged": [], "apart": []}
+    for group in groups.values():
+        method, made = group[0].history.name, group[0].made
+        data = dict(_flat({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
+        said = {**made, **of_data.setdefault(made.get(_DATA, ""), data if _DATA in made else {})}
+        parts = list(dict.fromkeys(part for run in group for part in run.unknown))
+        if _are_repeats(group):
+            found.append(_Row(method, made, said, group))
+            doubtful["averaged"] += parts if len(group) > 1 else []
+            continue
+        doubtful["apart"] += parts
+        common = os.path.commonpath([run.folder for run in group])
+        for run in group:
+            folder = {("folder",): os.path.relpath(run.folder, common)}
+            found.append(_Row(method, {**made, **folder}, {**said, **folder}, [run]))
+    notes = []
+    remedy = "give it options={...}, or put srp.recorded above its factory"
+    if parts := sorted({*doubtful["averaged"]}):
+        notes.append(
+            f"repeats may differ in more than the seed: what made {', '.join(parts)} is not recorded; {remedy}"
+        )
+    if parts := sorted({*doubtful["apart"]}):
+        notes.append(
+            f"a row a folder: runs of one seed differ, and what made {', '.join(parts)} is not recorded; {remedy}"
+        )
+    return found, notes
+
+
+def _are_repeats(group: Sequence[Run]) -> bool:
+    """Whether runs that were made alike differ in the seed; False where equal seeds gave unequal results.
+
+    Raises:
+        ValueError: two folders hold the same run.
+    """
+    of_seed: dict[str, list[Run]] = {}
+    for run in group:
+        for other in of_seed.setdefault(run.seed, []):
+            if not run.unknown or _same_results(run.history, other.history):
+                seed = run.history.config.get("seed", run.seed)
+                raise ValueError(
+                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with seed {seed}; "
+                    "remove one of them"
+                )
+        of_seed[run.seed].append(run)
+    return len(of_seed) == len(group)
+
+
+def _same_results(one: History, other: History) -> bool:
+    return np.array_equal(one.compute_time, other.compute_time) and np.array_equal(
+        one.accuracy, other.accuracy, equal_nan=True
+    )
+
+
+def _differing(found: Sequence[_Row]) -> list[Place]:
+    """The options that differ among the rows that have them; those of a method, within one."""
+    differing: dict[Place, None] = {}
+    for place in dict.fromkeys(place for row in found for place in row.said):
+        having = [row for row in found if place in row.said]
+        values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
+        groups = {row.method if place in _OF_METHOD else "" for row in having}
+        if len(values) > len(groups) and place != _DATA:  # the last resort, see `_names`
+            differing[place] = None
+    return list(differing)
+
+
+def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]]:
+    """Numbers by size, words by letter, what is not there first."""
+
+    def rank(text: str | None) -> tuple[int, float, str]:
+        if text is None:
+            return 0, 0.0, ""
+        try:
+            return 1, float(text), text
+        except ValueError:
+            return 2, 0.0, text
+
+    return [rank(row.said.get(place)) for place in (*differing, *sorted(row.made))]
+
+
+def _names(found: Sequence[_Row], differing: Sequence[Place]) -> list[str]:
+    """A name for every row: its method, and the differing options that it has; more where that is not enough."""
+    places = {place for row in found for place in row.said}
+    shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
+    if len({row.made.get(_VERSION) for row in found}) > 1:
+        shown = [
+            [_VERSION] * (_VERSION in row.made) + [place for place in of_row if place != _VERSION]
+            for row, of_row in zip(found, shown, strict=True)
+        ]
+    names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
+    result = []
+    for row, of_row, name in zip(found, shown, names, strict=True):
+        alike = [other for other, same in zip(found, names, strict=True) if same == name]
+        more = [p for p in row.made if len({other.made.get(p) for other in alike}) > 1 and p not in of_row]
+        result.append(_name(row, [*of_row, *more], places))
+    return result
+
+
+def _name(row: _Row, shown: Sequence[Place], places: set[Place]) -> str:
+    words = [f"{_called(place, places)}{_shortened(row.said[place])}" for place in shown]
+    return ", ".join([methods.label(row.method), *words]) if words else row.method
+
+
+def _called(place: Place, places: set[Place]) -> str:
+    """An option in as few words as tell it apart from the others, with the sign before its value."""
+    if place == _DATA:
+        return "data "
+    if place == ("dataset_options", "seed"):
+        return "partition_seed="
+    plain = {_without_name(other) for other in places}
+    words = _without_name(place)
+    fewest = next(n for n in range(1, len(words) + 1) if n == len(words) or _ends(plain, words[-n:]) == 1)
+    section = {"clock_options": "clock."}.get(words[0], "") if fewest < len(words) else ""
+    return f"{section}{'.'.join(words[-fewest:])}="
+
+
+def _without_name(place: Place) -> Place:
+    return place[:-1] if place[-1] == "name" and len(place) > 2 else place
+
+
+def _ends(places: set[Place], words: Place) -> int:
+    return sum(place[-len(words) :] == words for place in places)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[: _LONG - 12]}...{zlib.crc32(text.encode()):08x}"
+
+
+def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
+    """The row of the same algorithm without doubling, all that both have being equal."""
+    recipe = methods.RECIPES.get(row.method)
+    base, _, policy = row.method.partition(" + ")
+    wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
+    said = {**row.made, **dict.fromkeys(_OF_METHOD, "")}
+    for other, name in zip(found, names, strict=True):
+        if other.method == wanted and said.items() >= {**other.made, **dict.fromkeys(_OF_METHOD, "")}.items():
+            return name
+    return None

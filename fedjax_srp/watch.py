@@ -1,0 +1,207 @@
+"""Watching a run: what a callback of `simulate` is told after every evaluation, and callbacks that log it.
+
+    srp.simulate(..., callback=srp.watch.json_lines("run.jsonl"))
+    srp.simulate(..., callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
+
+A callback of your own is any function of a `Progress`; it ends the run by returning True or raising `StopIteration`.
+Where there are several processes, each calls it, and all have to give the same answer; those here write in the first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_srp.base import PyTree
+from fedjax_srp.history import History
+from fedjax_srp.stored import jsonable
+
+
+class Progress(NamedTuple):
+    """Where a run stands after an evaluation; of `simulate_seeds`, numbers are arrays (num_seeds,).
+
+    Attributes:
+        name: of the run.
+        seeds: which of the keys of `simulate_seeds` run together; None in `simulate`.
+        round: how many rounds are completed.
+        num_rounds: how many there will be at most.
+        elapsed: simulated time, in time units, without communication.
+        scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
+        metrics: metric -> value of the last round.
+        rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`;
+            the last one of a seed has the scores as `accuracy_<evaluation>`.
+        server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; to be called
+            within the callback.
+        history: makes a `History` of the run so far, a list of them where there are seeds; to be called within the
+            callback.
+    """
+
+    name: str
+    seeds: range | None
+    round: int
+    num_rounds: int
+    elapsed: float | np.ndarray
+    scores: Mapping[str, float | np.ndarray]
+    metrics: Mapping[str, float | np.ndarray]
+    rows: list[dict[str, Any]]
+    server_state: Callable[[], PyTree]
+    history: Callable[[], History | list[History]]
+
+
+Callback = Callable[[Progress], object]  # True ends the run
+
+
+def ends(callback: Callback, progress: Progress) -> bool:
+    """Calls back; whether the run is to end.
+
+    Raises:
+        ValueError: an answer of several flags.
+    """
+    try:
+        answer = callback(progress)
+    except StopIteration:
+        return True
+    flags = np.asarray(answer) if isinstance(answer, bool | np.bool_ | np.ndarray | jax.Array) else np.False_
+    if flags.dtype != bool:
+        return False
+    if flags.ndim:
+        raise ValueError(f"callback returned {flags.size} flags; return one, e.g. flags.all() for every seed")
+    return bool(flags)
+
+
+def all_of(*callbacks: Callback) -> Callback:
+    """Calls each of several callbacks; the run ends when one of them ends it."""
+
+    def call(progress: Progress) -> bool:
+        answers = [ends(callback, progress) for callback in callbacks]
+        return any(answers)
+
+    return call
+
+
+def _in_first_process(write: Callback) -> Callback:
+    return lambda progress: write(progress) if jax.process_index() == 0 else None
+
+
+def json_lines(path: str | os.PathLike) -> Callback:
+    """Appends a line of JSON for each round to a file, as `Progress.rows` has it.
+
+    Rows that the file holds already are not written again, so a run that is continued after a kill has each of its
+    rounds once; a last line that a kill cut off is dropped. Numbers that are not finite are strings, as in
+    `summary.json`.
+
+    Args:
+        path: of the file; its folder is made where missing.
+
+    Raises:
+        ValueError: the file holds something else, or cannot be written to.
+    """
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.open("a").close()
+        *lines, rest = file.read_text("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(f"log={os.fspath(path)!r}: {reason}; give another file") from None
+    whole = [_is_row(line) for line in lines]
+    if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):
+        number = whole.index(False) + 1 if False in whole else len(lines) + 1
+        raise ValueError(f"log={os.fspath(path)!r}: line {number} is no row of a run; give another file")
+    known = set(lines)
+
+    def write(progress: Progress) -> None:
+        nonlocal rest
+        new = [line for row in progress.rows if (line := json.dumps(jsonable(row))) not in known]
+        known.update(new)
+        if rest:
+            os.truncate(file, file.stat().st_size - len(rest.encode()))
+            rest = ""
+        with file.open("a", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{line}\n" for line in new)
+
+    return _in_first_process(write)
+
+
+def _is_row(line: str) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and "name" in row and "round" in row
+
+
+def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items() if name not in ("name", "seed", "round")}
+
+
+def _prefix(row: Mapping[str, Any]) -> str:
+    return f"seed_{row['seed']}/" if "seed" in row else ""
+
+
+def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
+    """Scalars of each round for TensorBoard; those of seed s stand under `seed_s/`.
+
+    Args:
+        directory: of the event files.
+        writer: with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of tensorboardX or, if
+            that is not installed, of torch.
+
+    Raises:
+        ValueError: neither is installed.
+    """
+    to: Any = writer
+    if writer is None and jax.process_index() == 0:
+        to = _summary_writer(os.fspath(directory))
+
+    def write(progress: Progress) -> None:
+        for row in progress.rows:
+            for name, value in _scalars(row).items():
+                to.add_scalar(_prefix(row) + name, value, row["round"])
+        to.flush()
+
+    return _in_first_process(write)
+
+
+def _summary_writer(directory: str) -> Any:
+    for module in ("tensorboardX", "torch.utils.tensorboard"):
+        try:
+            return importlib.import_module(module).SummaryWriter(directory)
+        except ImportError:
+            continue
+    raise ValueError(f"tensorboard={directory!r}: no writer of event files is installed; pip install tensorboardX")
+
+
+def wandb(run: Any = None, **options: Any) -> Callback:
+    """Scalars of each round for Weights & Biases; those of seed s stand under `seed_s/`.
+
+    Args:
+        run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
+        **options: of `wandb.init`, e.g. project, name, config, or id and resume for a run that is continued.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    logger: Any = run
+    if run is None and jax.process_index() == 0:
+        try:
+            logger = importlib.import_module("wandb").init(**options)
+        except ImportError:
+            raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
+
+    def write(progress: Progress) -> None:
+        by_round: dict[int, dict[str, float]] = {}
+        for row in progress.rows:
+            scalars = {_prefix(row) + name: value for name, value in _scalars(row).items()}
+            by_round.setdefault(row["round"], {}).update(scalars)
+        for number, scalars in by_round.items():
+            logger.log(scalars, step=number)
+
+    return _in_first_process(write)

@@ -1,0 +1,360 @@
+"""The baselines of FedRep's table against their NumPy versions, three rounds in float64, and their limits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import fed_mtl, fedavg, fedper, fedprox, fedrep, fedsgd, local_only, mlp, scaffold
+from reference.local import Sgd, batches
+from reference.small import KEY, Run, assert_close, assert_same_bits, federation, model, scripted
+from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, check_accuracies, of_client, optimizer
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms.fed_mtl import FedMTLClientState
+from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.engine.traffic import traffic
+
+EPOCHS, TUNING, NUM_CLIENTS = 2, 3, len(COUNTS)
+IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4, 5]])
+SIZES = (3, 2, 7)
+WORK = 1 + (IDS == 4) + 2 * (IDS == 0)  # clients 4 and 0 do two and three units
+COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
+SPREAD = {"devices": 2, "chunk_size": 2}
+SHAPED = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@functools.cache
+def split_model():
+    return model(dtype=jnp.float64)
+
+
+def setting_of(factory, run_options, **options):
+    """Three rounds of 3, 2 and all 7 clients, with unequal work."""
+    algorithm = factory(split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
+    return Setting(algorithm, split_model(), scripted(IDS, SIZES, WORK), SMALL(), 3, **run_options)
+
+
+def flat(tree):
+    """All numbers of a tree, of which some leaves may be zero but for rounding."""
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def steps_of(setting):
+    """Batches of EPOCHS epochs per unit of work."""
+
+    def steps(t, i):
+        work = int(WORK[t][IDS[t] == i][0])
+        return batches(setting.orders.epochs(t, i, "local", EPOCHS * work), BATCH)
+
+    return steps
+
+
+def check_global_model(setting, expected, sgd):
+    """Server models and the three evaluations of a global model; `expected` are models after each round."""
+    for t, params in enumerate(expected):
+        assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
+        accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []}
+        for i, client in enumerate(setting.clients):
+            accuracies["global"].append(fedavg.global_accuracy(params, client))
+            for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
+                rows = setting.tuning(t + 1, i, purpose, TUNING)
+                accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
+        check_accuracies(setting, t, accuracies)
+    assert t == 2
+
+
+def check_own_models(setting, expected, sgd):
+    """The models of all clients and how they are judged; `expected` are lists of models after each round."""
+    for t, models in enumerate(expected):
+        accuracies = {"own_model": [], "fine_tune": []}
+        for i, client in enumerate(setting.clients):
+            own = of_client(setting.states[t].clients.params, i)
+            assert_close(by_layer(split_model(), *own), models[i], 1e-9)
+            accuracies["own_model"].append(local_only.own_accuracy(models, i, client))
+            rows = setting.tuning(t + 1, i, "head", TUNING)
+            accuracies["fine_tune"].append(local_only.tuned_accuracy(models, ["out"], i, client, rows, sgd))
+        check_accuracies(setting, t, accuracies)
+    assert t == 2
+
+
+@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
+def test_fedprox(sgd, run_options):
+    weighting = "num_examples" if sgd is HEAVY else "uniform"
+    options = {"optimizer": optimizer(sgd), "mu": 0.7, "local_epochs": EPOCHS, "client_weighting": weighting}
+    setting = setting_of(srp.algorithms.fedprox, run_options, **options)
+    options = {"mu": 0.7, "sgd": sgd, "client_weighting": weighting}
+    expected = fedprox.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
+    check_global_model(setting, expected, sgd)
+
+
+def test_fedsgd():
+    """The server's momentum goes on between rounds, and units of work change nothing."""
+    options = {"optimizer": optimizer(HEAVY), "client_weighting": "num_examples"}
+    setting = setting_of(srp.algorithms.fedsgd, SPREAD, **options)
+    expected = fedsgd.run(setting.params, setting.clients, COHORTS, sgd=HEAVY, client_weighting="num_examples")
+    check_global_model(setting, expected, HEAVY)
+
+
+@pytest.mark.parametrize(
+    ("sgd", "counts_momentum", "local_steps", "run_options"),
+    [
+        (HEAVY, True, None, {"chunk_size": 3}),
+        (Sgd(0.1, momentum=0.5), False, None, SPREAD),
+        (PLAIN, True, 3, {"chunk_size": 2}),
+    ],
+    ids=["momentum", "momentum_as_in_the_code_of_fedrep", "plain_steps"],
+)
+def test_scaffold(sgd, counts_momentum, local_steps, run_options):
+    options = {"local_epochs": None if local_steps else EPOCHS, "local_steps": local_steps}
+    options |= {"server_step_size": 0.8, "counts_momentum": counts_momentum, "optimizer": optimizer(sgd)}
+    setting = setting_of(srp.algorithms.scaffold, run_options, **options)
+
+    def drawn(t, i):
+        return setting.orders.steps(t, i, local_steps * int(WORK[t][IDS[t] == i][0]))
+
+    steps = drawn if local_steps else steps_of(setting)
+    options = {"sgd": sgd, "server_step": 0.8, "counts_momentum": counts_momentum}
+    states = list(scaffold.run(setting.params, setting.clients, COHORTS, steps, **options))
+    for t, state in enumerate(states):
+        found = setting.states[t]
+        variates = [by_layer(split_model(), *of_client(found.clients.variate, i)) for i in range(len(COUNTS))]
+        np.testing.assert_allclose(flat(variates), flat(state.variates), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(flat(found.server.variate), flat(state.variate), rtol=0, atol=1e-10)
+        # the server's variate is the mean of ALL clients' variates, whoever has taken part
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), found.clients.variate)
+        np.testing.assert_allclose(flat(found.server.variate), flat(mean), rtol=0, atol=1e-12)
+    check_global_model(setting, (state.params for state in states), sgd)
+
+
+def test_local_only():
+    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS}
+    setting = setting_of(srp.algorithms.local_only, SPREAD, **options)
+    expected = local_only.run(setting.params, setting.clients, COHORTS, steps_of(setting), sgd=HEAVY)
+    check_own_models(setting, expected, HEAVY)
+    for t, cohort in enumerate(COHORTS):
+        own = [of_client(setting.states[t].clients.params, i) for i in cohort]
+        norms = [sum((leaf**2).sum() for leaf in jax.tree.leaves(params)) for params in own]
+        assert float(setting.states[t].server.square_norm) == pytest.approx(np.mean(norms), rel=1e-9)
+
+
+def test_fed_mtl():
+    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS, "relation_strength": 0.6, "norm_strength": 0.1}
+    setting = setting_of(srp.algorithms.fed_mtl, SPREAD, **options)
+    options = {"relation": 0.6, "norm": 0.1, "sgd": HEAVY}
+    expected = fed_mtl.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
+    check_own_models(setting, expected, HEAVY)
+    for state in setting.states:
+        assert_close(state.server.params, jax.tree.map(lambda leaf: leaf.mean(0), state.clients.params), 1e-9)
+
+
+def test_fedper():
+    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS, "client_weighting": "num_examples"}
+    setting = setting_of(srp.algorithms.fedper, SPREAD, **options)
+    options = {"sgd": HEAVY, "client_weighting": "num_examples"}
+    rounds = fedper.run(setting.params, ["out"], setting.clients, COHORTS, steps_of(setting), **options)
+    for t, state in enumerate(rounds):
+        server, states = setting.states[t].server, setting.states[t].clients
+        assert_close(by_layer(split_model(), server.representation), state.representation, 1e-9)
+        assert_close(by_layer(split_model(), server.head), state.mean_head, 1e-9)
+        accuracies = {"fine_tune": [], "own_head": [], "own_or_mean_head": []}
+        for i, client in enumerate(setting.clients):
+            assert_close(by_layer(split_model(), of_client(states.head, i)), state.heads[i], 1e-9)
+            rows = setting.tuning(t + 1, i, "head", TUNING)
+            accuracies["fine_tune"].append(fedrep.fine_tuned_accuracy(state, client, rows, HEAVY))
+            accuracies["own_head"].append(fedrep.own_head_accuracy(state, i, client))
+            accuracies["own_or_mean_head"].append(fedrep.own_or_mean_accuracy(state, i, client))
+        check_accuracies(setting, t, accuracies)
+
+
+def test_the_reference_of_the_relations_is_a_gradient():
+    rng = np.random.default_rng(0)
+    columns, step = rng.normal(size=(3, 4)), 1e-6
+    value, gradient = fed_mtl.penalty(columns, 0.6, 0.1)
+    deviations = columns - columns.mean(axis=1, keepdims=True)
+    assert value == pytest.approx(0.6 * np.sum(deviations**2) + 0.1 * np.sum(columns**2), rel=1e-12)
+    for place in np.ndindex(columns.shape):
+        bump = np.zeros_like(columns)
+        bump[place] = step
+        ends = [fed_mtl.penalty(columns + sign * bump, 0.6, 0.1)[0] for sign in (1, -1)]
+        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(gradient[place], rel=1e-6)
+
+
+# Limits: switch the new thing off and get the old one back.
+
+CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+EVERYBODY = srp.participation.full()
+FULL = {"batch_size": 99, "optimizer": srp.algorithms.sgd(0.3)}  # plain steps on full batches
+HEAVY_STEPS = {"batch_size": BATCH, "optimizer": srp.algorithms.sgd(0.3, 0.5, 0.01)}
+
+
+def run_of(algorithm, clients, policy, rounds=3):
+    """States after each round, on the host; the state of the beginning first."""
+    run = Run(algorithm, federation(clients), policy, CLOCK, chunk_size=3)
+    states = [run.host_state()]
+    for _ in range(rounds):
+        run.rounds()
+        states.append(run.host_state())
+    return states
+
+
+def turn_of(factory, **options):
+    """One client's turn, compiled: `(client id, server state, client state or None for its first) -> ClientOutput`."""
+    algorithm, data = factory(split_model(), **options), federation(SMALL())
+
+    @functools.partial(jax.jit, static_argnames="num_clients")
+    def turn(i, server=None, state=None, num_clients=NUM_CLIENTS):
+        examples, one = data.train_client(i), jnp.int32(1)
+        server = algorithm.init(KEY, data) if server is None else server
+        state = algorithm.init_client(KEY, server, examples) if state is None else state
+        context = srp.RoundContext(one, one, jnp.int32(num_clients), num_clients, one)
+        broadcast = algorithm.round.broadcast(server, context)
+        return server, algorithm.round.client(jax.random.fold_in(KEY, i), broadcast, state, examples, context)
+
+    return turn
+
+
+def layers_of(params):
+    return by_layer(split_model(), *jax.device_get(params))
+
+
+def test_fedprox_without_its_term_is_fedavg():
+    policy = srp.participation.buffered(3)
+    expected = run_of(srp.algorithms.fedavg(split_model(), **HEAVY_STEPS), SMALL(), policy)
+    found = run_of(srp.algorithms.fedprox(split_model(), mu=0.0, **HEAVY_STEPS), SMALL(), policy)
+    assert_same_bits([s.server.params for s in found], [s.server.params for s in expected])
+
+
+def test_scaffold_is_fedavg_where_clients_are_identical():
+    """Full batches, full participation, any optimizer; their variates do move."""
+    options = HEAVY_STEPS | {"batch_size": 99, "local_epochs": 3}
+    expected = run_of(srp.algorithms.fedavg(split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
+    found = run_of(srp.algorithms.scaffold(split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
+    for state, other in zip(found, expected, strict=True):
+        assert_close(state.server.params, other.server.params, 1e-9)
+    assert np.abs(flat(found[-1].server.variate)).max() > 0.01
+
+
+def test_the_variate_of_scaffold_is_the_gradient_after_one_step_and_stays_without_steps():
+    turn = turn_of(srp.algorithms.scaffold, **FULL)
+    for i, client in enumerate(SMALL()):
+        server, output = turn(jnp.int32(i))
+        gradient = mlp.gradient(layers_of(server.params), client.x, client.y)
+        np.testing.assert_allclose(flat(layers_of(output.state.variate)), flat(gradient), rtol=0, atol=1e-10)
+    idle = turn_of(srp.algorithms.scaffold, **FULL, local_epochs=0)
+    _, after = idle(jnp.int32(3), server._replace(variate=output.state.variate), output.state)
+    assert_same_bits(after.state, output.state)
+    assert not flat(after.message).any()
+
+
+def test_scaffold_needs_a_step_size_that_the_optimizer_tells():
+    with pytest.raises(ValueError, match="this method divides by a step size"):
+        srp.algorithms.scaffold(split_model(), optax.sgd(0.1))
+    by_round = srp.algorithms.scaffold(
+        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+    )
+    check_algorithm(by_round, federation(SMALL()))
+
+
+def test_fedsgd_is_gradient_descent_on_all_samples():
+    """Under full participation, with a step size of its round."""
+    slower = lambda round: srp.algorithms.sgd(0.3 / (1 + round))  # noqa: E731
+    algorithm = srp.algorithms.fedsgd(split_model(), slower, BATCH, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+    states = run_of(algorithm, SMALL(), EVERYBODY)
+    params = layers_of(states[0].server.params)
+    x, y = (np.concatenate([getattr(client, part) for client in SMALL()]) for part in ("x", "y"))
+    for t, state in enumerate(states[1:]):
+        params = jax.tree.map(lambda w, g, t=t: w - 0.3 / (1 + t) * g, params, mlp.gradient(params, x, y))
+        assert_close(layers_of(state.server.params), params, 1e-9)
+
+
+def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
+    """One full batch: the head that FedRep's head step makes, and the representation that its other step makes."""
+    outputs = []
+    for factory, epochs in (
+        (srp.algorithms.fedper, {}),
+        (srp.algorithms.fedrep, {"head_epochs": 1, "representation_epochs": 0}),
+        (srp.algorithms.fedrep, {"head_epochs": 0, "representation_epochs": 1}),
+    ):
+        outputs.append(turn_of(factory, **FULL, **epochs)(jnp.int32(4))[1])
+    joint, frozen_below, frozen_above = outputs
+    assert_close(joint.state.head, frozen_below.state.head, 1e-9)
+    assert_close(joint.message.representation, frozen_above.message.representation, 1e-9)
+
+
+def test_fed_mtl_without_relations_is_local_only():
+    policy = srp.participation.doubling(2, 1)
+    expected = run_of(srp.algorithms.local_only(split_model(), **HEAVY_STEPS), SMALL(), policy)
+    unrelated = srp.algorithms.fed_mtl(split_model(), relation_strength=0.0, norm_strength=0.0, **HEAVY_STEPS)
+    found = run_of(unrelated, SMALL(), policy)
+    assert_same_bits([s.clients.params for s in found], [s.clients.params for s in expected])
+
+
+def test_one_client_alone_has_no_relations_and_trains_as_in_fedavg():
+    _, shared = turn_of(srp.algorithms.fedavg, **HEAVY_STEPS)(jnp.int32(4))
+    _, alone = turn_of(srp.algorithms.local_only, **HEAVY_STEPS)(jnp.int32(4))
+    turn = turn_of(srp.algorithms.fed_mtl, relation_strength=3.0, norm_strength=0.0, **HEAVY_STEPS)
+    assert_same_bits(alone.state.params, shared.message)
+    assert_close(turn(jnp.int32(4), num_clients=1)[1].state.params, shared.message, 1e-9)
+    with pytest.raises(AssertionError):
+        assert_close(turn(jnp.int32(4))[1].state.params, shared.message, 1e-3)
+
+
+def test_relations_do_not_move_the_mean_of_the_models():
+    """One full-batch step of plain SGD, models that differ: the mean moves along the mean gradient, for any l1."""
+    turn = turn_of(srp.algorithms.fed_mtl, relation_strength=0.5 / 0.3, norm_strength=0.0, **FULL)
+    server, _ = turn(jnp.int32(0))
+    keys = jax.random.split(jax.random.key(8), len(COUNTS))
+    apart = [srp.algorithms.fed_mtl(split_model()).init(key, federation(SMALL())).params for key in keys]
+    mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *apart)
+    moves, gradients = [], []
+    for i, client in enumerate(SMALL()):
+        _, output = turn(jnp.int32(i), server._replace(params=mean), FedMTLClientState(apart[i]))
+        gradients.append(mlp.gradient(layers_of(apart[i]), client.x, client.y))
+        moves.append(layers_of(output.message))
+        # eta 2 l1 = 1: where a model was is forgotten, w_i <- w_bar - eta grad f_i(w_i)
+        own = jax.tree.map(lambda w, g: w - 0.3 * g, layers_of(mean), gradients[i])
+        assert_close(layers_of(output.state.params), own, 1e-9)
+    moved, slope = (np.mean([flat(tree) for tree in trees], axis=0) for trees in (moves, gradients))
+    np.testing.assert_allclose(moved, -0.3 * slope, rtol=0, atol=1e-12)
+
+
+def test_the_strengths_of_fed_mtl_are_those_of_the_code():
+    """10^-(floor(log10 d) + 2) for d parameters."""
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(split_model().init(KEY)))
+    strength = 10.0 ** -(len(str(num_params)) + 1)
+    moved = {}
+    for s in (None, strength, 0.0):
+        turn = turn_of(srp.algorithms.fed_mtl, relation_strength=s, norm_strength=s, **FULL)
+        moved[s] = turn(jnp.int32(4))[1]
+    assert_same_bits(moved[None], moved[strength])
+    with pytest.raises(AssertionError):
+        assert_same_bits(moved[None], moved[0.0])
+
+
+def test_what_travels():
+    """In models each way; the variates of SCAFFOLD double it."""
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
+    below = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY).representation))
+    expected = {"fedsgd": whole, "fedprox": whole, "scaffold": 2 * whole, "fed_mtl": whole, "fedper": below}
+    for name, num_bytes in (expected | {"local_only": 0}).items():
+        sent = traffic(check_algorithm(getattr(srp.algorithms, name)(split_model()), federation(SMALL())))
+        assert (sent.up, sent.down) == (num_bytes, num_bytes), name
+
+
+def test_nobody_waits_for_the_network_of_local_only():
+    """No communication is charged; that clients diverge is seen all the same."""
+    options = {"num_rounds": 3, "eval_every": 3, "key": KEY, "progress": False, "devices": 1, "evaluations": ()}
+    steep, data = srp.algorithms.sgd(1e200), federation(SMALL())
+    history = srp.simulate(srp.algorithms.local_only(split_model(), steep), data, clock=CLOCK, **options)
+    assert not history.communicated.any()
+    np.testing.assert_array_equal(history.elapsed(communication=100), history.elapsed())
+    assert not history.finite[-1]

@@ -1,0 +1,172 @@
+"""Command lines that are something else: words, numbers and clocks that nobody meant.
+
+    .venv/bin/python tests/attacks/fuzz_commands.py [NUMBER] [SEED]
+
+gives so many of them (200) to `main`, in this process: everything is checked, nothing is simulated, downloaded or
+timed. A command line is answered with exit code 0, or with 2 and one line; everything else is a finding, and ends with
+exit code 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_srp import methods
+from fedjax_srp.commands import cli, demo
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.data import archives
+
+simulation = importlib.import_module("fedjax_srp.engine.simulate")  # srp.simulate is the function
+
+GOOD = ["run", "--method", "fedavg", "--dataset", "digits", "--num-clients", "6", "--hidden", "4", "--no-progress"]
+HUGE = (str(2**31), str(2**32), str(10**23))
+NUMBERS = ("0", "-1", "1", "3", "0.5", "1e23", "-1e400", "nan", "inf", "1_0", "0x3", *HUGE)
+TEXTS = ("", " ", "digit", "srpfl", "full", "--", "-", "None", "é\U0001f600", "a\nb", "\x00", "../..", "[]", "x" * 300)
+CLOCKS = (
+    "fixed",
+    "random:2",
+    "fixed:",
+    "fixed:exponential(0)",
+    "fixed:exponential(1e-50)",
+    "fixed:constant(-1)",
+    "dynamic:uniform(2, 1)",
+    "fixed:uniform(1, 2) + nan",
+    "dynamic:exponential(uniform(1/N, 1))",
+    "dynamic:exponential(__import__('os'))",
+    "fixed:exponential(9**9**9)",
+    "fixed:exponential(" + "-" * 5000 + "1)",
+    "fixed:" + "(" * 500 + "1" + ")" * 500,
+    "fixed:exponential(1)+",
+    "fixed:exponential(rate=[1])",
+    "fixed:exponential(1, 2, 3)",
+    "fixed:constant(1/0)",
+    "fixed:constant(10**400)",
+    "fixed:constant(1" + "0" * 400 + ")",
+    "fixed:constant(1" + "0" * 5000 + ")",
+    "ordered:random:3",
+    "trace:",
+    "trace:/",
+    "trace:nowhere.csv",
+    "fixed:exponential(True)",
+    "fixed:constant(\x00)",
+    "fixed:exponential('1')",
+)
+
+
+def options():
+    """Every option of `run`, in the words of the command line."""
+    return [f"--{option.name.replace('_', '-')}" for group in run_command.groups().values() for option in group]
+
+
+def command(rng, folder):
+    """A command line."""
+    kind = int(rng.integers(10))
+    value = lambda: str(rng.choice(NUMBERS if rng.integers(2) else TEXTS))  # noqa: E731
+    words = [*GOOD, "--out", str(folder / "run")]
+    known = [option for option in options() if option not in ("--out", "--load", "--progress")]
+    if kind < 4:  # a value for an option, or several
+        flag = str(rng.choice(known))
+        return [*words, flag, *(value() for _ in range(int(rng.integers(1, 4)) if rng.integers(4) == 0 else 1))]
+    if kind == 4:
+        return [*words, f"{rng.choice(known)}={value()}"]
+    if kind == 5:
+        return [*words, "--clock", str(rng.choice(CLOCKS))]
+    if kind == 6:  # two methods, policies, models, data sets
+        names = [*methods.names(), *methods.POLICIES, "mlp", "lenet5", "lstm", "mnist", "nothing"]
+        flag = str(rng.choice(["--method", "--algorithm", "--participation", "--model", "--dataset", "--partition"]))
+        return [*words, flag, str(rng.choice(names))]
+    if kind == 7:  # words left out, doubled, or in another order
+        words = [word for word in words if rng.integers(6)]
+        return [str(word) for word in rng.permutation(words)] if rng.integers(2) else words + words[1:3]
+    if kind == 8:  # an option misspelt
+        flag = str(rng.choice(known))
+        place = int(rng.integers(2, len(flag)))
+        return [*words, flag[:place] + flag[place + 1 :], value()]
+    other = str(rng.choice(["demo", "report", "list", "data prepare", "benchmark", "nothing", "", "data"]))
+    flags = ["--out", "--seeds", "--target", "--communications", "--data-dir", "--names", "-h", "--quick", "mnist"]
+    return [*other.split(" "), *(str(rng.choice([*flags, value()])) for _ in range(int(rng.integers(4))))]
+
+
+def accepted(*args, **kwargs):
+    """In the place of what runs a simulation that was checked."""
+    raise AcceptedError
+
+
+class AcceptedError(Exception):
+    """A command line that would now be simulated."""
+
+
+@contextlib.contextmanager
+def harmless(folder):
+    """No simulation, no download, no benchmark, and a folder to be in."""
+
+    was = os.getcwd()
+    runs = [(simulation, "_run"), (demo, "run"), (archives, "prepare"), (cli.benchmark_command, "benchmark")]
+    kept = [(module, name, getattr(module, name)) for module, name in runs]
+    for module, name in runs:
+        setattr(module, name, accepted)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(was)
+        for module, name, function in kept:
+            setattr(module, name, function)
+
+
+def attack(words, folder):
+    """What becomes of a command line: (outcome, finding or None)."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with (
+            harmless(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore", UserWarning)
+            code = cli.main(words, set_up_cores=False)
+    except AcceptedError:
+        return "accepted", None
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {str(error)[:200]}"
+    said = err.getvalue()
+    if code == 0:
+        return "done", None
+    if code == 2 and said.startswith("fedjax-srp: error: ") and said.count("\n") == 1 and len(said) > 25:
+        return "refused", None
+    return "failed", f"exit code {code} with {said[:300]!r}"
+
+
+def attacks(number, seed):
+    """So many command lines."""
+    for trial in range(number):
+        rng = np.random.default_rng([seed, trial])
+        with tempfile.TemporaryDirectory() as folder:
+            words = command(rng, Path(folder))
+            yield trial, words, *attack(words, Path(folder))
+
+
+def main(number=200, seed=0):
+    """Runs them and says what became of them."""
+    counts, findings = Counter(), []
+    for trial, words, outcome, finding in attacks(number, seed):
+        counts[outcome] += 1
+        if finding:
+            findings.append(f"{trial} {[word[:60] for word in words if word not in GOOD]}: {finding}")
+    print("\n".join([f"{number} command lines, {dict(counts)}, {len(findings)} findings", *findings]))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,268 @@
+"""Data files that are something else: truncated, of another type, with nan, empty, or full of Python objects.
+
+    .venv/bin/python tests/attacks/fuzz_files.py [NUMBER] [SEED]
+
+loads so many of them (100) and says what became of each kind. A file is answered with a federation that holds the very
+examples that the file has, or with a ValueError of one line; everything else is a finding, and ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.commands import clock as clock_words
+from fedjax_srp.commands.errors import is_ours
+
+PER_CLASS, CLASSES = 6, 3
+DTYPES = ("f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", "M8[s]", "O")
+
+
+def columns(rng):
+    """A data set that loads: images of 4 x 4 with their labels and writers, and the same to test on."""
+    y = np.tile(np.arange(CLASSES), PER_CLASS)
+    x = rng.normal(size=(len(y), 4, 4)).astype(np.float32)
+    users = np.repeat(["f1", "f2"], len(y) // 2)
+    train = {"x_train": x, "y_train": y, "user_train": users}
+    return train | {name.replace("train", "test"): value.copy() for name, value in train.items()}
+
+
+def shuffled_bytes(rng, data):
+    """The bytes of a file with one flipped, cut off, or with some more in the middle."""
+    place = int(rng.integers(len(data)))
+    match rng.integers(4):
+        case 0:
+            return data[:place]
+        case 1:
+            return data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :]
+        case 2:
+            return data[:place] + rng.bytes(20) + data[place:]
+    return b""
+
+
+def changed(rng, arrays):
+    """The columns with one of them made worse, and how."""
+    name = str(rng.choice(sorted(arrays)))
+    value = arrays[name]
+    match int(rng.integers(11)):
+        case 0:
+            what, new = "dtype", _as(value, str(rng.choice(DTYPES)))
+        case 1:
+            what, new = "nan", np.where(np.arange(value.size).reshape(value.shape) == 3, np.nan, 1.0)
+        case 2:
+            what, new = "inf", np.full(value.shape, np.inf)
+        case 3:
+            what, new = "empty", value[:0]
+        case 4:
+            what, new = "no axis", np.float32(3)
+        case 5:
+            what, new = "empty axis", np.zeros((len(value), 0), value.dtype)
+        case 6:
+            what, new = "other length", value[:-1]
+        case 7:
+            what, new = "more axes", np.stack([value, value])
+        case 8:
+            what, new = "huge number", np.full(value.shape, 2**62)
+        case 9:
+            what, new = "negative", np.full(value.shape, -1)
+        case _:
+            return "missing", {other: kept for other, kept in arrays.items() if other != name}
+    return what, {**arrays, name: new}
+
+
+def _as(value, dtype):
+    try:
+        return value.astype(dtype)
+    except ValueError:
+        return np.full(value.shape, "1").astype(dtype)
+
+
+class _Runs:
+    """A pickle that would run code."""
+
+    ran = False
+
+    def __reduce__(self):
+        return setattr, (_Runs, "ran", True)
+
+
+def npz(rng, folder):
+    """An .npz file: one column changed, or its bytes."""
+    what, arrays = changed(rng, columns(rng))
+    path = folder / "data.npz"
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    data = stream.getvalue()
+    match int(rng.integers(8)):
+        case 0 | 1 | 2:
+            np.savez(stream := io.BytesIO(), **columns(rng))
+            what, data = "bytes", shuffled_bytes(rng, stream.getvalue())
+        case 3:
+            what, data = "pickle", pickle.dumps(_Runs())
+        case 4:
+            header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999,), }"
+            what, data = "huge header", header.ljust(127) + b"\n"
+    path.write_bytes(data)
+    return f"npz, {what}", path, lambda: srp.data.load(path, num_clients=2)
+
+
+def leaf(rng, folder):
+    """A LEAF folder: one file's contents changed, or its bytes."""
+    arrays, root = columns(rng), folder / "leaf"
+    files = {}
+    for kind in ("train", "test"):
+        of_user = {u: np.flatnonzero(arrays[f"user_{kind}"] == u) for u in ("f1", "f2")}
+        data = {
+            u: {"x": arrays[f"x_{kind}"][rows].reshape(len(rows), -1).tolist(), "y": arrays[f"y_{kind}"][rows].tolist()}
+            for u, rows in of_user.items()
+        }
+        files[kind] = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
+    broken, values = (
+        files["train"],
+        (None, 3, "text", [], {}, [[]], [None], float("nan"), 10**30, [10**400], True, [["a"]]),
+    )
+    value = values[rng.integers(len(values))]
+    match int(rng.integers(8)):
+        case 0:
+            what, broken[str(rng.choice(list(broken)))] = "key", value
+        case 1:
+            what, broken["user_data"]["f1"] = "user", value
+        case 2:
+            what, broken["user_data"]["f1"]["x"] = "inputs", value
+        case 3:
+            what, broken["user_data"]["f1"]["y"] = "labels", value
+        case 4:
+            what, broken["user_data"]["f1"]["x"][2] = "an input", value
+        case 5:
+            what, broken["user_data"]["f1"]["y"][2] = "a label", value
+        case 6:
+            what, files["train"] = "top", value
+        case _:
+            what = "bytes"
+    for kind, content in files.items():
+        path = root / kind / "all_data.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = json.dumps(content).encode()
+        path.write_bytes(shuffled_bytes(rng, data) if what == "bytes" and kind == "train" else data)
+    return f"leaf, {what}", root, lambda: srp.data.load(root)
+
+
+def in_memory(rng, folder):
+    """Arrays handed over in Python: one argument changed."""
+    del folder
+    what, arrays = changed(rng, {name: value for name, value in columns(rng).items() if "user" not in name})
+    given = {name: arrays.get(name) for name in ("x_train", "y_train", "x_test", "y_test")}
+    rows = np.arange(CLASSES * PER_CLASS)
+    indices = {"train_indices": [rows[:9], rows[9:]], "test_indices": [rows[:9], rows[9:]]}
+    return f"arrays, {what}", None, lambda: srp.data.from_arrays(**given, **indices)
+
+
+def table(rng, folder):
+    """A trace of times as text or .npy."""
+    times = rng.exponential(size=(5, 2))
+    path = folder / str(rng.choice(["times.csv", "times.npy", "times.txt"]))
+    if path.suffix == ".npy":
+        what, data = (
+            "npy",
+            np.array(
+                [times, times.astype(object), times[:0], -times, times * np.nan, times[..., None]][rng.integers(5)]
+            ),
+        )
+        np.save(path, data, allow_pickle=True)
+    else:
+        cells = [
+            ["1,2", "3,x"],
+            ["1,2", "3"],
+            [""],
+            ["nan,1"],
+            ["inf,1"],
+            ["-1,2"],
+            ["1e400,1"],
+            ["\x00\xff"],
+            ["1;2"],
+            ["1,2,3"],
+        ]
+        what, text = "text", "\n".join(cells[rng.integers(len(cells))])
+        path.write_text(text)
+    if rng.integers(3) == 0:
+        path.write_bytes(shuffled_bytes(rng, path.read_bytes() or b"0"))
+    return f"trace, {what}", path, lambda: _clock(path)
+
+
+def _clock(path):
+    import jax
+
+    clock = clock_words.parse(f"trace:{path}", 2)
+    return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2))[0]
+
+
+MAKERS = (npz, leaf, in_memory, table)
+
+
+def check_same(found):
+    """A federation that was accepted holds finite examples of classes that exist, and a trace times >= 0."""
+    if isinstance(found, srp.ClientTimes):
+        times = np.asarray(found.realised)
+        assert (np.isfinite(times) & (times >= 0)).all()
+        return
+    for kind in ("train", "test"):
+        x, y = (np.asarray(getattr(found, f"{name}_{kind}")) for name in "xy")
+        assert np.isfinite(x.astype(float)).all()
+        assert x.size
+        assert len(x) == len(y)
+        assert ((y >= 0) & (y < found.num_classes)).all()
+
+
+def attack(rng, folder, maker):
+    """What becomes of one file: (kind, "accepted" or "refused", None) or, with a finding, what it is."""
+    kind, _, load = maker(rng, folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = load()
+    except ValueError as error:
+        lines = str(error)
+        finding = (
+            None if "\n" not in lines and is_ours(error) else f"{type(error).__name__} from elsewhere: {lines[:200]}"
+        )
+        return kind, "refused", finding
+    except Exception as error:
+        return kind, "failed", f"{type(error).__name__}: {str(error)[:200]}"
+    try:
+        check_same(found)
+    except AssertionError as error:
+        return kind, "accepted", f"accepted what it is not: {error}"
+    return kind, "accepted", "a pickle ran" if _Runs.ran else None
+
+
+def attacks(number, seed):
+    """So many files, of all kinds in turn."""
+    for trial in range(number):
+        rng = np.random.default_rng([seed, trial])
+        with tempfile.TemporaryDirectory() as folder:
+            yield trial, *attack(rng, Path(folder), MAKERS[trial % len(MAKERS)])
+
+
+def main(number=100, seed=0):
+    """Runs them and says what became of them."""
+    counts, findings = Counter(), []
+    for trial, kind, outcome, finding in attacks(number, seed):
+        counts[f"{kind}: {outcome}"] += 1
+        if finding:
+            findings.append(f"{trial} {kind}: {finding}")
+    print("\n".join(f"{count:4d}  {words}" for words, count in sorted(counts.items())))
+    print("\n".join([f"{number} files, {len(findings)} findings", *findings]))
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,181 @@
+"""Attacks on kept runs: kills at random moments, bits flipped in checkpoints, Ctrl-C while a program starts and runs.
+
+    python tests/attacks/kept_runs.py [--kills 40] [--flips 60] [--interrupts 35] [--out FILE.json]
+
+Says how many ended with a difference to a run that was left alone, with a traceback, or late. What it found, on 2 CPU
+cores, stands in `kept_runs.json`.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROUNDS = 40
+FILES = ("history.csv", "clients.csv")
+WORDS = ["run", "--method", "srpfl", "--dataset", "digits", "--num-clients", "10", "--classes-per-client", "3"]
+WORDS += ["--max-examples", "10", "--hidden", "8", "--head-epochs", "1", "--fine-tune-epochs", "1", "--initial", "5"]
+WORDS += ["--num-rounds", str(ROUNDS), "--eval-every", "1", "--seed", "3", "--no-progress", "--models"]
+PROGRAM = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+PROGRAM += "from fedjax_srp.commands.cli import main; print('ready', flush=True); sys.exit(main())"
+
+
+def start(out, *words, cache=None):
+    """The command line in a process of its own, which says when it is imported."""
+    environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": os.fspath(cache)} if cache else {})
+    command = [sys.executable, "-c", PROGRAM, *WORDS, "--out", os.fspath(out), *words]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, env=environment, text=True, **pipes)
+    process.stdout.readline()
+    return process
+
+
+def contents(folder):
+    """The bytes of the tables, and those of the states."""
+    from fedjax_srp import History, stored
+
+    history = History.load(folder)
+    states = stored.named((history.server_state, history.client_states))
+    tables = [(folder / name).read_bytes() for name in FILES]
+    return tables + [(name, str(leaf.dtype), leaf.tobytes()) for name, leaf in states.items()]
+
+
+def kills(number, folder, rng):
+    """Runs killed at random moments, continued until they are finished, and compared with one that was left alone."""
+    cache, begin = folder / "cache", time.monotonic()
+    assert start(folder / "whole", cache=cache).wait() == 0
+    longest, expected = time.monotonic() - begin, contents(folder / "whole")
+    found = {"kills": 0, "runs": 0, "differences": 0, "failures": []}
+    while found["kills"] < number:
+        process = start(folder / "run", cache=cache)
+        try:
+            _, error = process.communicate(timeout=rng.uniform(0, longest) if found["kills"] < number else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            found["kills"] += 1
+            if found["kills"] < number:
+                continue
+            process = start(folder / "run", cache=cache)
+            _, error = process.communicate()
+        if process.returncode:
+            found["failures"].append(error[-300:])
+            shutil.rmtree(folder / "run")
+            continue
+        longest = min(longest, 0.5 * longest + 1)  # the first one compiled
+        found["runs"] += 1
+        print(json.dumps(found), file=sys.stderr, flush=True)
+        found["differences"] += contents(folder / "run") != expected
+        shutil.rmtree(folder / "run")
+    return found
+
+
+def flips(number, folder, rng, run, same):
+    """Bits flipped anywhere below a folder of checkpoints: refused, or the result that was expected.
+
+    Args:
+        number: how many, one at a time.
+        folder: with the checkpoints of a run that is not finished; left as it was.
+        rng: of `random`.
+        run: folder -> a history, continued from there.
+        same: (history) -> whether it is the one of a run that was left alone.
+    """
+    found = {"flips": 0, "refused": 0, "equal": 0, "silent_differences": 0}
+    for _ in range(number):
+        copy = Path(shutil.copytree(folder, Path(tempfile.mkdtemp()) / "copy"))
+        files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.stat().st_size]
+        (path,) = rng.choices(files, [path.stat().st_size for path in files])
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        try:
+            outcome = "equal" if same(run(copy)) else "silent_differences"
+        except ValueError as error:
+            outcome = "silent_differences" if "\n" in str(error) else "refused"
+        found["flips"] += 1
+        found[outcome] += 1
+        shutil.rmtree(copy.parent)
+    return found
+
+
+def interrupts(number, folder, rng):
+    """Ctrl-C at random moments from the first second on: exit code 130, one line, soon."""
+    found = {"interrupts": 0, "seconds_at_most": 0.0, "wrong": []}
+    for i in range(number):
+        process = start(folder / f"interrupted_{i}", "--num-rounds", "100000")
+        time.sleep(rng.uniform(0, 15))
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=120)
+        found["seconds_at_most"] = max(found["seconds_at_most"], round(time.monotonic() - begin, 2))
+        found["interrupts"] += 1
+        if process.returncode != 130 or len(error.strip().splitlines()) != 1:
+            found["wrong"].append([process.returncode, error[-300:]])
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, default in (("kills", 40), ("flips", 60), ("interrupts", 35), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found, rng = {"seed": given.seed}, random.Random(given.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        if given.flips:
+            sys.path.insert(0, os.fspath(TESTS))
+            import conftest as conftest  # the devices of the tests
+
+            found |= flips_of_a_run(given.flips, Path(folder), rng)
+            print(json.dumps(found), flush=True)
+        if given.kills:
+            found |= kills(given.kills, Path(folder), rng)
+            print(json.dumps(found), flush=True)
+        if given.interrupts:
+            found |= interrupts(given.interrupts, Path(folder), rng)
+    print(json.dumps(found, indent=1))
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def flips_of_a_run(number, folder, rng):
+    """`flips` in the run of the tests of checkpoints, interrupted with two snapshots beside each other."""
+    sys.path[:0] = [os.fspath(TESTS), os.fspath(TESTS / "engine")]
+    import checkpoint_job as job
+
+    from fedjax_srp.engine.checkpoint import Checkpoints
+
+    whole, finish = job.run(), Checkpoints.finish
+    Checkpoints.finish = lambda self: None
+    job.run(folder / "checkpoints", num_rounds=4)
+    Checkpoints.finish = finish
+    run = lambda copy: job.run(copy)  # noqa: E731
+    same = lambda history: tables(history) == tables(whole)  # noqa: E731
+    return flips(number, folder / "checkpoints", rng, run, same)
+
+
+def tables(history):
+    """What a history says, byte for byte."""
+    import jax
+    import numpy as np
+
+    rounds = [
+        history.stage,
+        history.cohort_size,
+        history.compute_time,
+        history.eval_round,
+        *history.accuracies.values(),
+    ]
+    return [np.asarray(leaf).tobytes() for leaf in (*rounds, *jax.tree.leaves(history.server_state))]
+
+
+if __name__ == "__main__":
+    main()

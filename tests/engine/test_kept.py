@@ -1,0 +1,139 @@
+"""States that outlive their run: kept, saved, loaded, judged again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import algorithm_of, assert_same_bits, numbers
+
+import fedjax_srp as srp
+from fedjax_srp import stored
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.history import History
+
+DATA = numbers(3.0, -1.0, 4.0, 1.5, -5.0)
+
+
+def client(key, broadcast, state, value, context):
+    return ClientOutput({"mean": value, "key": 0.0}, {"sums": [state["sums"][0] + value], "key": state["key"]})
+
+
+def predict(key, server, state, value):
+    return lambda test: 100 * server["mean"] + state["sums"][0]
+
+
+# A state with a list and a typed key in it.
+ALGORITHM = algorithm_of(
+    client,
+    init=lambda key, data: {"mean": jnp.zeros(()), "key": key},
+    init_client=lambda key, server, value: {"sums": [jnp.zeros(())], "key": key},
+    round=srp.Phase(
+        lambda server, context: server["mean"],
+        client,
+        lambda key, server, mean, context: server | {"mean": mean["mean"]},
+    ),
+    evaluations={"sum": predict},
+)
+
+
+@pytest.fixture(scope="module")
+def history():
+    options = {"num_rounds": 3, "eval_every": 3, "devices": 2, "progress": False}
+    return srp.simulate(ALGORITHM, DATA, key=jax.random.key(0), keep_clients=True, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(history, tmp_path_factory):
+    return history.save(tmp_path_factory.mktemp("kept") / "run", models=True)
+
+
+def test_the_states_of_all_clients_are_kept_in_their_order(history):
+    np.testing.assert_array_equal(history.client_states["sums"][0], 3 * DATA.values)
+    np.testing.assert_allclose(history.server_state["mean"], np.mean(DATA.values), rtol=1e-6)
+    assert history.client_states["key"].shape == (5,)
+
+
+def test_they_are_kept_only_when_asked_for():
+    options = {"num_rounds": 1, "devices": 1, "progress": False}
+    assert srp.simulate(ALGORITHM, DATA, key=jax.random.key(0), **options).client_states is None
+
+
+def test_what_is_saved_is_loaded_when_it_is_asked_for(history, folder):
+    loaded = History.load(folder)
+    assert not {"server_state", "client_states"} & set(vars(loaded))
+    for name in ("server_state", "client_states"):
+        expected, actual = stored.named(getattr(history, name)), stored.named(getattr(loaded, name))
+        assert expected.keys() == actual.keys()
+        bits = lambda key: jax.random.key_data(key)  # noqa: E731
+        assert_same_bits(bits(actual.pop("key")), bits(expected.pop("key")))
+        assert_same_bits({name: actual[name] for name in expected}, expected)
+    with pytest.raises(AttributeError, match="server_stat"):
+        loaded.server_stat  # noqa: B018
+
+
+def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, folder, tmp_path):
+    place = history.save(tmp_path / "run", models=True)
+    History.load(place).save(place)
+    assert History.load(place).client_states is not None
+    srp_history = History.load(folder)
+    srp_history.save(place)
+    assert History.load(place).server_state is None
+    with pytest.raises(ValueError, match="models=True: this history has no server_state"):
+        History.load(place).save(place, models=True)
+
+
+def test_damaged_models_are_one_line(history, tmp_path):
+    place = history.save(tmp_path / "run", models=True)
+    path = max((place / "models").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+    path.write_bytes(path.read_bytes()[1:])
+    with pytest.raises(ValueError, match=r"models' is damaged \(.*: save the run again with models=True"):
+        History.load(place).server_state  # noqa: B018
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_clients_are_judged_with_their_own_states(history, folder, devices):
+    loaded, options = History.load(folder), {"key": jax.random.key(1), "devices": devices}
+    for run in (history, loaded):
+        own = srp.evaluate(ALGORITHM, DATA, run.server_state, client_states=run.client_states, **options)
+        np.testing.assert_allclose(own["sum"], history.accuracy[-1], rtol=1e-6)
+        new = srp.evaluate(ALGORITHM, DATA, run.server_state, **options)
+        np.testing.assert_allclose(new["sum"], np.full(5, 100 * history.server_state["mean"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda s, c: ({"mean": s["mean"]}, c),
+            "server_state lacks key, 1 in all: give the state of a run of the same",
+        ),
+        (lambda s, c: (s | {"more": s["mean"]}, c), "server_state has besides more, 1 in all"),
+        (lambda s, c: (c, c), "server_state lacks mean, 1 in all"),
+        (lambda s, c: (s | {"mean": np.zeros(2, np.float32)}, c), r"mean is float32\[2\], expected float32\[\]"),
+        (lambda s, c: (s | {"mean": np.float64(1)}, c), r"mean is float64\[\], expected float32\[\]"),
+        (lambda s, c: (s, jax.tree.map(lambda leaf: leaf[:4], c)), r"client_states: .* is .*\[4\], expected .*\[5\]"),
+        (lambda s, c: (None, c), "server_state=None: this history was loaded from a folder without models"),
+        (lambda s, c: (1.0, c), "server_state lacks key, 2 in all"),
+    ],
+)
+def test_states_that_do_not_fit_are_one_line(change, message, history):
+    server, clients = change(history.server_state, history.client_states)
+    with pytest.raises(ValueError, match=message) as caught:
+        srp.evaluate(ALGORITHM, DATA, server, key=jax.random.key(0), client_states=clients)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_names_that_are_one_are_refused():
+    with pytest.raises(ValueError, match="two arrays of a state are called 'a/b'"):
+        stored.named({"a": {"b": 1}, "a/b": 2})
+
+
+def test_seeds_keep_their_own():
+    keys = jax.random.split(jax.random.key(0), 2)
+    runs = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, num_rounds=1, devices=2, keep_clients=True, progress=False)
+    for run, key in zip(runs, keys, strict=True):
+        options = {"num_rounds": 1, "devices": 2, "progress": False}
+        alone = srp.simulate(ALGORITHM, DATA, key=key, keep_clients=True, **options)
+        bits = lambda run: jax.random.key_data(run.client_states["key"])  # noqa: E731
+        assert_same_bits(bits(run), bits(alone))
+        assert_same_bits(run.client_states["sums"], alone.client_states["sums"])

@@ -1,0 +1,152 @@
+"""The training loss of a round: which losses it is the mean of, and that it costs nothing where nobody asks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, NUM_CLASSES, algorithm_of, clients_of, federation, model, numbers, scripted
+
+import fedjax_srp as srp
+from fedjax_srp import methods, tally
+from fedjax_srp.algorithms import local
+from fedjax_srp.base import ClientOutput, named_key
+from fedjax_srp.engine.prepare import Request, prepare
+
+CLIENTS = clients_of((5, 1, 4, 6), (1, 1, 1, 1))
+DATA = federation(CLIENTS)
+STEP, EPOCHS = 0.5, 3
+COHORTS = [[0, 2, 3], [1, 3, 0], [0, 2, 1], [0, 2, 1]]
+SIZES, WORK = [3, 2, 2, 2], [[1, 2, 1], [2, 1, 1], [1, 0, 1], [0, 0, 1]]
+POLICY = scripted(COHORTS, size=SIZES, work=WORK)
+
+
+def simulate(algorithm, participation=POLICY, num_rounds=4, **options):
+    given = {"participation": participation, "key": KEY, "eval_every": 4, "evaluations": (), "devices": 1}
+    given |= {"progress": False, "record_loss": True}
+    return srp.simulate(algorithm, DATA, num_rounds=num_rounds, **given | options)
+
+
+def fedavg(epochs=EPOCHS, **options):
+    return srp.algorithms.fedavg(model(hidden=()), srp.algorithms.sgd(STEP), local_epochs=epochs, **options)
+
+
+def softmax_regression(w, b, client):
+    """Mean cross-entropy over a client's examples, and its gradients."""
+    logits = client.x.astype(np.float64) @ w + b
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    error = (p - np.eye(NUM_CLASSES)[client.y]) / len(client.y)
+    loss = -np.log(p[np.arange(len(client.y)), client.y]).mean()
+    return loss, client.x.T @ error, error.sum(0)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Losses by round and the model at the end, by full-batch gradient descent in NumPy."""
+    start = fedavg(batch_size=6).init(named_key(named_key(KEY, "server"), "init"), DATA).params.head["out"]
+    w, b = np.asarray(start["kernel"], np.float64), np.asarray(start["bias"], np.float64)
+    by_round = []
+    for ids, size, work in zip(COHORTS, SIZES, WORK, strict=True):
+        losses, models = [], []
+        for i, units in zip(ids[:size], work, strict=False):
+            w_i, b_i, of_steps = w, b, []
+            for _ in range(EPOCHS * units):
+                loss, dw, db = softmax_regression(w_i, b_i, CLIENTS[i])
+                of_steps.append(loss)
+                w_i, b_i = w_i - STEP * dw, b_i - STEP * db
+            losses += [np.mean(of_steps)] if units else []
+            models.append((w_i, b_i))
+        w, b = (np.mean(parts, 0) for parts in zip(*models, strict=True))
+        by_round.append(np.mean(losses) if losses else np.nan)
+    return by_round, w
+
+
+def test_it_is_the_mean_over_clients_of_their_means_over_steps(expected):
+    """Cohorts differ in size, clients in work; those without work do not count, and without any it is nan."""
+    history, (losses, w) = simulate(fedavg(batch_size=6)), expected
+    np.testing.assert_allclose(history.server_state.params.head["out"]["kernel"], w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(history.metrics["training_loss"], losses, rtol=1e-5)
+    assert np.isnan(losses[-1])
+
+
+@pytest.fixture(scope="module")
+def in_batches():
+    return simulate(fedavg(batch_size=2))
+
+
+def test_nobody_asks(in_batches):
+    silent = simulate(fedavg(batch_size=2), record_loss=False)
+    assert "training_loss" not in silent.metrics
+    for a, b in zip(jax.tree.leaves(silent.server_state), jax.tree.leaves(in_batches.server_state), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+    def train(params):
+        examples = DATA.train_client(0)
+        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
+        return local.local_sgd(KEY, lambda w, _, x, y, key: jnp.log(w) * x[:, 0], params, (), examples, training)
+
+    def num_logs(client):
+        return str(jax.make_jaxpr(client)(1.0)).count(" log ")
+
+    def asked(params):
+        with tally._listening():
+            return train(params)
+
+    assert (num_logs(train), num_logs(asked)) == (1, 2)  # one is the gradient's own
+
+
+@pytest.mark.parametrize("change", ["devices", "one client after the other", "seeds"])
+def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monkeypatch):
+    algorithm, options = fedavg(batch_size=2), {"devices": 3, "chunk_size": 1}
+    if change == "one client after the other":
+        monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
+        options = {"chunk_size": 2}
+    if change == "seeds":
+        options = {"num_rounds": 4, "eval_every": 4, "evaluations": (), "devices": 1, "progress": False}
+        keys = jnp.stack([KEY, jax.random.key(8)])
+        both = srp.simulate_seeds(algorithm, DATA, participation=POLICY, keys=keys, record_loss=True, **options)
+        np.testing.assert_allclose(both[0].metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
+        assert both[1].metrics["training_loss"][0] != both[0].metrics["training_loss"][0]
+        return
+    history = simulate(algorithm, **options)
+    np.testing.assert_allclose(history.metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
+
+
+def test_a_loop_around_local_training_hands_it_out(expected):
+    """FedRep without a head trains as FedAvg: three alternations of one epoch are three epochs."""
+    no_head = srp.algorithms.fedrep(model(cut=None, hidden=()), srp.algorithms.sgd(STEP), 6, local_epochs=EPOCHS)
+    np.testing.assert_allclose(simulate(no_head).metrics["training_loss"], expected[0], rtol=1e-5)
+
+
+def refusal(algorithm, data):
+    with pytest.raises(ValueError, match="record_loss: ") as caught:
+        prepare(Request(algorithm, data, record_loss=True))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
+    for name in methods.algorithm_names():
+        options = {"hidden": (3,)} | ({"k": 2} if name == "fedbuff" else {})
+        method = methods.get(name, dataset=DATA, **options)
+        if name == "fedsgd":
+            assert "algorithm 'fedsgd' does not train with local_sgd" in refusal(method, DATA)
+        else:
+            assert prepare(Request(method, DATA, record_loss=True)).record_loss
+    task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
+    assert "'linear_fedavg' does not train with" in refusal(srp.algorithms.linear_fedavg(task, 0.1, 1), task)
+
+
+def test_a_loss_of_its_own_and_a_loop_of_its_own_are_refused_in_a_line():
+    def trained(w, value):
+        examples = srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
+        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
+        return local.local_sgd(KEY, lambda w, _, x, y, key: w * x[:, 0], w, (), examples, training)
+
+    own = lambda key, w, state, value, context: ClientOutput(trained(w, value), info={"training_loss": w})  # noqa: E731
+    assert "records 'training_loss' itself" in refusal(algorithm_of(own), numbers(1.0, 2.0))
+
+    def looped(key, w, state, value, context):
+        return ClientOutput(jax.lax.fori_loop(0, 2, lambda _, w: trained(w, value), w))
+
+    assert "fedjax_srp.tally.fori_loop" in refusal(algorithm_of(looped), numbers(1.0, 2.0))

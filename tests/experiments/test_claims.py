@@ -1,0 +1,354 @@
+"""Numbers in the READMEs are those of the committed files: every cell of a table, and the numbers of the claims.
+
+A number agrees when the file's value, rounded to the digits that the text shows, is the number of the text.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+SRPFL, FEDREP, FEDAVG = (EXPERIMENTS / name for name in ("srpfl", "fedrep", "fedavg_representation"))
+LABELS = {
+    "FedRep": "fedrep", "SRPFL": "srpfl", "LG-FedAvg": "lg_fedavg", "LG-SRPFL": "lg_srpfl", "FedAvg": "fedavg",
+    "FedAvg-FT": "fedavg_ft", "FLANP": "flanp_fedavg", "FLANP-FT": "flanp_fedavg_ft", "HF-MAML": "hf_maml",
+}  # fmt: skip
+QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
+OWN = ("own_head", "own_representation")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def agrees(text: str, value: float) -> bool:
+    """Whether a number, as written, is the value rounded to its digits."""
+    written = float(text.replace(",", ""))
+    digits, _, exponent = text.lower().replace(",", "").partition("e")
+    unit = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+    return math.isfinite(value) and abs(written - value) <= unit / 2 * (1 + 1e-6) + 1e-12
+
+
+def check(text: str, *values: float) -> None:
+    """All numbers of a text agree with the values, in order."""
+    found = NUMBER.findall(text)
+    assert len(found) == len(values), (text, values)
+    for number, value in zip(found, values, strict=True):
+        assert agrees(number, value), (text, number, value)
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def rows(path: Path, *header: str) -> list[list[str]]:
+    """Rows of the one table whose header begins with these words."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", path.read_text() + "\n", re.MULTILINE)
+    tables = [[cells_of(line) for line in block.splitlines()] for block in blocks]
+    (found,) = [table for table in tables if tuple(table[0][: len(header)]) == header]
+    assert len(found) > 2
+    return found[2:]
+
+
+def table(path: Path, *header: str) -> dict[str, list[str]]:
+    """The same by the first cell, which names a row."""
+    found = {first: cells for first, *cells in rows(path, *header)}
+    assert len(found) == len(rows(path, *header))
+    return found
+
+
+def prose(path: Path) -> str:
+    return " ".join(path.read_text().split())
+
+
+def claimed(path: Path, pattern: str, *values: float) -> None:
+    """The text says this, once, with these numbers where the pattern has #."""
+    regex = re.escape(" ".join(pattern.split())).replace(r"\#", "(" + NUMBER.pattern + ")")
+    (match,) = re.finditer(regex, prose(path))
+    assert len(match.groups()) == len(values)
+    for number, value in zip(match.groups(), values, strict=True):
+        assert agrees(number, value), (match.group(), number, value)
+
+
+def results(path: Path) -> dict:
+    return json.loads(path.read_text())["results"]
+
+
+def figure(number: int, dataset: str = "digits") -> pd.DataFrame:
+    """Indexed by method, fraction in % and whether the client's own part was judged."""
+    frame = pd.read_csv(SRPFL / f"results/figure{number}_{dataset}.csv")
+    low = frame["target"].min()
+    frame["fraction"] = np.where(np.isclose(frame["target"], low, rtol=1e-9), 95, 99)
+    frame["own"] = frame["evaluation"].isin(OWN)
+    return frame.set_index(["method", "fraction", "own"]).sort_index()
+
+
+def test_a_number_agrees_with_what_it_rounds():
+    assert agrees("96.4", 96.4444)
+    assert not agrees("96.4", 96.46)
+    assert agrees("1,873", 1873.2)
+    assert agrees("7.3e-6", 7.34e-6)
+    assert not agrees("7.3e-6", 7.4e-6)
+    assert not agrees("5", math.inf)
+    with pytest.raises(AssertionError):
+        check("96.4 (85.6)", 96.4, 85.7)
+
+
+@pytest.mark.parametrize(("dataset", "place"), [("digits", 0), ("mnist", 1), ("cifar10", 2)])
+def test_accuracies_of_figure_3(dataset, place):
+    found, frame = table(SRPFL / "README.md", "", "digits %", "worst"), figure(3, dataset)
+    assert set(found) == set(LABELS)
+    for label, cells in found.items():
+        row = frame.loc[LABELS[label], 95, False]
+        mean, worst, quarters = cells[3 * place : 3 * place + 3]
+        check(mean, 100 * row["final_accuracy"])
+        check(worst, 100 * row["worst_decile"])
+        check(quarters, *(100 * row[quarter] for quarter in QUARTERS))
+
+
+@pytest.mark.parametrize("cost", [0, 10, 100])
+def test_times_and_factors_of_figure_3(cost):
+    found = table(SRPFL / "README.md", f"C = {cost}")
+    assert set(found) == set(LABELS)
+    for place, dataset in enumerate(("digits", "mnist", "cifar10")):
+        frame = figure(3, dataset)
+        for label, cells in found.items():
+            for cell, fraction in zip(cells[2 * place : 2 * place + 2], (95, 99), strict=True):
+                row = frame.loc[LABELS[label], fraction, False]
+                time, factor = row[f"time_{cost}"], row[f"speed_up_{cost}"]
+                assert cell.startswith("≤") == bool(row["reached_at_once"])
+                if not math.isfinite(time):
+                    reached = "never" if row["reached"] == 0 else f"{row['reached']} of {row['runs']}"
+                    assert cell == reached
+                elif not math.isfinite(factor):
+                    check(cell, time)
+                elif dataset == "digits":
+                    check(cell, time, factor)
+                else:
+                    check(cell, time, row[f"least_speed_up_{cost}"], row[f"most_speed_up_{cost}"])
+
+
+def test_factors_of_all_figures():
+    found = rows(SRPFL / "README.md", "figure", "", "95 %: C = 0")
+    assert {row[0] for row in found} == {"3", "4", "5", "6"}
+    for number, label, *cells in found:
+        frame = figure(int(number))
+        values = [frame.loc[LABELS[label], f, False][f"speed_up_{c}"] for f in (95, 99) for c in (0, 10, 100)]
+        for cell, value in zip(cells, values, strict=True):
+            assert cell == "-" if math.isnan(value) else agrees(cell, value), (number, label, value)
+
+
+def test_both_judgements():
+    found = rows(SRPFL / "README.md", "figure", "", "`fine_tune` %")
+    judged = [str(number) for number in range(3, 7) if figure(number).index.get_level_values("own").any()]
+    assert sorted({row[0] for row in found}) == judged
+    assert len(found) == 4 * len(judged)
+    for number, label, *cells in found:
+        for (mean, worst, time), own in zip(np.reshape(cells, (2, 3)), (False, True), strict=True):
+            row = figure(int(number)).loc[LABELS[label], 95, own]
+            check(mean, 100 * row["final_accuracy"])
+            check(worst, 100 * row["worst_decile"])
+            check(time, *(row[name] for name in ("time_0", "speed_up_0") if math.isfinite(row[name])))
+
+
+def test_claims_of_srpfl():
+    page, frames = SRPFL / "README.md", {number: figure(number) for number in range(3, 7)}
+    mnist, cifar = figure(3, "mnist"), figure(3, "cifar10")
+    factor = {(n, f): frames[n].loc["srpfl", f, False]["speed_up_0"] for n in frames for f in (95, 99)}
+    claimed(page, "to 95 % of FedRep's accuracy # times as fast and to 99 % # times", factor[3, 95], factor[3, 99])
+    claimed(
+        page, "with random speeds # and # times, with a pool of a fifth # and # times, with both # and # times",
+        *(factor[n, f] for n in (4, 5, 6) for f in (95, 99)),
+    )  # fmt: skip
+    own = frames[3].loc["srpfl", 95, True]["speed_up_0"]
+    claimed(page, "Judged with the clients' own heads the # are #.", factor[3, 95], own)
+    bounds = ("least_speed_up_0", "most_speed_up_0")
+    claimed(page, "On MNIST it is # to # times as fast to 99 %", *(mnist.loc["srpfl", 99, False][b] for b in bounds))
+    claimed(page, "on CIFAR-10 (one seed) # to # times to 95 %", *(cifar.loc["srpfl", 95, False][b] for b in bounds))
+    assert cifar.loc["srpfl", 99, False]["reached"] == 0  # "and never reaches 99 %"
+    for number in frames:
+        slowest = {m: frames[number].loc[m, 95, False]["slowest_quarter_std"] for m in ("srpfl", "fedrep")}
+        assert number > 4 or all(0.0075 <= std <= 0.0225 for std in slowest.values())
+    short = [
+        100 * (frame.loc["fedrep", 95, False]["worst_decile"] - frame.loc["srpfl", 95, False]["worst_decile"])
+        for frame in frames.values()
+    ]
+    claimed(page, "in all four figures of digits, by #, #, # and # points", *short)
+    spread = [100 * f.loc[m, 95, False]["worst_decile_std"] for f in frames.values() for m in ("srpfl", "fedrep")]
+    claimed(page, "(standard deviations over seeds # to #); on MNIST", min(spread), max(spread))
+    worst = [100 * frames[3].loc[m, 95, True]["worst_decile"] for m in ("srpfl", "fedrep")]
+    claimed(page, "lower for both: # against #.", *worst)
+    quarter = [[100 * f.loc[m, 95, False]["slowest_quarter"] for m in ("srpfl", "fedrep")] for f in (mnist, frames[3])]
+    claimed(page, "it has # % under SRPFL and # % under FedRep on MNIST, # and # % on digits", *quarter[0], *quarter[1])
+
+
+def test_asynchronous_server():
+    found = results(SRPFL / "results/asynchronous.json")
+    written = table(SRPFL / "README.md", "", "C = 0: time")
+    assert set(written) == set(found["0"])
+    for label, cells in written.items():
+        for cost, (time, final, slowest) in zip(("0", "10"), np.reshape(cells, (2, 3)), strict=True):
+            mean = pd.DataFrame(found[cost][label]).astype(float).mean()
+            check(time, mean["time_to_0.92"])
+            check(final, 100 * mean["accuracy"])
+            check(slowest, 100 * mean["slowest_quarter"])
+
+
+FACTORS = (2, 1.3, 1.1)
+
+
+def speed_ups(result: dict) -> list[tuple[float, float]]:
+    """Mean and standard error of the ratio at each factor."""
+    ratios = np.array(result["times"]["srpfl"], float) / np.array(result["times"]["fedrep"], float)
+    return [(row.mean(), row.std(ddof=1) / math.sqrt(len(row))) for row in ratios]
+
+
+@pytest.mark.parametrize(("init", "place"), [("random", 0), ("moments", 1)])
+def test_linear_speed_up(init, place):
+    page = SRPFL / "linear_speedup.md"
+    found = results(SRPFL / f"results/linear_speedup_{init}.json")
+    section = page.read_text().split("## From ")[1 + place].split("\n## ")[0]
+    lines = [cells_of(line) for line in section.splitlines() if "±" in line and line.startswith("|")]
+    assert len(lines) == len(found) == 9
+    for cells, result in zip(lines, found, strict=True):
+        check(cells[0], result["num_clients"])
+        check(cells[1], result["first_distance"])
+        check(cells[2], np.mean(result["floors"]))
+        for cell, name in zip(cells[3:5], ("fedrep", "srpfl"), strict=True):
+            check(cell, np.mean(result["times"][name][FACTORS.index(1.3)]))
+        for cell, (mean, error) in zip(cells[5:], speed_ups(result), strict=True):
+            check(cell, mean, error)
+
+
+def test_stages_of_the_lemma():
+    lines = rows(SRPFL / "linear_speedup.md", "N", "stages")
+    plain = {r["num_clients"]: r for r in results(SRPFL / "results/linear_speedup_moments.json")}
+    lemma = {r["num_clients"]: r for r in results(SRPFL / "results/linear_speedup_moments_lemma.json")}
+    assert sorted(int(line[0]) for line in lines) == sorted([*lemma, *lemma])
+    for clients, stages, *cells in lines:
+        result = (lemma if stages.startswith("Lemma") else plain)[int(clients)]
+        if stages.startswith("Lemma"):
+            check(stages.partition(": ")[2], *result["rounds_per_stage"])
+        for cell, (mean, _) in zip(cells, speed_ups(result), strict=True):
+            check(cell, mean)
+
+
+def ranges(cell: str, entry: dict, place: int) -> None:
+    values = [entry[name][place] for name in ("mean", "lowest", "highest")]
+    check(cell.replace(" to ", " "), *values)
+
+
+def test_fedrep_figures():
+    page = FEDREP / "README.md"
+    found = results(FEDREP / "results/figure1.json")
+    for place, (samples, cells) in enumerate(table(page, "samples m").items()):
+        for cell, name in zip(cells, ("Local only", "FedSGD", "FedRep"), strict=True):
+            assert found[name]["final by samples"]["x"][place] == int(samples)
+            ranges(cell, found[name]["final by samples"], place)
+    curves = results(FEDREP / "results/figure3.json")
+    lines = rows(page, "start", "n")
+    assert len(lines) == 6
+    for start, clients, *cells in lines:
+        exact, ten, one = (
+            np.array(curves[f"n={clients}, {m}, {start} start"]["final"]) for m in ("FedRep", "10GD-GD", "GD-GD")
+        )
+        for cell, final in zip(cells, (exact, ten, one), strict=False):
+            check(cell, final.mean(), final.min(), final.max())
+        check(cells[3].replace("of 10", ""), (exact < ten).sum(), (ten < one).sum())
+    found = results(FEDREP / "results/figure4.json")
+    for label, cells in table(page, "samples", "1").items():
+        for cell, value in zip(cells, found[label.removesuffix("'s representation")]["mean"], strict=True):
+            check(cell, value)
+
+
+def first_round(entry: dict, level: float) -> float:
+    """The first drawn round whose mean is at the level or below."""
+    return next(x for x, mean in zip(entry["x"], entry["mean"], strict=True) if mean <= level)
+
+
+def test_claims_of_fedrep():
+    page, curves = FEDREP / "README.md", results(FEDREP / "results/figure3.json")
+    rounds = [first_round(curves[f"n={n}, GD-GD, random start"], 0.1) for n in (100, 1000)]
+    claimed(page, "its mean distance is at 0.1 after # rounds with 100 clients, after # with 1000", *rounds)
+    random = results(FEDREP / "results/figure1_random.json")["FedRep"]
+    at_5 = np.sort(random["final of every trial"][0])
+    claimed(page, "# of 10 trials end at errors # and # (mean #)", (at_5 > 1).sum(), *at_5[-2:], at_5.mean())
+    descent = results(FEDREP / "results/figure1.json")["FedRep"]["final by samples"]["mean"]
+    np.testing.assert_allclose(random["final by samples"]["mean"][1:], descent[1:], rtol=0.05)
+
+
+def test_fedavg_representation():
+    page = FEDAVG / "README.md"
+    found = results(FEDAVG / "results/figure3.json")
+    written = table(page, "samples n of the new client")
+    names = ("FedAvg, 2 local updates, fine-tuned", "D-GD, 1 local update, fine-tuned", "own samples alone")
+    for cells, name in zip(written.values(), names, strict=True):
+        for cell, value in zip(cells, found[name]["mean"], strict=True):
+            check(cell, value)
+    before = [found[f"{name}, before"]["mean"][0] for name in ("FedAvg, 2 local updates", "D-GD, 1 local update")]
+    claimed(page, "the two do not differ (# and #;", *before)
+    norm = [found[f"{name}, gradient norm"] for name in ("FedAvg, 2 local updates", "D-GD, 1 local update")]
+    claimed(
+        page, "between # and # for D-GD and still falling, and stays between # and # for FedAvg",
+        *(norm[i][name][-1] for i in (1, 0) for name in ("lowest", "highest")),
+    )  # fmt: skip
+    found = results(FEDAVG / "results/figure1.json")
+    for name, words in (
+        ("FedAvg, 2 local updates", "its distance is # in the mean (# to #)"),
+        ("D-GD, 1 local update", 'does not learn the representation": holds, # (# to #)'),
+    ):
+        claimed(page, words, *(found[name][what][-1] for what in ("mean", "lowest", "highest")))
+
+
+def test_demo_table():
+    written = table(ROOT / "README.md", "method", "accuracy %")
+    frame = pd.read_csv(EXPERIMENTS / "demo/results/table.csv").set_index("method")
+    assert {LABELS[label] for label in written} == set(frame.index)
+    for label, (accuracy, worst, quarters, *times) in written.items():
+        row = frame.loc[LABELS[label]]
+        check(accuracy, 100 * row["final_accuracy"], 100 * row["final_accuracy_std"])
+        check(worst, 100 * row["worst_decile"], 100 * row["worst_decile_std"])
+        check(quarters, *(100 * row[quarter] for quarter in QUARTERS))
+        for cell, cost in zip(times, (0, 10, 100), strict=True):
+            factor = [row[f"speed_up_{cost}"]] if math.isfinite(row[f"speed_up_{cost}"]) else []
+            check(cell, row[f"time_{cost}"], row[f"time_{cost}_std"], *factor)
+
+
+def test_claims_of_the_front_page():
+    frame = figure(3)
+    factors = [frame.loc["srpfl", fraction, False]["speed_up_0"] for fraction in (99, 95)]
+    claimed(ROOT / "README.md", "SRPFL is # times as fast at C = 0, not #", *factors)
+    for number in range(3, 7):  # "Its worst tenth of clients ends below FedRep's"
+        worst = figure(number)["worst_decile"]
+        assert worst.loc["srpfl", 95, False] < worst.loc["fedrep", 95, False]
+
+
+SPEED = {  # row of the front page: rows of cpu-2-cores.txt, for the columns of times and for the last one
+    "FedAvg round, MLP": ("FedAvg round", None),
+    "FedRep round, 10 epochs": ("FedRep round", "FedRep round"),
+    "evaluation of all": ("FedRep evaluation, 10 epochs of the head", "FedRep evaluation, 10 epochs of the head"),
+    "FedAvg round, LeNet": ("LeNet FedAvg round, 20 clients", None),
+    "FedRep round, 10 + 1 epochs |": ("LeNet FedRep round, 20 clients", "LeNet FedRep round, 20 clients"),
+}
+
+
+def benchmark(what: str, rival: str) -> list[float]:
+    """Our seconds, the rival's, their ratio, of the committed benchmark."""
+    pattern = re.escape(what) + r"\s+" + re.escape(rival) + r"\s+([\d.e-]+)\s+([\d.e-]+)\s+([\d.e-]+)\n"
+    (match,) = re.finditer(pattern, (ROOT / "benchmarks/results/cpu-2-cores.txt").read_text())
+    return [float(value) for value in match.groups()]
+
+
+def test_speeds_of_the_front_page():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if " s | " in line]
+    for start, (what, cached) in SPEED.items():
+        (line,) = [line for line in lines if line.startswith(f"| {start}")]
+        _, *cells = cells_of(line)
+        for cell, value in zip(cells, benchmark(what, "PyTorch loop"), strict=False):
+            check(cell, value)
+        assert bool(cells[3]) == (cached is not None)
+        if cached:
+            check(cells[3], benchmark(cached, "PyTorch loop, features cached")[2])

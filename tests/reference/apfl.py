@@ -1,0 +1,70 @@
+"""APFL (Deng et al., 2020), Algorithm 1, in NumPy: one client after the other."""
+
+from typing import NamedTuple
+
+import numpy as np
+from reference import mlp
+from reference.local import mean, weight
+
+
+class State(NamedTuple):
+    """The global model w; the own model v_i and the share alpha_i of every client."""
+
+    params: dict
+    own: list
+    alpha: list
+
+
+def combine(function, *models):
+    """Of models, array by array."""
+    return {
+        name: {part: function(*(m[name][part] for m in models)) for part in layer} for name, layer in models[0].items()
+    }
+
+
+def mixture(alpha, own, params):
+    """alpha v + (1 - alpha) w."""
+    return combine(lambda v, w: alpha * v + (1 - alpha) * w, own, params)
+
+
+def local_steps(w, v, alpha, x, y, rows_of_steps, sgd, adaptive):
+    """w_i, v_i, alpha_i and the momentum of each, step by step; all gradients at the old point, no decay on alpha."""
+    zero = combine(np.zeros_like, w)
+    buffer_w, buffer_v, buffer_alpha = zero, zero, 0.0
+
+    def advance(params, buffer, gradient):
+        decayed = {
+            name: {part: g + (sgd.decay * params[name][part] if part == "kernel" else 0.0) for part, g in layer.items()}
+            for name, layer in gradient.items()
+        }
+        buffer = combine(lambda b, d: sgd.momentum * b + d, buffer, decayed)
+        return combine(lambda p, b: p - sgd.step * b, params, buffer), buffer
+
+    for rows in rows_of_steps:
+        of_mixture = mlp.gradient(mixture(alpha, v, w), x[rows], y[rows])
+        of_w = mlp.gradient(w, x[rows], y[rows])
+        of_alpha = sum(
+            float(np.sum((v[name][part] - w[name][part]) * g))
+            for name, layer in of_mixture.items()
+            for part, g in layer.items()
+        )
+        w, buffer_w = advance(w, buffer_w, of_w)
+        v, buffer_v = advance(v, buffer_v, combine(lambda g, alpha=alpha: alpha * g, of_mixture))
+        if adaptive:
+            buffer_alpha = sgd.momentum * buffer_alpha + of_alpha
+            alpha = min(max(alpha - sgd.step * buffer_alpha, 0.0), 1.0)
+    return w, v, alpha
+
+
+def run(params, clients, cohorts, steps, *, sgd, alpha, adaptive=False, client_weighting="uniform"):
+    """Yields the state after every round; `steps(t, i)` are the rows of the batches of client i in round t."""
+    own, alphas = [params for _ in clients], [alpha for _ in clients]
+    for t, cohort in enumerate(cohorts):
+        messages, weights = [], []
+        for i in cohort:
+            c = clients[i]
+            w, own[i], alphas[i] = local_steps(params, own[i], alphas[i], c.x, c.y, steps(t, i), sgd, adaptive)
+            messages.append(w)
+            weights.append(weight(client_weighting, c))
+        params = mean(messages, weights)
+        yield State(params, list(own), list(alphas))

@@ -1,0 +1,167 @@
+"""Odd input that is not wrong in type: parts in each other's places, impossible times, labels with gaps, lost users."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput, ClientTimes, Clock
+
+MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
+FEDAVG = srp.algorithms.fedavg(MLP)
+METHOD = srp.methods.get("fedavg", dataset=DATA, hidden=(3,))
+EXP, FIXED = srp.clocks.exponential(1.0), srp.clocks.fixed
+RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
+
+MISPLACED = {
+    "a distribution": ({"clock": EXP}, "clock is the distribution 'exponential'; say when it is drawn"),
+    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.fixed is no clock; give srp.clocks.fixed("),
+    "a policy not called": ({"participation": srp.participation.full}, "is no policy; call one"),
+    "a method by name": ({"algorithm": "fedavg"}, "algorithm='fedavg' is no algorithm; give srp.methods.get(name"),
+    "an algorithm not called": ({"algorithm": srp.algorithms.fedavg}, "called with a model"),
+    "a pair of arrays": ({"data": (np.ones(3), np.ones(3))}, "is no federation, it has no num_clients; give"),
+    "data by name": ({"data": "digits"}, "data='digits' is no federation, it has no num_clients; give srp.data."),
+    "swapped": ({"algorithm": DATA, "data": FEDAVG}, "data='fedavg' is an algorithm; the algorithm comes first"),
+    "a method as policy": (
+        {"participation": METHOD},
+        "participation='fedavg' is no participation but made for algorithm=",
+    ),
+    "a clock as policy": (
+        {"participation": FIXED(EXP)},
+        "participation='fixed' is no participation but made for clock=",
+    ),
+    "a policy as clock": ({"clock": srp.participation.full()}, "clock='full' is no clock but made for participation="),
+    "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
+    "a key of old": (
+        {"key": jax.random.PRNGKey(0)},
+        "key is of type uint32, not a typed key; use jax.random.key(seed)",
+    ),
+    "time as text": ({"time_limit": "3"}, "time_limit='3' must be a number or None"),
+    "no target": ({"target": float("nan")}, "target=nan must be finite"),
+    "a flag as text": ({"progress": "no"}, "progress='no' must be True or False"),
+}
+
+
+@pytest.mark.parametrize("case", MISPLACED)
+def test_parts_in_the_wrong_place_are_told_where_they_belong(case):
+    wrong, words = MISPLACED[case]
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        srp.simulate(**RUN | wrong)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def own_clock(expected, realised):
+    """A clock whose client 1 has these times, the second one in every round but the first."""
+    usual = jnp.ones(3)
+
+    def sample(key, round):
+        later = usual.at[1].set(jnp.where(round > 0, realised, 1.0))
+        return ClientTimes(usual.at[1].set(expected), later), round + 1
+
+    return Clock("mine", lambda key, num_clients: jnp.int32(0), sample)
+
+
+@pytest.mark.parametrize("time", [np.inf, np.nan, -1.0])
+def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
+    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
+    run = {
+        "num_rounds": 3,
+        "eval_every": 2,
+        "key": KEY,
+        "progress": False,
+        "participation": srp.participation.uniform(3),
+    }
+    with pytest.raises(
+        ValueError, match=f"clock 'mine': the time of client 1 is {time}; times must be finite and >= 0"
+    ):
+        srp.simulate(algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(time, 1.0), **run)
+    if time > 0 or time != time:  # the slowest of a round
+        with pytest.raises(ValueError, match=f"clock 'mine': the time of round 2 is {time}"):
+            srp.simulate(algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(1.0, time), **run)
+
+
+def arrays(y, **options):
+    x = np.ones((len(y), 3), np.float32)
+    rows = {"train_indices": [np.arange(len(y))], "test_indices": [np.arange(len(y))]}
+    return srp.data.from_arrays(x, y, x + 1, y, **rows, **options)
+
+
+def test_labels_with_gaps_are_taken_with_a_warning():
+    with pytest.warns(UserWarning, match=r"labels: 4 of 31 classes have examples, 1 for one has none, and"):
+        assert arrays([0, 10, 20, 30]).num_classes == 31
+    with pytest.warns(UserWarning, match=r"labels: 2 of 2147483647 classes"):  # in no more memory than the labels take
+        arrays([0, 2**31 - 2])
+    assert arrays([0, 10, 20, 30], num_classes=31).num_classes == 31  # said, so meant
+    assert arrays([2, 0, 1]).num_classes == 3
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (4, 8, 0), (4, 0, 8)])
+def test_examples_without_a_number_are_refused(tmp_path, shape):
+    y = np.arange(4)
+    np.savez(tmp_path / "a.npz", x_train=np.ones(shape), y_train=y, x_test=np.ones(shape), y_test=y)
+    with pytest.raises(ValueError, match=r"x_train: examples of shape \(.*\) hold no number"):
+        srp.data.load(tmp_path / "a.npz", num_clients=2)
+
+
+def test_users_that_are_left_out_are_counted_with_the_reason():
+    train, test = ["a", "a", "b", "c", "d"], ["a", "b", "e"]
+    words = "natural: 3 of 5 users are left out: 2 have no test examples and 1 have no train examples; 2 remain"
+    with pytest.warns(UserWarning, match=words):
+        parts = srp.data.partition.natural(train, test)
+    assert [rows.tolist() for rows in parts.train] == [[0, 1], [2]]
+    srp.data.partition.natural(train[:3], test[:2])  # nobody is left out, nothing is said
+
+
+@pytest.mark.parametrize("make", [srp.clocks.exponential, srp.clocks.constant, lambda x: FIXED(EXP, work=x)])
+def test_times_that_no_float_of_a_program_has_are_refused(make):
+    with pytest.raises(ValueError, match=r"finite.*got 1e.300, which is inf as float32;"):
+        make(1e300)
+
+
+def test_a_rate_that_is_zero_in_a_program_is_refused():
+    with pytest.raises(ValueError, match=r"rate must be finite and positive, got 1e-50, which is 0.0 as float32;"):
+        srp.clocks.exponential(1e-50)
+
+
+def test_an_optimizer_that_was_not_called_is_no_function_of_the_round():
+    with pytest.raises(ValueError, match=r"optimizer=.*sgd was not called; give e.g. srp.algorithms.sgd\(0.01\)"):
+        srp.algorithms.fedavg(MLP, srp.algorithms.sgd)
+    follows = lambda round: srp.algorithms.sgd(0.1 / (1 + round))  # noqa: E731
+    srp.algorithms.fedavg(MLP, follows, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+
+
+def test_a_small_integer_of_numpy_cuts_a_model_as_any_other():
+    plain, of_numpy = (list(jax.eval_shape(MLP.cut_above(n).init, KEY).head) for n in (2, np.uint16(2)))
+    assert plain == of_numpy == ["fc2", "out"]
+
+
+HISTORY = srp.History(
+    "h",
+    **dict.fromkeys(("round", "compute_time"), np.arange(1, 3)),
+    **dict.fromkeys(("stage", "cohort_size"), np.ones(2)),
+    **dict.fromkeys(("communicated", "finite"), np.ones(2, bool)),
+    client_time=np.ones(3),
+    eval_round=np.array([2]),
+    accuracies={"global": np.full((1, 3), 0.5)},
+    test_count=np.ones(3),
+)
+
+
+@pytest.mark.parametrize("cost", ["10", None, -5, float("nan"), float("inf"), [1.0], KEY], ids=str)
+def test_a_cost_that_is_none_is_refused_wherever_a_history_takes_one(cost):
+    for ask in (HISTORY.elapsed, HISTORY.eval_elapsed, HISTORY.to_frame, HISTORY.plot):
+        with pytest.raises(ValueError, match="communication must"):
+            ask(communication=cost)
+    with pytest.raises(ValueError, match="communication must"):
+        HISTORY.summary(communication=cost)
+    assert HISTORY.elapsed(np.float32(10)).tolist() == [11.0, 23.0]
+
+
+@pytest.mark.parametrize("name", ["globl", 3, ["global"], np.ones(2), KEY], ids=str)
+def test_an_evaluation_that_is_none_is_refused_wherever_a_history_takes_one(name):
+    for ask in (HISTORY.scores, HISTORY.mean_scores, HISTORY.worst_scores, HISTORY.speed_quartiles):
+        with pytest.raises(ValueError, match=r"evaluation=.* is not in this run of 'h'; available: global"):
+            ask(name)

@@ -1,0 +1,74 @@
+"""`import fedjax_srp` takes little longer than `import jax`, and what waits until it is asked for is there then."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import fedjax_srp as srp
+
+HEAVY = (
+    *(
+        "flax",
+        "optax",
+        "orbax",
+        "chex",
+        "pandas",
+        "matplotlib",
+        "sklearn",
+        "scipy.stats",
+        "tensorflow_datasets",
+        "tyro",
+    ),
+    *(
+        "PIL",
+        "requests",
+        "array_record",
+        "tensorboardX",
+        "torch",
+        "wandb",
+        "fedjax_srp.algorithms",
+        "fedjax_srp.report",
+    ),
+)
+LATER = ("algorithms", "methods", "models", "plots")
+
+CODE = f"""
+import json, sys
+import fedjax_srp as srp
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+listed = [name for name in {LATER!r} if name in dir(srp)]
+from fedjax_srp import methods
+assert srp.methods is methods is sys.modules["fedjax_srp.methods"]
+assert srp.plots.__name__ == "fedjax_srp.report.plots"
+json.dump({{"loaded": loaded, "listed": listed, "later": "flax" in sys.modules and "optax" in sys.modules}}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", CODE], capture_output=True, text=True, check=True)
+    rows = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if "|" in line]
+    microseconds = {name.strip(): int(cumulative) for _, cumulative, name in rows if cumulative.strip().isdigit()}
+    return json.loads(done.stdout), microseconds
+
+
+def test_heavy_libraries_wait_until_they_are_needed(imported):
+    said, _ = imported
+    assert said["loaded"] == []
+    assert said["later"]  # the names are right: they are loaded in the end
+    assert said["listed"] == list(LATER)
+
+
+def test_the_package_takes_less_time_than_half_of_jax(imported):
+    """1.2 times as long as jax alone where nothing else runs; the bound leaves room for a machine that is busy."""
+    _, microseconds = imported
+    assert microseconds["fedjax_srp"] < 1.5 * microseconds["jax"]
+
+
+def test_every_public_name_is_there():
+    for name in srp.__all__:
+        assert getattr(srp, name) is not None
+    with pytest.raises(AttributeError, match="module 'fedjax_srp' has no attribute 'nothing_like_it'"):
+        srp.nothing_like_it  # noqa: B018  # pyright: ignore

@@ -1,0 +1,379 @@
+"""`fedjax-srp report`: which runs it averages, what it calls the others, and that it always prints its table."""
+
+import copy
+import dataclasses
+import math
+import shlex
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.commands import cli
+from fedjax_srp.commands.report import report
+from fedjax_srp.history import History
+from fedjax_srp.report import panels, table
+
+DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
+METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
+CLOCK = {"distribution": {"name": "exponential", "rate": 1.0}, "work": 1.0}
+DOUBLING = {"initial": 2, "by": "realised"}
+
+
+def made_by(name="fedrep", key=0, options=None, **config):
+    """What a run records."""
+    return {
+        "name": name,
+        "algorithm": "fedrep",
+        "participation": "full",
+        "clock": "fixed",
+        "dataset": "digits",
+        "num_clients": 4,
+        "options": METHOD | (options or {}),
+        "clock_options": CLOCK,
+        "dataset_options": DATA,
+        "data_checksum": "1a2b3c4d",
+        "unknown": [],
+        "eval_every": 1,
+        "evaluations": ["fine_tune"],
+        "chunk_size": 4,
+        "num_rounds": 3,
+        "num_seeds": None,
+        "key": [0, key],
+    } | config
+
+
+def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
+    """Four clients with one accuracy, evaluated after every round; rounds of equal length."""
+    config, rounds = config or made_by(), np.arange(1, len(scores) + 1)
+    return History(
+        **{
+            "name": config["name"],
+            "round": rounds,
+            "stage": np.zeros_like(rounds),
+            "cohort_size": np.full_like(rounds, 4),
+            "compute_time": np.full(len(rounds), times),
+            "communicated": np.ones(len(rounds), bool),
+            "finite": np.ones(len(rounds), bool),
+            "client_time": np.ones(4),
+            "eval_round": rounds,
+            "accuracies": {"fine_tune": np.tile(np.array(scores, float)[:, None], 4)},
+            "test_count": np.ones(4, int),
+            "host_seconds": 1.0,
+            "config": config,
+        }
+        | fields
+    )
+
+
+@pytest.fixture
+def save(tmp_path, monkeypatch):
+    """Saves runs in numbered folders; figures are left out."""
+    monkeypatch.setattr(History, "plot", lambda *_: NoFigure())
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: NoFigure())
+    count = iter(range(100))
+
+    def put(*histories):
+        return [history.save(tmp_path / f"run{next(count)}") for history in histories]
+
+    return put
+
+
+class NoFigure:
+    def savefig(self, path, **_):
+        path.write_bytes(b"")
+
+
+def rows(folder, communications=(0,), target=None):
+    """The table that is written, by name of the row, and the text that is printed."""
+    text = report(str(folder), target, communications, None)
+    return pd.read_csv(folder / "table.csv", keep_default_na=False).set_index("method"), text
+
+
+TINY = (
+    "--dataset digits --num-clients 5 --classes-per-client 3 --max-examples 10 --hidden 8 --head-epochs 1 "
+    "--fine-tune-epochs 1 --num-rounds 2 --eval-every 1 --no-progress --no-checkpoint"
+)
+
+
+def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_path, save):
+    data = srp.data.load("digits", num_clients=5, classes_per_client=3, max_examples=10)
+    for rate in (0.1, 0.02):
+        options = {"hidden": (8,), "head_epochs": 1, "fine_tune_epochs": 1, "learning_rate": rate}
+        method = srp.methods.get("fedrep", dataset=data, **options)
+        for seed in (2, 0, 1):
+            key = jax.random.key(seed)
+            history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=key, progress=False)
+            history.save(tmp_path / "python" / f"{rate}_{seed}")
+            words = ["run", "--method", "fedrep", *shlex.split(TINY), "--learning-rate", str(rate), "--seed", str(seed)]
+            assert cli.main([*words, "--out", str(tmp_path / "shell" / f"{seed}_{rate}")], set_up_cores=False) == 0
+    tables = {}
+    for where in ("python", "shell"):
+        report(str(tmp_path / where), None, (0, 10), None)
+        tables[where] = pd.read_csv(tmp_path / where / "table.csv").drop(columns="host_seconds")
+    pd.testing.assert_frame_equal(tables["python"], tables["shell"], check_exact=True)
+    assert tables["shell"]["method"].tolist() == ["FedRep, learning_rate=0.02", "FedRep, learning_rate=0.1"]
+    assert tables["shell"]["runs"].tolist() == [3, 3]
+    with pytest.raises(ValueError, match="hold the same run, fedrep with seed 0"):
+        report(str(tmp_path), None, (0,), None)
+
+
+def test_runs_that_differ_in_the_seed_alone_are_repeats(save, tmp_path):
+    save(
+        *(run(config=made_by(key=key, chunk_size=key + 1, seed=key)) for key in range(2)),
+        run(config=made_by(key=2, evaluations=["fine_tune", "own_head"], num_seeds=3)),
+        run(config=made_by(key=3, options={"learning_rate": float(np.float32(0.1))})),  # from simulate_seeds' values
+    )
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {"fedrep": 4}
+    assert "not recorded" not in text
+
+
+def test_runs_of_srpfl_keep_their_factor(save, tmp_path):
+    doubling = {"participation": "doubling", **DOUBLING}
+    for rate in (0.1, 0.2):
+        for key in range(2):
+            options = {"learning_rate": rate}
+            save(run(times=4.0, config=made_by(key=key, options=options)))
+            for initial in (1, 2):
+                more = {**options, **doubling, "initial": initial}
+                save(run(times=rate * initial, config=made_by("srpfl", key, more, participation="doubling")))
+    found, _ = rows(tmp_path)
+    twins = {f"SRPFL, learning_rate={r}, initial={n}": f"FedRep, learning_rate={r}" for r in (0.1, 0.2) for n in (1, 2)}
+    assert found["twin"].to_dict() == twins | dict.fromkeys(twins.values(), "")
+    assert list(found.index) == [*twins, *dict.fromkeys(twins.values())]
+    factors = [float(found.loc[row, "speed_up_0"]) for row in twins]
+    assert factors == pytest.approx([4 / 0.1, 4 / 0.2, 4 / 0.2, 4 / 0.4])
+
+
+def test_parts_put_together_by_hand_have_twins_too(save, tmp_path):
+    parts = {"participation": "doubling", "model": {"name": "mlp", "hidden": [8]}, "optimizer": {"learning_rate": 0.1}}
+    without = {"model": parts["model"], "optimizer": parts["optimizer"]}
+    config = made_by("fedrep + doubling", participation="doubling") | {"options": parts | DOUBLING}
+    save(run(config=config), run(times=2.0, config=made_by() | {"options": without}))
+    wider = {**without, "model": {"name": "mlp", "hidden": [16]}}
+    found, _ = rows(tmp_path)
+    assert float(found.loc["fedrep + doubling", "speed_up_0"]) == 2
+    save(run(times=3.0, config=made_by() | {"options": wider}))
+    found, _ = rows(tmp_path)
+    assert set(found.index) == {"FedRep + doubling, hidden=[8]", "FedRep, hidden=[8]", "FedRep, hidden=[16]"}
+    assert found.loc["FedRep + doubling, hidden=[8]", "twin"] == "FedRep, hidden=[8]"
+
+
+DIFFERENCES = {
+    "an option": ({"options": METHOD | {"hidden": [16]}}, "hidden=[8]", "hidden=[16]"),
+    "the clock": ({"clock_options": {**CLOCK, "work": 2.0}}, "clock.work=1", "clock.work=2"),
+    "the rate of the clock": (
+        {"clock_options": {**CLOCK, "distribution": {"name": "exponential", "rate": 0.5}}},
+        "clock.rate=1",
+        "clock.rate=0.5",
+    ),
+    "the kind of clock": ({"clock": "dynamic"}, "clock=fixed", "clock=dynamic"),
+    "the division": (
+        {"dataset_options": DATA | {"seed": 7}, "data_checksum": "5e6f7a8b"},
+        "partition_seed=0",
+        "partition_seed=7",
+    ),
+    "the arrays": ({"dataset_options": None, "data_checksum": "5e6f7a8b"}, "data 1a2b3c4d", "data 5e6f7a8b"),
+    "the data behind one name": ({"data_checksum": "5e6f7a8b"}, "data 1a2b3c4d", "data 5e6f7a8b"),
+    "rounds": ({"num_rounds": 4}, "num_rounds=3", "num_rounds=4"),
+    "the grid": ({"eval_every": 2}, "eval_every=1", "eval_every=2"),
+    "participation": ({"participation": "uniform"}, "participation=full", "participation=uniform"),
+}
+
+
+@pytest.mark.parametrize(("change", "one", "other"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_whatever_else_differs_makes_a_row(change, one, other, save, tmp_path):
+    save(*(run(config=made_by(key=key)) for key in range(2)))
+    save(*(run(config=made_by(key=key) | change) for key in range(2)))  # under equal keys
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {f"FedRep, {one}": 2, f"FedRep, {other}": 2}
+    assert "not recorded" not in text
+
+
+def test_data_of_one_checksum_are_the_same_however_they_were_named(save, tmp_path):
+    save(run(), run(config=made_by(key=1, dataset_options=DATA | {"data_dir": "elsewhere"})))
+    assert rows(tmp_path)[0]["runs"].to_dict() == {"fedrep": 2}
+    save(run(config=made_by(options={"learning_rate": 0.2}, dataset_options=DATA | {"seed": 5})))
+    assert list(rows(tmp_path)[0].index) == ["FedRep, learning_rate=0.1", "FedRep, learning_rate=0.2"]
+
+
+def test_nested_options_of_one_name_do_not_clash(save, tmp_path):
+    def config(rate, fine_tune_rate, key):
+        rates = {"optimizer": {"learning_rate": rate}, "fine_tune_optimizer": {"learning_rate": fine_tune_rate}}
+        return made_by(key=key) | {"options": rates}
+
+    save(*(run(config=config(*rates, key)) for rates in ((1.0, 2.0), (2.0, 1.0)) for key in range(2)))
+    found, _ = rows(tmp_path)
+    assert found["runs"].to_dict() == {
+        f"FedRep, optimizer.learning_rate={a}, fine_tune_optimizer.learning_rate={b}": 2 for a, b in ((1, 2), (2, 1))
+    }
+
+
+def test_a_long_value_is_shortened_and_still_told_apart(save, tmp_path):
+    times = [list(range(30)), [*range(29), 0]]
+    save(*(run(config=made_by(clock="trace", clock_options={"times": values})) for values in times))
+    names = list(rows(tmp_path)[0].index)
+    assert len(set(names)) == 2
+    assert max(map(len, names)) < 70
+
+
+def test_methods_differ_in_their_own_nature_without_a_word(save, tmp_path):
+    fedavg = made_by("fedavg", algorithm="fedavg", evaluations=["global"])
+    save(run(), run(config=fedavg, accuracies={"global": np.full((3, 4), 0.5)}))
+    assert list(rows(tmp_path)[0].index) == ["fedrep", "fedavg"]
+
+
+def test_the_same_run_twice_is_refused(save, tmp_path):
+    first, second = save(run(config=made_by(seed=3)), run(config=made_by(arguments={"command": "run"})))
+    with pytest.raises(ValueError, match=f"{first} and {second} hold the same run, fedrep with seed .*; remove one of"):
+        report(str(tmp_path), None, (0,), None)
+
+
+def test_what_is_not_recorded_is_said(save, tmp_path):
+    save(run(config=made_by("mine", unknown=["mine"])))
+    assert "not recorded" not in rows(tmp_path)[1]  # nothing is averaged
+    save(run(config=made_by("mine", 1, unknown=["mine"])))
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {"mine": 2}
+    (note,) = (line for line in text.splitlines() if "not recorded" in line)
+    assert "what made mine is not recorded; give it options={...}" in note
+    assert note in (tmp_path / "table.txt").read_text()
+
+
+def test_runs_that_prove_to_differ_are_not_averaged_though_nobody_said_why(save, tmp_path):
+    config = [made_by("mine", key, unknown=["mine"]) for key in range(2)]
+    save(*(run(scores=(0.1, 0.2, top), config=c) for top in (0.5, 0.9) for c in config))
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
+    assert "a row a folder: runs of one seed differ, and what made mine is not recorded" in text
+    save(run(scores=(0.1, 0.2, 0.5), config=config[0]))
+    with pytest.raises(ValueError, match="hold the same run, mine with seed"):
+        report(str(tmp_path), None, (0,), None)
+
+
+def older(config, **arguments):
+    """The record of a version that did not know data and clocks; by the command line where there are arguments."""
+    new = ("clock_options", "dataset_options", "data_checksum", "unknown")
+    config = {name: value for name, value in config.items() if name not in new}
+    return config | ({"arguments": {"command": "run", **arguments}} if arguments else {})
+
+
+def test_older_folders_are_read_as_before(save, tmp_path):
+    given = {"method": "fedrep", "learning_rate": 0.1, "clock": "fixed"}
+    save(
+        *(run(config=older(made_by(key=key, seed=key), **given, seed=key, initial=7 + key)) for key in range(2)),
+        run(config=older(made_by(key=0, seed=0), **given | {"clock": "random"}, seed=0)),
+        *(run(config=older(made_by(key=key))) for key in range(2)),
+        run(),
+    )
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {
+        "FedRep, clock=fixed": 1,
+        "FedRep, command=python, clock=fixed": 2,
+        "FedRep, command=run, clock=fixed": 2,  # it does not read `initial`
+        "FedRep, command=run, clock=random": 1,
+    }
+    assert "what made clocks and data of older versions is not recorded" in text
+
+
+def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
+    save(run())
+    (linear,) = save(run(config=made_by(key=1), score_name="squared error", smaller_is_better=True))
+    (tmp_path / "begun" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "begun" / "checkpoint" / "arguments.json").write_text("{}")
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {"fedrep": 1}
+    assert f"left out, not finished: {tmp_path / 'begun'}" in text
+    assert f"left out, their scores are errors: {linear}" in text
+
+
+def test_repeats_without_a_common_time_have_table_and_figure(save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(*(run(times=times, config=made_by(key=key)) for key, times in enumerate((1.0, 1000.0))))
+    found, text = rows(tmp_path, (0, 10, 1e6))
+    assert float(found.loc["fedrep", "time_0"]) == (3 + 3000) / 2
+    assert text.splitlines()[2] == (tmp_path / "table.txt").read_text().splitlines()[0]
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_that_all_diverged_have_a_table(save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(run(scores=(math.nan, math.nan, math.nan)))
+    found, text = rows(tmp_path, (0, 10))
+    assert "not reached" in text
+    assert found.loc["fedrep", "reached"] == 0
+
+
+def test_an_error_of_the_figure_leaves_no_table_behind(save, tmp_path, monkeypatch):
+    save(run())
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", fail)
+    with pytest.raises(KeyboardInterrupt):
+        report(str(tmp_path), None, (0,), None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nan", "-5"), "communications=nan: must be finite and at least 0"),
+        (("0", "-5"), "communications=-5.0: must be finite and at least 0"),
+        (("inf",), "communications=inf: must be finite and at least 0"),
+        ((), "communications is empty: give at least one"),
+    ],
+)
+def test_costs_that_are_none_are_refused(words, message, tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path), "--communications", *words], set_up_cores=False) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_cost_is_told_from_its_neighbour():
+    histories = {"fedrep": [run()]}
+    frame = table.comparison(histories, 0.9, (1e6, 1e6 + 1))
+    assert frame["time_1e+06"].item() == 3 + 3e6
+    assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
+
+
+@pytest.mark.parametrize("censored", ["srpfl", "fedrep"])
+def test_a_censored_time_gives_no_ratio(censored):
+    reached, not_reached = (0.3, 0.9, 0.9), (0.3, 0.4, 0.5)
+    histories = {
+        name: [run(), run(scores=not_reached if name == censored else reached)] for name in ("srpfl", "fedrep")
+    }
+    frame = table.comparison(histories, 0.8, (0, 10))
+    assert frame[["speed_up_0", "speed_up_10"]].isna().to_numpy().all()
+    text = table.render(frame, table.Target(0.8, "as asked"))
+    assert "1 of 2 seeds" in text
+    assert "x)" not in text
+
+
+def test_a_target_that_is_printed_is_the_one_that_is_timed():
+    target = table.common_target({"fedrep": [run(scores=(0.5, 0.8, 0.9123))]})  # 95 %: 0.866685
+    assert target.accuracy == 0.867
+    assert table.shown(target) == "86.7 %"
+    assert table.shown(table.Target(0.8667, "as asked")) == "86.67 %"
+    equal = {"fedavg": [run(scores=(0.90001,))], "fedbuff": [run(scores=(0.90002,))], "other": [run(scores=(0.8,))]}
+    equal = {name: [dataclasses.replace(h, name=name) for h in runs] for name, runs in equal.items()}
+    assert table.common_target(equal).reason == "95 % of the final accuracy of FedAvg"
+
+
+def test_of_a_sweep_the_best_row_of_fedrep_sets_the_target():
+    histories = {"SRPFL, x=1": [run(scores=(0.99,))], "FedRep, x=1": [run(scores=(0.8,))], "FedRep, x=2": [run()]}
+    named = copy.copy(histories)
+    named["SRPFL, x=1"] = [dataclasses.replace(named["SRPFL, x=1"][0], name="srpfl")]
+    target = table.common_target(named)
+    assert target == (0.855, "95 % of the final accuracy of FedRep, x=2")
+
+
+def test_an_evaluation_before_training_reaches_at_once_only_what_it_reached():
+    late = run(eval_round=[0, 1, 2])
+    frame = table.comparison({"fedrep": [late]}, 0.6, (0,))
+    assert (frame["reached_at_once"].item(), frame["time_0"].item()) == (0, 1)

@@ -1,0 +1,218 @@
+"""What a callback of a run is told, when it ends the run, and what the callbacks of `srp.watch` write."""
+
+import json
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, algorithm_of, numbers
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.watch import Progress
+
+DATA = numbers(3.0, -1.0, 4.0)
+ALGORITHM = algorithm_of(
+    lambda key, w, state, value, context: ClientOutput(w + 0.5 * (value - w)),
+    evaluations={"model": lambda key, server, state, value: lambda test: server},
+    metrics=lambda server, data: {"w": server},
+)
+OPTIONS = {"eval_every": 2, "progress": False, "devices": 1}
+
+
+def simulate(callback=None, num_rounds=5, **options):
+    return srp.simulate(ALGORITHM, DATA, num_rounds=num_rounds, key=KEY, callback=callback, **OPTIONS | options)
+
+
+def simulate_seeds(callback, num_rounds=5, **options):
+    keys = jax.random.split(KEY, 2)
+    return srp.simulate_seeds(ALGORITHM, DATA, num_rounds=num_rounds, keys=keys, callback=callback, **OPTIONS | options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return simulate()
+
+
+def test_a_callback_is_told_what_the_history_says(whole):
+    heard = []
+    history = simulate(lambda p: heard.append((p, p.server_state(), p.history())))
+    assert history.server_state == whole.server_state
+    assert [p.round for p, _, _ in heard] == [2, 4, 5]
+    for (progress, server, so_far), e in zip(heard, range(3), strict=True):
+        r = progress.round
+        assert isinstance(progress, Progress)
+        assert (progress.name, progress.seeds, progress.num_rounds) == ("few_lines", None, 5)
+        assert progress.elapsed == whole.elapsed()[r - 1]
+        assert progress.scores == {"model": whole.mean_accuracy[e]}
+        assert progress.metrics == {"w": whole.metrics["w"][r - 1]}
+        assert server == np.float32(whole.metrics["w"][r - 1])
+        assert so_far.num_rounds == r
+        np.testing.assert_array_equal(so_far.mean_accuracy, whole.mean_accuracy[: e + 1])
+    rows = [row for progress, _, _ in heard for row in progress.rows]
+    frame = whole.to_frame()
+    assert [row.pop("name") for row in rows] == ["few_lines"] * 5
+    assert set(rows[1]) == set(frame.columns)
+    for row, expected in zip(rows, frame.to_dict("records"), strict=True):
+        known = {column: value for column, value in expected.items() if value == value}  # not nan
+        assert row == known
+
+
+def test_seeds_are_told_together():
+    heard = []
+    runs = simulate_seeds(heard.append, num_rounds=2)
+    (progress,) = heard
+    assert progress.seeds == range(2)
+    np.testing.assert_array_equal(progress.elapsed, [run.elapsed()[-1] for run in runs])
+    np.testing.assert_array_equal(progress.metrics["w"], [run.metrics["w"][-1] for run in runs])
+    assert [(row["seed"], row["round"]) for row in progress.rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [row["elapsed"] for row in progress.rows] == [time for run in runs for time in run.elapsed()]
+
+
+def stopping(progress):
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("callback", "rounds"),
+    [
+        (lambda p: p.round >= 3, 4),
+        (lambda p: np.asarray(p.scores["model"]) > -1e9, 2),  # a flag of NumPy
+        (lambda p: jnp.asarray(True), 2),
+        (stopping, 2),
+        (srp.watch.all_of(lambda p: None, stopping), 2),
+        (lambda p: p.round, 5),  # no flag
+        (lambda p: [True], 5),
+    ],
+    ids=["flag", "numpy", "jax", "StopIteration", "all_of", "number", "list"],
+)
+def test_true_ends_a_run_and_nothing_else_does(callback, rounds, whole):
+    history = simulate(callback)
+    assert history.num_rounds == rounds
+    np.testing.assert_array_equal(history.metrics["w"], whole.metrics["w"][:rounds])
+
+
+def test_wrong_callbacks_are_named():
+    with pytest.raises(ValueError, match=r"callback='log.jsonl' must be a function or None"):
+        simulate("log.jsonl")
+    with pytest.raises(ValueError, match=r"callback returned 2 flags; return one, e.g. flags.all"):
+        simulate_seeds(lambda p: p.elapsed > 0)
+
+
+def test_a_continued_run_calls_back_for_its_own_rounds(tmp_path, whole):
+    heard = []
+
+    def failing(progress):
+        heard.append(progress.round)
+        if progress.round == 4:
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        simulate(failing, checkpoint_dir=tmp_path)
+    history = simulate(lambda p: heard.append(p.round), checkpoint_dir=tmp_path)  # the fourth round is not lost
+    assert heard == [2, 4, 5]
+    np.testing.assert_array_equal(history.metrics["w"], whole.metrics["w"])
+
+
+# Callbacks that log.
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_log_has_each_round_once_whatever_happened(tmp_path):
+    log, again = tmp_path / "logs" / "run.jsonl", tmp_path / "again.jsonl"
+    simulate(srp.watch.json_lines(log))
+    written = log.read_bytes()
+    assert [row["round"] for row in lines(log)] == [1, 2, 3, 4, 5]
+    assert ["accuracy_model" in row for row in lines(log)] == [False, True, False, True, True]
+    # A kill between log and checkpoint, in the middle of a line: rounds 3 and 4 are computed and told again.
+    again.write_bytes(written[: written.index(b'"round": 4') + 20])
+    simulate(srp.watch.json_lines(again))
+    assert again.read_bytes() == written
+    simulate(srp.watch.json_lines(again), name="another")
+    assert again.read_bytes()[: len(written)] == written
+    assert [(row["name"], row["round"]) for row in lines(again)[5:]] == [("another", r) for r in range(1, 6)]
+
+
+def test_a_log_is_strict_json(tmp_path):
+    bad = ALGORITHM._replace(metrics=lambda server, data: {"w": server / 0.0})
+    srp.simulate(bad, DATA, num_rounds=1, key=KEY, callback=srp.watch.json_lines(tmp_path / "log"), **OPTIONS)
+    assert json.loads((tmp_path / "log").read_text(), parse_constant=pytest.fail)["w"] in ("inf", "-inf", "nan")
+
+
+@pytest.mark.parametrize("text", ["notes\n", '{"a": 1}\n', "[1]\n", "{}", '{"name": "a", "round": 1}\nx', "x"])
+def test_a_file_that_is_no_log_is_left_alone(tmp_path, text):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(ValueError, match=r"log='.*file': line \d is no row of a run; give another file"):
+        srp.watch.json_lines(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path):
+    (tmp_path / "file").write_bytes(b"\xff\n")
+    for path, reason in (("", "Is a directory"), ("file", "it is no text"), ("file/log", "exists|Not a directory")):
+        with pytest.raises(ValueError, match=rf"log='.*': .*({reason}).*; give another file"):
+            srp.watch.json_lines(tmp_path / path)
+
+
+class Writer:
+    def __init__(self, directory):
+        self.directory, self.scalars, self.flushed = directory, {}, 0
+
+    def add_scalar(self, name, value, step):
+        self.scalars[name, step] = value
+
+    def flush(self):
+        self.flushed += 1
+
+
+@pytest.mark.parametrize("installed", ["tensorboardX", "torch.utils.tensorboard"])
+def test_tensorboard_gets_scalars(monkeypatch, tmp_path, installed, whole):
+    made = []
+    for name in ("tensorboardX", "torch", "torch.utils", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    for name in {installed, *({"torch", "torch.utils"} if "." in installed else ())}:
+        module = types.ModuleType(name)
+        module.SummaryWriter = lambda directory: made.append(Writer(directory)) or made[-1]  # pyright: ignore
+        monkeypatch.setitem(sys.modules, name, module)
+    simulate(srp.watch.tensorboard(tmp_path))
+    (writer,) = made
+    assert writer.directory == str(tmp_path)
+    assert writer.flushed == 3
+    for r in range(1, 6):
+        assert writer.scalars["w", r] == whole.metrics["w"][r - 1]
+        assert writer.scalars["elapsed", r] == whole.elapsed()[r - 1]
+    assert [step for name, step in writer.scalars if name == "accuracy_model"] == [2, 4, 5]
+    simulate_seeds(srp.watch.tensorboard("", writer=Writer("")), num_rounds=1)
+
+
+def test_wandb_gets_a_step_a_round(monkeypatch):
+    module, logged = types.ModuleType("wandb"), []
+    run = types.SimpleNamespace(log=lambda scalars, step: logged.append((step, scalars)))
+    module.init = lambda **options: run if options == {"project": "mine"} else None  # pyright: ignore
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    simulate_seeds(srp.watch.wandb(project="mine"), num_rounds=3)
+    assert [step for step, _ in logged] == [1, 2, 3]  # steps of wandb must not go back
+    assert {"seed_0/w", "seed_1/w", "seed_1/elapsed"} <= logged[0][1].keys()
+    assert "seed_1/accuracy_model" in logged[1][1]
+    assert "round" not in logged[0][1]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: srp.watch.tensorboard("logs"), "tensorboard='logs': no writer of event files is installed"),
+        (srp.watch.wandb, "wandb is not installed; pip install wandb"),
+    ],
+)
+def test_what_is_not_installed_is_said_in_a_line(monkeypatch, make, words):
+    for name in ("tensorboardX", "torch.utils.tensorboard", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
