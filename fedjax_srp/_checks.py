@@ -40,10 +40,8 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """A hint in brackets with the known names that look like `name`, or nothing."""
-    others = [
-        other for other in known if not (isinstance(name, str) and other == name)
-    ]  # a name is never meant to be itself
-    close = difflib.get_close_matches(str(name), others, n=3, cutoff=0.6)
+    others = {*known} - {str(name)}  # a name is never meant to be itself
+    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 

@@ -8,6 +8,7 @@ from reference.small import KEY, algorithm_of, clients_of, federation, model, nu
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Clock
+from fedjax_srp.engine import memory
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 FEDAVG = srp.algorithms.fedavg(MLP)
@@ -165,3 +166,9 @@ def test_an_evaluation_that_is_none_is_refused_wherever_a_history_takes_one(name
     for ask in (HISTORY.scores, HISTORY.mean_scores, HISTORY.worst_scores, HISTORY.speed_quartiles):
         with pytest.raises(ValueError, match=r"evaluation=.* is not in this run of 'h'; available: global"):
             ask(name)
+
+
+def test_more_rounds_than_can_be_recorded_between_evaluations_are_refused_before_they_compile(monkeypatch):
+    monkeypatch.setattr(memory, "_free_share", lambda plan: 2.0**30)
+    with pytest.raises(ValueError, match=r"eval_every=2147483647: the records of so many rounds need 128.0 GiB"):
+        srp.simulate(**RUN | {"num_rounds": 2**31 - 1, "eval_every": 2**31 - 1})

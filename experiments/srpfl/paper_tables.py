@@ -82,9 +82,9 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
     """Curves over time, zoomed to where they differ, with a line at each target."""
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
     for place, curves in enumerate(columns.values()):
-        lowest = min(np.mean([run.final_accuracy for run in runs]) for runs in curves.values())
+        final = [np.mean([run.final_accuracy for run in runs]) for runs in curves.values()]
         for ax in figure.axes[place :: len(columns)]:
-            ax.set_ylim(bottom=ZOOM * lowest)
+            ax.set_ylim(ZOOM * min(final), min(1.0, max(final) + 0.02))
             for fraction in FRACTIONS:
                 ax.axhline(table.common_target(curves, fraction).accuracy, color="#666666", linewidth=0.7, zorder=1)
     return figure

@@ -71,7 +71,7 @@ def ditto(
     Args:
         model: where it is cut matters to `fine_tune` alone.
         optimizer: of both models, afresh in every round; default SGD with step size 0.01.
-        penalty: lambda, of (lambda / 2) |v_i - w|^2; 1 in the code of FedRep's authors.
+        penalty: lambda, of `(lambda / 2) |v_i - w|^2`; 1 in the code of FedRep's authors.
         batch_size: examples a local step; the last batch of an epoch may be smaller.
         local_epochs: of each model, over the client's shuffled examples in a round, per unit of work.
         local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).

@@ -35,10 +35,10 @@ def fedprox(
 ) -> FederatedAlgorithm:
     """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing is personal.
 
-    A client descends h_i(w_i) = f_i(w_i) + (mu / 2) |w_i - w|^2 from the global model w. The paper asks for a
+    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper asks for a
     gamma_i-inexact minimum; here, as in its experiments, that is local SGD, and a policy that gives every client its
     own units of work makes gamma_i differ. With mu = 0 this is `fedavg`. The term passes through the optimizer, so
-    through its momentum; FedRep's code adds it behind the momentum.
+    through its momentum.
 
     Evaluations: those of `fedavg`; FedProx+FT of the FedRep paper is `evaluation="fine_tune"`.
 

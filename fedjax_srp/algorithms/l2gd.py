@@ -69,7 +69,7 @@ def l2gd(
 ) -> FederatedAlgorithm:
     """L2GD (Hanzely and Richtarik, 2020, Algorithm 1), with epochs of local SGD as in FedRep's experiments.
 
-    Every client has a model x_i of its own; the penalty lambda / (2 n) sum_i |x_i - x_bar|^2 draws them together. A
+    Every client has a model x_i of its own; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2` draws them together. A
     coin xi says what a round is. With probability 1 - p it is local: participants train, and nothing travels. With
     probability p it aggregates: participants send their models and step towards the mean. That step keeps the mean of
     those who take it, so where everybody takes part, aggregation after aggregation is silent as well. The clock charges

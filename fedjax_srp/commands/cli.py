@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -131,6 +132,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
+        warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"
         interrupt.watch(_interrupted(words))
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal

@@ -84,7 +84,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     Raises:
         ValueError: no seeds, or a folder that cannot be written to.
     """
-    from tqdm.auto import tqdm
+    from fedjax_srp.bars import tqdm
 
     check_integer("seeds", seeds, 1)
     folder = writable(out)

@@ -99,7 +99,8 @@ def _download(archive: Archive, target: Path) -> None:
 
 def _transfer(archive: Archive, target: Path) -> None:
     import requests
-    from tqdm.auto import tqdm
+
+    from fedjax_srp.bars import tqdm
 
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent, "*.incomplete-*")

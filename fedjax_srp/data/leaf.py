@@ -70,7 +70,7 @@ def _root(folder: Path) -> Path:
 
 
 def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
-    from tqdm.auto import tqdm
+    from fedjax_srp.bars import tqdm
 
     parts: dict[str, list[np.ndarray]] = {}
     with tqdm(total=sum(map(len, files.values())), desc="reading json", unit="file", disable=None, leave=False) as bar:

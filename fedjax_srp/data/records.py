@@ -196,7 +196,8 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
 def _decode_split(title: str, source: Any, shape: tuple[int, ...], batch: int = 1000) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, *shape) uint8 and labels (n,) int32."""
     from PIL import Image
-    from tqdm.auto import tqdm
+
+    from fedjax_srp.bars import tqdm
 
     images, labels = np.empty((len(source), *shape), np.uint8), np.empty(len(source), np.int32)
     with tqdm(total=len(source), desc=f"decoding {title}", disable=None, leave=False) as bar:  # None: on a terminal

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from tqdm.auto import tqdm
 
+from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key, PyTree
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.round import as_arrays
@@ -18,6 +18,7 @@ from fedjax_srp.engine.traffic import num_bytes
 
 GIB = 2**30
 SAID_FROM = GIB  # bytes on a device, or half of what is free there
+ROUND_BYTES = 64  # of what is recorded in a round, a few metrics included
 # Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times what a client holds, 1.2 to 2.5 server states.
 CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
 
@@ -112,6 +113,24 @@ def check(run: Prepared, say: bool) -> None:
         left = "" if free is None else f", {free / GIB:.1f} GiB free"
         line = f"{run.name}: about {_list(needed)} on each of {run.plan.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
+
+
+def check_records(run: Prepared, rounds: int) -> None:
+    """Refuses a segment whose rounds leave more records than fit.
+
+    Args:
+        run: what is simulated.
+        rounds: between two evaluations.
+
+    Raises:
+        ValueError: more than is free.
+    """
+    needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.plan)
+    if free is not None and needed > max(free, SAID_FROM):
+        raise ValueError(
+            f"eval_every={rounds}: the records of so many rounds need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB "
+            "are free; evaluate more often"
+        )
 
 
 def check_working(run: Prepared, working: int) -> None:

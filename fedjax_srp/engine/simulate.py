@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from tqdm.auto import tqdm
 
 from fedjax_srp import stored
 from fedjax_srp._checks import check_integer, checked, is_key, short, unknown
+from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
 from fedjax_srp.engine.checkpoint import Checkpoints
@@ -237,6 +237,7 @@ def _simulate(
     if limits.target is not None and not math.isfinite(limits.target):
         raise ValueError(f"target={limits.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
     run = prepare(request)
+    memory.check_records(run, min(limits.num_rounds, limits.eval_every))
     if keep_clients and len({device.process_index for device in run.plan.devices}) > 1:
         raise ValueError(
             "keep_clients=True with devices of several processes: each holds the states of its own clients only; run "

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from tqdm.auto import tqdm
 
+from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
 from fedjax_srp.engine.checkpoint import Records
 from fedjax_srp.engine.outcome import Ending, Limits, histories, mean_scores, on_host, score_name

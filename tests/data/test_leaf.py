@@ -12,7 +12,7 @@ import fedjax_srp as srp
 from fedjax_srp.commands import cli
 from fedjax_srp.data import leaf, load, names
 
-pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
+pytestmark = pytest.mark.filterwarnings("ignore:natural", "ignore:labels")  # few users and classes, see test_bad_input
 
 
 def write(path, users, x, y):
