@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import jupytext
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -15,7 +16,8 @@ def execute(source: Path) -> Path:
         RuntimeError: it printed a warning, which the reader would see.
     """
     notebook = jupytext.read(source)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": FOLDER}}).execute()
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # it says that TCP is not encrypted
+    NotebookClient(notebook, km=kernel, timeout=600, resources={"metadata": {"path": FOLDER}}).execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr" and "Warning" in output["text"]:

@@ -150,7 +150,7 @@ def scaffold(model, optimizer, batch_size=10, local_epochs=1):
 LARGE = srp.models.mlp((NUM_FEATURES,), NUM_CLASSES, hidden=(256, 256))  # trained one client after the other on a CPU
 
 
-@pytest.mark.parametrize("model", [MODEL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("model", [MODEL], ids=["small"])
 def test_scaffold_is_fedavg_where_clients_are_identical(model):
     one, ids = blobs(8), np.arange(32).reshape(4, 8)
     x, y = np.tile(one.x_train[:8], (4, 1)), np.tile(one.y_train[:8], 4)
@@ -162,7 +162,7 @@ def test_scaffold_is_fedavg_where_clients_are_identical(model):
     assert found.bytes_up == found.bytes_down == 2 * fedavg.bytes_up
 
 
-@pytest.mark.parametrize("model", [MODEL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("model", [LARGE], ids=["large"])
 def test_scaffold_corrects_drift_where_clients_differ(model):
     """Its control variate of the server is the mean gradient along the way, whatever the chunks."""
     data, options = blobs(3, 7, 5, 6), {"batch_size": 2, "local_epochs": 2}

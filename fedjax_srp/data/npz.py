@@ -27,7 +27,7 @@ def read(path: Path) -> RawArrays:
         hint = nearest(path.name, [file.name for file in files(path.parent)])
         raise ValueError(f"name={str(path)!r}: no such file{hint}; give the path of an .npz file")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             columns = {
                 key: file[key] for key in file.files if key.removesuffix("_test").removesuffix("_train") in _COLUMNS
             }

@@ -14,7 +14,7 @@ from test_baselines import (
     COHORTS,
     EPOCHS,
     EVERYBODY,
-    POLICIES,
+    HEAVY_STEPS,
     SHAPED,
     TUNING,
     run_of,
@@ -27,6 +27,11 @@ from test_reference import HEAVY, SMALL, by_layer, check_accuracies, of_client, 
 import fedjax_srp as srp
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
+
+POLICIES = {
+    "doubling": srp.participation.doubling(initial=2, rounds_per_stage=1),
+    "buffered": srp.participation.buffered(2),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +128,13 @@ def test_per_fedavg_and_without_an_inner_step_it_is_fedavg_on_its_target_samples
 # Limits.
 
 
+def run_with(factory, policy, rounds=3, **options):
+    return run_of(factory(split_model(), **HEAVY_STEPS | options), SMALL(), policy, rounds)
+
+
 @functools.cache
 def states_of(name, policy, **options):
-    return run_of(getattr(srp.algorithms, name), SMALL(), POLICIES[policy], **options)
+    return run_with(getattr(srp.algorithms, name), POLICIES[policy], **options)
 
 
 def globals_of(states):
@@ -155,7 +164,7 @@ def test_the_global_model_is_that_of_fedavg_and_the_own_one_may_be_trained_alone
 def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
     """eta lambda = 1 and one full batch: v_i <- w - eta grad f_i(v_i), wherever v_i was."""
     one_step = {"batch_size": 99, "optimizer": srp.algorithms.sgd(0.3), "penalty": 1 / 0.3}
-    before, after = run_of(srp.algorithms.ditto, SMALL(), EVERYBODY, 2, **one_step)[1:]
+    before, after = run_with(srp.algorithms.ditto, EVERYBODY, 2, **one_step)[1:]
     w = by_layer(split_model(), *before.server.params)
     for i, client in enumerate(SMALL()):
         own = by_layer(split_model(), *of_client(before.clients.own, i))
@@ -165,7 +174,7 @@ def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
 
 def test_the_share_of_apfl_stays_between_0_and_1():
     options = {"own_share": 0.5, "adaptive": True, "optimizer": srp.algorithms.sgd(2.0), "local_epochs": 3}
-    shares = np.array([state.clients.alpha for state in run_of(srp.algorithms.apfl, SMALL(), EVERYBODY, 4, **options)])
+    shares = np.array([state.clients.alpha for state in run_with(srp.algorithms.apfl, EVERYBODY, 4, **options)])
     assert np.isfinite(shares).all()
     assert shares.min() == 0.0 or shares.max() == 1.0
     assert ((shares >= 0) & (shares <= 1)).all()

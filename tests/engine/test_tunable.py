@@ -149,15 +149,15 @@ def test_values_survive_batches_of_seeds(monkeypatch):
 def test_a_checkpoint_knows_the_values(tmp_path):
     run = {**OPTIONS, "checkpoint_dir": tmp_path / "run"}
     srp.simulate(get("fedavg", learning_rate=0.1), DATA, **run)
-    with pytest.raises(ValueError, match=r"belongs to a run with options="):
+    with pytest.raises(ValueError, match=r"belongs to a run with options\.learning_rate=0.1, this one has 0.2"):
         srp.simulate(get("fedavg", learning_rate=0.2), DATA, **run)
     build = lambda values: constant("fedavg", values["rate"])  # noqa: E731
     run["checkpoint_dir"] = tmp_path / "own"
     srp.simulate(srp.tunable(build, {"rate": 0.1}), DATA, **run)
-    with pytest.raises(ValueError, match=r"belongs to a run with values="):
+    with pytest.raises(ValueError, match=r"belongs to a run with options\.optimizer\.learning_rate="):
         srp.simulate(srp.tunable(build, {"rate": 0.2}), DATA, **run)
     clock = srp.clocks.fixed(srp.clocks.exponential(2.0))
-    with pytest.raises(ValueError, match=r"belongs to a run with values="):
+    with pytest.raises(ValueError, match=r"belongs to a run with clock_options"):
         srp.simulate(srp.tunable(build, {"rate": 0.1}), DATA, clock=clock, **run)
 
 
