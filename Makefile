@@ -9,16 +9,19 @@ OUT ?= runs/demo
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs notebooks lab tables install clean
+.PHONY: help demo test test-long check format bench docs notebooks lab tables install clean
 
 help: ## show this
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 10
 
 demo: .venv/.run ## the main job in about a minute: eight methods of the SRPFL paper on scikit-learn's digits
 	@$(BIN)/fedjax-srp demo --out $(OUT)
 
-test: .venv/.dev ## all tests; ARGS="-k name" for some
+test: .venv/.dev ## the tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
+
+test-long: .venv/.dev ## the tests that take long: scripts of experiments, the benchmark, laws of large numbers
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
 
 check: .venv/.dev ## lint, format and types
 	@$(BIN)/ruff check .

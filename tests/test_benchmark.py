@@ -15,6 +15,7 @@ from fedjax_srp.commands import cli
 TINY = suite.QUICK._replace(repeats=1)
 
 
+@pytest.mark.long
 def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", TINY)
     assert cli.main(["benchmark", "--quick", "--no-torch", "--out", str(tmp_path)], set_up_cores=False) == 0

@@ -82,6 +82,7 @@ def fedprox(model, mu, optimizer=None, batch_size=10, local_epochs=1):
     )
 
 
+@pytest.mark.long
 def test_fedprox_is_fedavg_without_its_term_and_drifts_less_with_it():
     data, sgd = blobs(3, 7, 5, 6), srp.algorithms.sgd(0.1)
     runs = {mu: run(fedprox(MODEL, mu, sgd, batch_size=2, local_epochs=3), data) for mu in (0.0, 1.0, 5.0)}
@@ -150,6 +151,7 @@ def scaffold(model, optimizer, batch_size=10, local_epochs=1):
 LARGE = srp.models.mlp((NUM_FEATURES,), NUM_CLASSES, hidden=(256, 256))  # trained one client after the other on a CPU
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [MODEL], ids=["small"])
 def test_scaffold_is_fedavg_where_clients_are_identical(model):
     one, ids = blobs(8), np.arange(32).reshape(4, 8)

@@ -135,7 +135,7 @@ def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
     memory.check(run_of(ALGORITHMS["fedavg"], IMAGES), say=True)
 
 
-@pytest.mark.parametrize(("fitting", "at_once"), [(4, 3), (1, 1)])
+@pytest.mark.parametrize(("fitting", "at_once"), [(4, 3), pytest.param(1, 1, marks=pytest.mark.long)])
 def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitting, at_once):
     """Five keys where `fitting` of them have room: batches of equal size, and the same histories."""
     keys = jax.random.split(KEY, 5)

@@ -53,6 +53,7 @@ def test_sharded_data_changes_no_bit(name, devices):
     assert_same_bits(numbers(sharded), numbers(replicated))
 
 
+@pytest.mark.long
 def test_seeds_share_the_sharded_data():
     options = {"num_rounds": 2, "eval_every": 2, "devices": 3, "chunk_size": 2, "progress": False}
     options |= {"participation": srp.participation.fastest(4), "keys": jax.random.split(KEY, 2)}

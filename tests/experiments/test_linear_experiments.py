@@ -13,13 +13,14 @@ import pytest
 import fedjax_srp as srp
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+LONG = pytest.mark.long
 SCRIPTS = (
     "fedrep/figure1",
-    "fedrep/figure3",
-    "fedrep/figure4",
+    pytest.param("fedrep/figure3", marks=LONG),
+    pytest.param("fedrep/figure4", marks=LONG),
     "fedavg_representation/figure1",
-    "fedavg_representation/figure3",
-    "srpfl/linear_speedup",
+    pytest.param("fedavg_representation/figure3", marks=LONG),
+    pytest.param("srpfl/linear_speedup", marks=LONG),
     "srpfl/asynchronous",
 )
 

@@ -93,6 +93,7 @@ def distances(sampling, num_seeds=300, rounds=10):
     return np.array([history.metrics["distance"][-1] for history in histories])
 
 
+@pytest.mark.long
 def test_distance_after_ten_rounds_has_the_law_of_full_sampling():
     full, short = distances("full")[:, None], distances("subspace")[:, None]
     assert np.abs(compare(short, full)).max() < 5

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedjax_srp as srp
 from fedjax_srp import theory
 
 
+@pytest.mark.long
 def test_noise_floor_falls_with_the_square_root_of_the_cohort():
     task = srp.data.linear_task(jax.random.key(0), num_clients=512, dim=30, rank=3, noise_std=1.0)
     algorithm = srp.algorithms.linear_fedrep(task, 0.15, samples_per_round=25)
@@ -39,6 +41,7 @@ def test_contraction_is_never_slower_than_the_theorem():
     assert distance[-1] < 0.1 * distance[0]
 
 
+@pytest.mark.long
 def test_doubling_is_faster_than_full_participation():
     """Time to 1.3 times the floor of full participation; ten percent more rounds would not explain the ratio."""
     task = srp.data.linear_task(jax.random.key(4), num_clients=256, dim=30, rank=3, noise_std=1.0)
