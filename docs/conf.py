@@ -12,7 +12,8 @@ import fedjax_srp
 
 # Sources of a page have to lie below this folder; the notebooks live at the top.
 here = Path(__file__).parent
-shutil.copytree(here.parent / "notebooks", here / "notebooks", dirs_exist_ok=True)
+shutil.rmtree(here / "notebooks", ignore_errors=True)
+shutil.copytree(here.parent / "notebooks", here / "notebooks", ignore=shutil.ignore_patterns("*.ipynb", ".*"))
 
 project = "fedjax_srp"
 author = "the fedjax_srp authors"
