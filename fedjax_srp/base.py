@@ -35,6 +35,8 @@ PolicyState = Any
 ClockState = Any
 Predict = Callable[[Array], Array]
 
+GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
+
 
 class RoundContext(NamedTuple):
     """What a round is, for the functions of an algorithm."""
@@ -173,8 +175,10 @@ class ParticipationPolicy(NamedTuple):
 
     `select` gets a key of this round and may remember whom it picked; `update` sees the finished round and is where
     stages advance. Both return a state like the one that `init` made. A policy with `needs_global_gradient` gets
-    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant. The rounds of an `asynchronous` one
-    overlap, so that no communication cost can be added to them afterwards. `options` are as in `FederatedAlgorithm`.
+    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant; a metric of the history too.
+    `metrics` are recorded in every round, of the state that `update` made; `stage_completed` among them says whether
+    the criterion that ends the stage held (`History.stages`). The rounds of an `asynchronous` policy overlap, so that
+    no communication cost can be added to them afterwards. `options` are as in `FederatedAlgorithm`.
     """
 
     name: str
@@ -184,6 +188,7 @@ class ParticipationPolicy(NamedTuple):
     needs_global_gradient: bool = False
     asynchronous: bool = False
     options: Mapping[str, Any] | None = None
+    metrics: Callable[[PolicyState], dict[str, Array]] = lambda state: {}
 
 
 class Clock(NamedTuple):

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp._checks import check_numbers, short
+from fedjax_srp.base import STAGE_COMPLETED
+from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.stored import jsonable
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ ROUND_COLUMNS = {  # in history.csv, and their types in memory
     "finite": np.bool_,
 }
 STATES = ("server_state", "client_states")
+SIZES = ("num_rounds", "num_clients", "bytes_up", "bytes_down")
+SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,8 +63,7 @@ class History:
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
-        asynchronous: whether rounds overlapped in time (`participation.buffered`), so that no communication cost can be
-            added afterwards.
+        asynchronous: whether rounds overlapped (`participation.buffered`): no communication cost can be added.
         score_name: what the scores in `accuracies` are: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: whether they are errors; then the worst clients are those with the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
@@ -110,10 +113,8 @@ class History:
         scores = self.accuracies.items()
         put("accuracies", {k: _frozen(f"accuracies[{k!r}]", v, np.float64, shape) for k, v in scores})
         put("config", jsonable(self.config))
-        for name in ("bytes_up", "bytes_down"):
-            put(name, int(getattr(self, name)))
-        for name in ("seconds_per_round", "compile_seconds", "host_seconds"):
-            put(name, float(getattr(self, name)))
+        for name, kind in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
+            put(name, kind(getattr(self, name)))
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(f"round must count the completed rounds 1..{num_rounds}, got {self.round}")
         if num_evaluations and not (self.eval_round[0] >= 0 and self.eval_round[-1] <= num_rounds):
@@ -257,6 +258,11 @@ class History:
         scores = self.scores(evaluation)
         return np.array([_last(_weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters])
 
+    def stages(self, communication: float = 0.0) -> list[Stage]:
+        """The stages of the participation policy: whom they had, when they began, whether their criterion held."""
+        held = self.metrics.get(STAGE_COMPLETED)
+        return stages_of(self.stage, self.cohort_size, self.elapsed(communication), held)
+
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
         """A pandas table with one row a round.
 
@@ -306,17 +312,11 @@ class History:
             "communication": communication,
             "time_to_target": None if target is None else self.time_to(target, communication),
             "simulated_time": float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0,
-            "num_rounds": self.num_rounds,
-            "num_clients": self.num_clients,
+            "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
-            "diverged": self.diverged,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
             "total_bytes_up": self.bytes_up * sent,
             "total_bytes_down": self.bytes_down * sent,
-            "host_seconds": self.host_seconds,
-            "compile_seconds": self.compile_seconds,
-            "seconds_per_round": self.seconds_per_round,
+            **{name: getattr(self, name) for name in (*SIZES, "diverged", *SECONDS)},
         }
 
     def plot(self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None) -> Figure:

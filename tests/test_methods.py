@@ -58,7 +58,13 @@ TABLE = {
     "l2gd": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),  # the mean is handed out after the round
     "apfl": FEDAVG._replace(personal=ALL, evaluation="own_model"),
     "ditto": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "fedgate": FEDAVG._replace(personal=ALL),  # gradient tracking of every layer
+    "flanp": FEDAVG._replace(personal=ALL, twin="fedgate"),
+    "fednova": FEDAVG,
+    "flanp_fednova": FEDAVG._replace(twin="fednova"),
+    "flanp_fedavg_criterion": FEDAVG._replace(twin="fedavg"),
 }
+BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
 COMMON = {"batch_size": 10, "local_epochs": 1, "fine_tune_epochs": 10, "client_weighting": "uniform"}
 ALONE = {option: value for option, value in COMMON.items() if option != "client_weighting"}
 DEFAULTS = {
@@ -77,6 +83,8 @@ DEFAULTS = {
     "l2gd": COMMON | {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
     "apfl": COMMON | {"own_share": 0.75, "adaptive": False},
     "ditto": COMMON | {"penalty": 1.0},
+    "fedgate": COMMON | {"server_step_size": 1.0},
+    "fednova": COMMON,
 }
 
 
@@ -130,9 +138,16 @@ def test_who_takes_part(name):
     if name == "fedbuff":
         assert cohort_sizes(get().participation, (0, 9)) == [10, 10]
         return
+    if name in BY_CRITERION:
+        assert cohort_sizes(get().participation, (0, 9)) == [10, 10]
+        assert cohort_sizes(get(initial=25).participation, (0, 9)) == [25, 25]
+        return
     rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
     doubles = TABLE[name].twin is not None
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
+    if name == "fednova":  # everybody, with as much work as fits
+        assert cohort_sizes(get().participation, rounds) == of_all
+        return
     of_a_fifth = [10, 10] + [20] * 8 if doubles else [20] * 10
     assert cohort_sizes(get().participation, rounds) == of_all
     assert cohort_sizes(get(pool=20).participation, rounds) == of_a_fifth
@@ -187,7 +202,8 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     assert method.name == name
     unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg") else set()
     unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
-    unread |= {"initial", "rounds_per_stage", "redraw"} if TABLE[name].twin is None else set()
+    unread |= {"initial"} if TABLE[name].twin is None else set()
+    unread |= {"rounds_per_stage", "redraw"} if TABLE[name].twin is None or name in BY_CRITERION else set()
     assert {option for option in options if option not in method.options} == unread
     assert {option: method.options[option] for option in options.keys() - unread} == {
         option: value for option, value in options.items() if option not in unread
@@ -215,6 +231,31 @@ def test_every_option_of_every_function_reaches_its_function(name, monkeypatch):
         monkeypatch.undo()
         assert given[option] == other[option]
         assert option != "local_steps" or given["local_epochs"] is None
+
+
+def test_rows_may_have_options_of_their_own():
+    """FLANP with FedNova: as many steps as fit, which is one for all where nobody says otherwise."""
+    get = functools.partial(srp.methods.get, dataset=SHAPES, hidden=(4,))
+    asked = {"flanp": (1, 1.0), "flanp_fednova": (10, 0.5), "fednova": (10, 0.5)}
+    for name, expected in asked.items():
+        method = get(name)
+        assert (method.options["max_work"], method.options["on_time"]) == expected
+        assert (method.participation.options["max_work"], method.participation.options["on_time"]) == expected
+    assert get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).options["max_work"] == 4
+    assert get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).options["on_time"] == 0.25
+    elsewhere = get("flanp_fednova", participation="uniform", k=10)  # a policy that has no such options
+    assert "max_work" not in elsewhere.options
+
+
+@pytest.mark.parametrize(("policy", "fast"), [("uniform", None), ("fastest", list(range(10)))])
+def test_fedgate_with_k_random_and_k_fastest_is_a_policy_by_name(policy, fast):
+    method = srp.methods.get("fedgate", dataset=SHAPES, hidden=(4,), participation=policy, k=10)
+    times = ClientTimes(*[jnp.arange(1.0, 1.0 + NUM_CLIENTS)] * 2)
+    state = method.participation.init(KEY, NUM_CLIENTS)
+    cohort, _ = method.participation.select(KEY, state, times)
+    assert (method.algorithm.name, method.name) == ("fedgate", f"fedgate + {policy}")
+    assert int(cohort.size) == 10
+    assert fast is None or cohort.client_ids.tolist() == fast
 
 
 def test_any_algorithm_goes_with_any_participation():

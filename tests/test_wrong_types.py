@@ -96,7 +96,7 @@ CALLS = {
     models.options: {"name": "mlp"},
     models.split: {
         "name": "m", "layers": [models.Layer("out", nn.Dense(3))], "cut": "out", "input_shape": (3,), "num_classes": 3,
-        "dtype": jnp.float32,
+        "dtype": jnp.float32, "loss": models.cross_entropy,
     },
     clocks.constant: {"value": 1.0},
     clocks.exponential: {"rate": 1.0},

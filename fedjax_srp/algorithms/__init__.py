@@ -5,6 +5,8 @@ from fedjax_srp.algorithms.ditto import ditto
 from fedjax_srp.algorithms.fed_mtl import fed_mtl
 from fedjax_srp.algorithms.fedavg import fedavg
 from fedjax_srp.algorithms.fedbuff import fedbuff
+from fedjax_srp.algorithms.fedgate import fedgate
+from fedjax_srp.algorithms.fednova import fednova
 from fedjax_srp.algorithms.fedper import fedper
 from fedjax_srp.algorithms.fedprox import fedprox
 from fedjax_srp.algorithms.fedrep import fedrep
@@ -25,6 +27,8 @@ __all__ = [
     "fed_mtl",
     "fedavg",
     "fedbuff",
+    "fedgate",
+    "fednova",
     "fedper",
     "fedprox",
     "fedrep",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fedjax_srp.algorithms._evaluations import global_evaluations
+from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms.local import (
     Optimizer,
     check_weighting,
@@ -100,4 +101,5 @@ def fedavg(
         init_client=lambda key, server, examples: (),
         round=Phase(lambda server, context: server.params, client, server),
         evaluations=global_evaluations(model, tuning, evaluation),
+        gradient=global_gradient(loss, training, client_weighting),
     )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_srp.algorithms._evaluations import global_evaluations
+from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms.local import (
     Optimizer,
     check_weighting,
@@ -128,4 +129,5 @@ def fedsgd(
         init_client=lambda key, server, examples: (),
         round=Phase(lambda server, context: server.params, client, server),
         evaluations=global_evaluations(model, tuning, evaluation),
+        gradient=global_gradient(loss, training, client_weighting),
     )

@@ -29,7 +29,7 @@ from fedjax_srp._checks import called, check_choice, check_integer, check_number
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, sequential
-from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.record import recorded
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
@@ -213,11 +213,11 @@ def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTr
 
 
 def example_loss(model: SplitModel) -> Loss:
-    """The cross-entropy of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+    """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
 
     def loss(params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         del frozen
-        return cross_entropy(model.logits(params, x, key), y)
+        return model.loss(model.logits(params, x, key), y)
 
     return loss
 
@@ -356,7 +356,7 @@ def fit_head(
     frozen = {name: params for name, params in representation.items() if name not in model.settled}
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        return cross_entropy(model.classify(head, model.rest(frozen, x, key), key), y)
+        return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
 
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
 
@@ -381,7 +381,7 @@ def fit_representation(
     """Trains a representation under a frozen head."""
 
     def loss(representation: PyTree, head: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        return cross_entropy(model.classify(head, model.represent(representation, x, key), key), y)
+        return model.loss(model.classify(head, model.represent(representation, x, key), key), y)
 
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)
 

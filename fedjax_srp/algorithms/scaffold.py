@@ -10,15 +10,15 @@ import optax
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.algorithms._evaluations import global_evaluations
+from fedjax_srp.algorithms._gradient import global_gradient
+from fedjax_srp.algorithms._normalised import divided, reach
 from fedjax_srp.algorithms.local import (
-    LocalTraining,
     Objective,
     Optimizer,
     example_loss,
     fine_tuning,
     local_sgd,
     local_training,
-    num_steps,
     plain_gradient,
     step_size,
 )
@@ -116,18 +116,12 @@ def scaffold(
     check_numbers("server_step_size", server_step_size, "give a step size, e.g. 1.0", positive=True, max_ndim=0)
     tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
     loss = example_loss(model)
+    gradient_of = global_gradient(loss, training, "uniform")
 
     def init(key: Key, data: Any) -> ScaffoldServerState:
         model.check_fits(data)
         params = model.init(key)
         return ScaffoldServerState(params, jax.tree.map(jnp.zeros_like, params))
-
-    def reach(in_round: LocalTraining, examples: Examples) -> Array:
-        """How far K local steps move under a gradient of one: eta K, and more with momentum."""
-        beta = getattr(in_round.optimizer, "momentum", 0.0) if counts_momentum else 0.0
-        steps = num_steps(in_round, examples).astype(float)
-        # sum over k = 1 .. K of (1 - beta^k) / (1 - beta)
-        return step_size(in_round) * (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
 
     def client(
         key: Key, server: ScaffoldServerState, state: ScaffoldClientState, examples: Examples, context: RoundContext
@@ -142,12 +136,9 @@ def scaffold(
         y = local_sgd(named_key(key, "local"), loss, server.params, (), examples, in_round, gradient=corrected)
         moved = jax.tree.map(jnp.subtract, y, server.params)
         # c_i <- c_i - c + (x - y_i) / (K eta); without steps it stays
-        length = reach(in_round, examples)
-
-        def changed(c: Array, d: Array) -> Array:
-            return jnp.where(length > 0, -c - d / jnp.where(length > 0, length, 1).astype(d.dtype), 0)
-
-        change = jax.tree.map(changed, server.variate, moved)
+        length = reach(in_round, examples, counts_momentum)
+        met = divided(moved, length)
+        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), server.variate, met)
         variate = jax.tree.map(jnp.add, state.variate, change)
         return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate))
 
@@ -159,10 +150,16 @@ def scaffold(
         variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, state.variate, mean.variate)
         return ScaffoldServerState(params, variate)
 
+    def gradient(
+        key: Key, server: ScaffoldServerState, state: ScaffoldClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        return gradient_of(key, server.params, state, examples, context)
+
     return FederatedAlgorithm(
         name="scaffold",
         init=init,
         init_client=lambda key, server, examples: ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params)),
         round=Phase(lambda server, context: server, client, server),
         evaluations=global_evaluations(model, tuning, evaluation),
+        gradient=gradient,
     )

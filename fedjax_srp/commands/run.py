@@ -20,6 +20,7 @@ import jax
 
 from fedjax_srp import data, methods, models, stored, watch
 from fedjax_srp._checks import unknown
+from fedjax_srp.base import GRADIENT_NORM
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import REQUIRED, Option, options_of
 from fedjax_srp.engine.checkpoint import snapshots
@@ -335,6 +336,13 @@ def outcome(history: History, target: float | None, communication: float) -> str
     if target is not None:
         time = summary["time_to_target"]
         words.append(f"{100 * target:g} % {'not reached' if time == float('inf') else f'reached at time {time:.4g}'}")
+    if summary["stages"] and summary["stages"][-1]["completed"] is False:
+        last, metrics = summary["stages"][-1], summary["final_metrics"]
+        words.append(
+            f"stage {last['stage']} ({last['cohort_size']} clients) NOT COMPLETED in {last['num_rounds']} rounds"
+        )
+        if "grad_norm_threshold" in metrics:
+            words.append(f"gradient norm {metrics[GRADIENT_NORM]:.3g} above {metrics['grad_norm_threshold']:.3g}")
     if history.diverged is not None:
         words.append(f"DIVERGED in round {history.diverged}, try a smaller --learning-rate")
     return ", ".join(words) + f" ({history.host_seconds:.1f} s on this machine)"

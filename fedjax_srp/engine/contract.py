@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_srp._checks import short
 from fedjax_srp.base import (
+    GRADIENT_NORM,
     Array,
     ClientData,
     ClientOutput,
@@ -315,13 +316,16 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
     return jnp.shape(value) if _is_array(value) else None
 
 
-def check_policy(policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any]) -> None:
+def check_policy(
+    policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
+) -> None:
     """Traces a policy.
 
     Args:
         policy: checked.
         num_clients: of the federation.
-        metrics: shapes of what a round records.
+        metrics: shapes of what the algorithm records in a round.
+        evaluations: names of those that the history will have.
 
     Raises:
         ValueError: a function that breaks the contract, and what it returned; what the policy itself refuses.
@@ -355,31 +359,13 @@ def check_policy(policy: ParticipationPolicy, num_clients: int, metrics: Mapping
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     _check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
     flag = _shape(jnp.bool_)
+    metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
     updated = _call(f"{name}: update", policy.update, "state, info", state, info)
     _check_like(f"{name}: update returned", updated, state, LIKE_INIT)
-
-
-def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
-    """Refuses times that were made at run time, looked at on the host.
-
-    Args:
-        clock: that made them.
-        what: they belong to: "client", "round".
-        times: along the last axis.
-        first: the number of the first of them.
-
-    Raises:
-        ValueError: the first that is negative or not finite.
-    """
-    times = np.asarray(times)
-    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
-    if len(bad):
-        place = tuple(bad[0])
-        raise ValueError(
-            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
-            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
-        )
+    said = _call(f"{name}: metrics", policy.metrics, "state", state)
+    _check_scalars(f"{name}: metrics returned", said)
+    check_metric_names(f"{name}: metrics", _joined(name, metrics, said), evaluations)
 
 
 def check_clock(clock: Clock, num_clients: int) -> None:

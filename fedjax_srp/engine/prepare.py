@@ -146,7 +146,7 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
         door = None
     check_clock(clock, data.num_clients)
     checked = check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient)
-    check_policy(policy, data.num_clients, checked.metrics)
+    check_policy(policy, data.num_clients, checked.metrics, evaluations)
     found = traffic(checked, algorithm.sends)
     if door is not None:
         _known[door] = found

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import (
+    GRADIENT_NORM,
     Array,
     ClientData,
     ClientOutput,
@@ -233,9 +234,10 @@ def one_round(
         server, clients, more = run_phase(algorithm.finish, "finish", server, clients, *args)
         info = {**info, **more}
 
+    metrics = {**as_arrays(algorithm.metrics(server, data)), **averaged(info)}
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
-        global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
+        metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
 
     round_info = RoundInfo(
         round=state.round,
@@ -245,9 +247,11 @@ def one_round(
         communicated=as_arrays(_communicates(algorithm, state.server, context)),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
-        metrics={**as_arrays(algorithm.metrics(server, data)), **averaged(info)},
+        metrics=metrics,
     )
     policy_state = policy.update(policy_state, round_info)
+    said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
+    round_info = round_info._replace(metrics={**metrics, **said})
     return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
 
 
@@ -281,4 +285,4 @@ def _global_gradient_norm(
 
     key = named_key(stream(root, "training", context.round), "gradient")
     mean = cohort_pass(client, supply(plan, data, "train"), clients, cohort, context, key, plan).mean
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean)))
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean))).astype(float)

@@ -22,7 +22,6 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
 from fedjax_srp.engine.checkpoint import Checkpoints
-from fedjax_srp.engine.contract import check_times
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
@@ -296,7 +295,7 @@ def _run_with(
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
-    check_times(run.clock, "client", start.client_time)
+    _check_times(run.clock, "client", start.client_time)
     state, records, completed = start.state, {}, 0
 
     checkpoints = None
@@ -321,7 +320,7 @@ def _run_with(
         state, segment = compiled.segment(length, state, root, data)
         records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
-        check_times(run.clock, "round", records["compute_time"][:, -length:], completed + 1)
+        _check_times(run.clock, "round", records["compute_time"][:, -length:], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
@@ -339,3 +338,25 @@ def _run_with(
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
     return histories(run, limits, root, now(timings))
+
+
+def _check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
+    """Refuses times that were made at run time, looked at on the host.
+
+    Args:
+        clock: that made them.
+        what: they belong to: "client", "round".
+        times: along the last axis.
+        first: the number of the first of them.
+
+    Raises:
+        ValueError: the first that is negative or not finite.
+    """
+    times = np.asarray(times)
+    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
+    if len(bad):
+        place = tuple(bad[0])
+        raise ValueError(
+            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
+            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
+        )

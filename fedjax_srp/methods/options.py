@@ -196,7 +196,8 @@ def _chosen(
             raise ValueError(
                 f"shared: {option!r} is an option of no method{nearest(option, {**dict.fromkeys(known), **readers})}"
             )
-    return {o: v for o, v in (shared or {}).items() if o in known} | dict(options)
+    own = {o: v for o, v in recipe(name).options.items() if o in known}
+    return own | {o: v for o, v in (shared or {}).items() if o in known} | dict(options)
 
 
 def _of_named_models() -> set[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, participation
@@ -24,11 +25,12 @@ class Recipe(NamedTuple):
     color: str | None = None  # of its curves, shared with its twin; None: the next one of a cycle
     twin: str | None = None  # the same algorithm without doubling
     source: str = ""
+    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, where others than their defaults
 
     @property
     def doubling(self) -> bool:
-        """Whether its cohorts grow as SRPFL's; its curves are solid then, and dashed otherwise."""
-        return self.participation == "doubling"
+        """Whether its cohorts double, as SRPFL's and FLANP's; its curves are solid then, and dashed otherwise."""
+        return self.participation in ("doubling", "statistical_accuracy")
 
 
 def everybody(pool: int | None = None) -> ParticipationPolicy:
@@ -46,8 +48,10 @@ POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
 BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
+SKY, WINE = "#56B4E9", "#882255"
 fedavg, fedbuff, fedrep = algorithms.fedavg, algorithms.fedbuff, algorithms.fedrep
 hf_maml, lg_fedavg = algorithms.hf_maml, algorithms.lg_fedavg
+fedgate, fednova, STAGES = algorithms.fedgate, algorithms.fednova, "statistical_accuracy"
 fedavg_ft = functools.partial(fedavg, evaluation="fine_tune")
 fedprox_ft = functools.partial(algorithms.fedprox, evaluation="fine_tune")
 scaffold_ft = functools.partial(algorithms.scaffold, evaluation="fine_tune")
@@ -77,6 +81,11 @@ RECIPES: dict[str, Recipe] = {
     "l2gd": Recipe(algorithms.l2gd, label="L2GD", source="Hanzely and Richtarik 2020, epochs of local SGD"),
     "apfl": Recipe(algorithms.apfl, label="APFL", source="Deng et al. 2020"),
     "ditto": Recipe(algorithms.ditto, label="Ditto", source="Li et al. 2021"),
+    "flanp": Recipe(fedgate, STAGES, 1, "FLANP (FedGATE)", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),  # noqa: E501
+    "fedgate": Recipe(fedgate, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
+    "flanp_fedavg_criterion": Recipe(fedavg, STAGES, 1, "FLANP (FedAvg)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
+    "flanp_fednova": Recipe(fednova, STAGES, 1, "FLANP (FedNova)", WINE, "fednova", "FLANP, Algorithm 1: fednova x statistical_accuracy", {"max_work": 10, "on_time": 0.5}),  # noqa: E501
+    "fednova": Recipe(fednova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many steps as fit the clock"),  # noqa: E501
 }
 # fmt: on
 _BUILT_IN = frozenset(RECIPES)
@@ -94,7 +103,7 @@ def register(name: str, factory: Factory, **row: Any) -> None:
         name: of the method.
         factory: `(model, ...) -> FederatedAlgorithm`; its other arguments are the options of the method. Those that
             are annotated `float | Array` are passed as traced numbers, so that other values compile nothing.
-        **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source.
+        **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source, options.
 
     Raises:
         ValueError: a name of the package's own, an unknown field or participation, a factory without a model.

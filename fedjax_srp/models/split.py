@@ -17,6 +17,13 @@ from fedjax_srp.loops import sequential
 from fedjax_srp.record import Options, describe
 
 
+def cross_entropy(logits: Array, y: Array) -> Array:
+    """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
+    is_label = jax.nn.one_hot(y, logits.shape[-1], dtype=bool)  # the gradient of a gather would be a slow scatter
+    picked = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
 class SplitParams(NamedTuple):
     """Parameters of a split model: `{layer name: parameters}` of either side of the cut."""
 
@@ -44,6 +51,7 @@ class SplitModel(NamedTuple):
         settled: names of the layers that `stem` has behind it; `rest` does without their parameters.
         takes_tokens: whether inputs are integers (tokens); else they are floats.
         options: what made it, by name, its cut included; None: unknown.
+        loss: `(logits, y (batch,)) -> (batch,)`, of each example, what algorithms descend.
     """
 
     name: str
@@ -59,6 +67,7 @@ class SplitModel(NamedTuple):
     settled: tuple[str, ...]
     takes_tokens: bool = False
     options: Mapping[str, Any] | None = None
+    loss: Callable[[Array, Array], Array] = cross_entropy
 
     def cut_above(self, head_layers: int) -> SplitModel:
         """The same model with its last `head_layers` layers as head.
@@ -148,6 +157,7 @@ def split(
     input_shape: tuple[int, ...],
     num_classes: int,
     dtype: Any = jnp.float32,
+    loss: Callable[[Array, Array], Array] = cross_entropy,
 ) -> SplitModel:
     """Cuts a stack of layers in front of the layer named `cut`.
 
@@ -158,6 +168,7 @@ def split(
         input_shape: shape of one example.
         num_classes: width of the last layer.
         dtype: of the inputs; integers are tokens.
+        loss: `(outputs, y) -> (batch,)`, of each example.
 
     Raises:
         ValueError: no layer is called `cut`.
@@ -223,7 +234,7 @@ def split(
         return apply(below[num_settled:], representation, x, key)
 
     def recut(cut: str | None) -> SplitModel:
-        return split(name, layers, cut, input_shape, num_classes, dtype)
+        return split(name, layers, cut, input_shape, num_classes, dtype, loss)
 
     return SplitModel(
         name=name,
@@ -238,6 +249,7 @@ def split(
         rest=rest,
         settled=names[:num_settled],
         takes_tokens=bool(jnp.issubdtype(dtype, jnp.integer)),
+        loss=loss,
     )
 
 
@@ -286,10 +298,3 @@ def augmented(model: SplitModel, augment: Callable[[Key, Array], Array]) -> Spli
         rest=represent,
         settled=(),
     )
-
-
-def cross_entropy(logits: Array, y: Array) -> Array:
-    """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
-    is_label = jax.nn.one_hot(y, logits.shape[-1], dtype=bool)  # the gradient of a gather would be a slow scatter
-    picked = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - picked

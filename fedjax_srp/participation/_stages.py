@@ -1,4 +1,4 @@
-"""Stages of a growing cohort: how many clients take part in each, and how many rounds it lasts."""
+"""Stages of a growing cohort: how many clients take part in each, who they are, and how many rounds it lasts."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp._checks import INT32_MAX, check_integer, check_integers
-from fedjax_srp.base import Array
+from fedjax_srp.base import Array, Cohort
+from fedjax_srp.participation.cohorts import make_cohort, order_by_time
 
 
 def stage_sizes(initial: int, pool: int) -> list[int]:
@@ -16,6 +17,11 @@ def stage_sizes(initial: int, pool: int) -> list[int]:
     while sizes[-1] < pool:
         sizes.append(min(pool, 2 * sizes[-1]))
     return sizes
+
+
+def stage_cohort(times: Array, pool: Array, sizes: Sequence[int], stage: Array) -> Cohort:
+    """The n fastest of a pool, n being the size of the stage: n = min(N, n0 * 2**r); `times` are those of all."""
+    return make_cohort(order_by_time(times, pool), jnp.asarray(sizes, jnp.int32)[stage], stage)
 
 
 def check_stage_lengths(argument: str, rounds_per_stage: int | Sequence[int]) -> int | list[int]:

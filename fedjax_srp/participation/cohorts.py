@@ -1,5 +1,7 @@
 """What policies share, yours too: pools, orders of clients by time, cohorts."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -51,6 +53,31 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
         work=jnp.ones_like(client_ids),
         stage=first_stage if stage is None else stage,
     )
+
+
+def number_on_time(share: float, size: int) -> int:
+    """How many clients are a share of so many: rounded up, at least one."""
+    return max(1, math.ceil(share * size - 1e-9))
+
+
+def with_partial_work(cohort: Cohort, times: Array, max_work: int, on_time: Array) -> Cohort:
+    """The cohort, its clients doing as many units of work as fit into the time in which `on_time` of them do all.
+
+    The server waits until so many have done `max_work` units; the others then hand in what they have, which is one
+    unit at least, and everybody waits for that.
+
+    Args:
+        cohort: who takes part.
+        times: of all clients, realised.
+        max_work: units of work that nobody exceeds.
+        on_time: () int32, how many clients do all of it, 1 <= on_time <= size.
+    """
+    each = times[cohort.client_ids]
+    takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
+    enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
+    # floor(max_work * T_k / T_i); those on time are told by their time, not by a quotient that rounding may spoil
+    fits = jnp.clip(jnp.floor(max_work * enough / jnp.maximum(each, enough)), 1, max_work)
+    return cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
 
 
 def stateless_update(state: PolicyState, info: RoundInfo) -> PolicyState:

@@ -8,14 +8,8 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._stages import check_stage_lengths, stage_ends, stage_sizes
-from fedjax_srp.participation.cohorts import (
-    check_at_most,
-    draw_pool,
-    make_cohort,
-    order_by_time,
-    times_by,
-)
+from fedjax_srp.participation._stages import check_stage_lengths, stage_cohort, stage_ends, stage_sizes
+from fedjax_srp.participation.cohorts import check_at_most, draw_pool, times_by
 from fedjax_srp.parts import interned
 from fedjax_srp.record import recorded
 
@@ -100,8 +94,8 @@ def doubling(
         sizes = stage_sizes(initial, pool or num_clients)
         stage = jnp.sum(state.round >= stage_ends(lengths, len(sizes)), dtype=jnp.int32)
         key_pool = jax.random.fold_in(state.key, stage) if redraw == "stage" else key
-        client_ids = order_by_time(times_by(times, by), draw_pool(key_pool, num_clients, sizes[-1]))
-        return make_cohort(client_ids, jnp.asarray(sizes, jnp.int32)[stage], stage), state  # n = min(N, n0 * 2**r)
+        drawn = draw_pool(key_pool, num_clients, sizes[-1])
+        return stage_cohort(times_by(times, by), drawn, sizes, stage), state
 
     def update(state: DoublingState, info: RoundInfo) -> DoublingState:
         return state._replace(round=info.round + 1)

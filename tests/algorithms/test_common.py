@@ -125,6 +125,16 @@ TABLE = {
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"server_step_size": -0.5}, {"staleness_exponent": -0.5}),
     ),
+    "fedgate": Row(
+        small(algorithms.fedgate, server_step_size=0.7, client_weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"evaluation": "own"}),
+    ),
+    "fednova": Row(
+        small(algorithms.fednova, client_weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own"}),
+    ),
     "fedper": Row(small(algorithms.fedper, client_weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedprox": Row(
         small(algorithms.fedprox, mu=0.3), classification, (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"evaluation": "own"})

@@ -354,15 +354,31 @@ BROKEN_POLICIES = {
     "select_many": ({"select": MANY}, "select takes (one, two, three, four, five, six), it is called with (key,"),
     "update_few": ({"update": FEW}, "update takes (one), it is called with (state, info)"),
     "update_many": ({"update": MANY}, "update takes (one, two, three, four, five, six), it is called with (state,"),
+    "metrics_many": ({"metrics": MANY}, "metrics takes (one, two, three, four, five, six), it is called with (state)"),
+    "metrics_vector": ({"metrics": lambda state: {"a": state}}, "metrics returned 'a' = float32[2], it must be a s"),
+    "metrics_column": ({"metrics": lambda state: {"stage": state[0]}}, "which is a column of history.csv already"),
+    "metrics_twice": ({"metrics": lambda state: {"loss": state[0]}}, "'loss' is recorded twice in a round; rename"),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN_POLICIES)
 def test_a_broken_policy_is_named_with_the_function_and_what_it_did(case):
     change, words = BROKEN_POLICIES[case]
-    message = refusal(algorithm_of(client_of()), participation=policy_of(**change))
+    algorithm = algorithm_of(client_of(), metrics=lambda server, data: {"loss": jnp.zeros(())})
+    message = refusal(algorithm, participation=policy_of(**change))
     assert message.startswith("policy 'mine': ")
     assert words in message
+
+
+def test_the_name_of_the_gradients_norm_is_taken_where_it_is_recorded():
+    algorithm = algorithm_of(
+        client_of(),
+        metrics=lambda server, data: {"global_grad_norm": jnp.zeros(())},
+        gradient=lambda key, broadcast, state, value, context: ClientOutput(value),
+    )
+    simulate(algorithm)
+    policy = scripted([[0, 1]], needs_global_gradient=True)
+    assert "'global_grad_norm' is recorded twice in a round" in refusal(algorithm, participation=policy)
 
 
 # Clocks.

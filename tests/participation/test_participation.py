@@ -20,6 +20,8 @@ POLICIES = [
     participation.uniform(7),
     participation.fastest(7),
     participation.doubling(3, 2, pool=10),
+    participation.partial_work(1),
+    participation.statistical_accuracy(3, by="realised"),
 ]
 
 
@@ -31,7 +33,7 @@ def select_once(policy, times, key=KEY):
     return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)[0]
 
 
-@pytest.mark.parametrize("name", ["full", "uniform", "fastest", "doubling"])
+@pytest.mark.parametrize("name", ["full", "uniform", "fastest", "doubling", "partial_work", "statistical_accuracy"])
 def test_examples_of_docstrings_run(name):
     results = doctest.testmod(importlib.import_module(f"fedjax_srp.participation.{name}"))
     assert results.attempted > 0
@@ -43,7 +45,7 @@ def test_examples_of_docstrings_run(name):
 def test_protocol(policy, x64):
     assert isinstance(policy, ParticipationPolicy)
     assert getattr(participation, policy.name).__name__ == policy.name
-    assert not policy.needs_global_gradient
+    assert policy.needs_global_gradient == (policy.name == "statistical_accuracy")
     with jax.enable_x64(x64):
         times = random_times(20)
         state = policy.init(KEY, 20)
@@ -91,6 +93,9 @@ def test_policies_with_everybody_are_full(num_clients, ties):
         for pool in (None, num_clients):
             policy = participation.doubling(num_clients, 10, pool=pool, redraw=redraw)
             chex.assert_trees_all_equal(full, select_once(policy, times))
+    chex.assert_trees_all_equal(full, select_once(participation.partial_work(1), times))
+    policy = participation.statistical_accuracy(num_clients, by="realised")
+    chex.assert_trees_all_equal(full, select_once(policy, times))
 
 
 @pytest.mark.parametrize(("by", "k"), [("realised", 1), ("realised", 12), ("expected", 12), ("expected", 100)])

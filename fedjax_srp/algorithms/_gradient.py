@@ -1,0 +1,45 @@
+"""The gradient of a client's loss at the global model, for policies that ask how near its minimum the cohort is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from fedjax_srp.algorithms.local import SGD, LocalTraining, Loss, client_weight, full_gradient
+from fedjax_srp.backend import platform
+from fedjax_srp.base import Array, ClientFunction, ClientOutput, Examples, Key, PyTree, RoundContext
+from fedjax_srp.loops import sequential
+
+
+def global_gradient(loss: Loss, training: LocalTraining, client_weighting: str) -> ClientFunction:
+    """`FederatedAlgorithm.gradient` of algorithms that broadcast the model: grad L_i(w), over all of i's examples.
+
+    L_i is what local SGD descends, so the penalty of its weight decay belongs to it; of an optimizer that is not made
+    by `srp.algorithms.sgd` nothing is known, and the gradient is that of the mean loss. The model is taken as it is
+    judged, without dropout and augmentation.
+
+    Args:
+        loss: of the examples, as for `local_sgd`.
+        training: of the clients.
+        client_weighting: of the server's mean.
+    """
+
+    def of_all(params: PyTree, examples: Examples) -> PyTree:
+        return full_gradient(loss, params, (), examples)
+
+    def gradient(key: Key, params: PyTree, state: Any, examples: Examples, context: RoundContext) -> ClientOutput:
+        # one client after the other: its examples are many, and stay in the cache
+        of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, examples)
+        optimizer = training.in_round(context).optimizer
+        message = with_decay(optimizer, of_loss, params) if isinstance(optimizer, SGD) else of_loss
+        return ClientOutput(message, weight=client_weight(client_weighting, examples))
+
+    return gradient
+
+
+def with_decay(optimizer: SGD, gradient: PyTree, params: PyTree) -> PyTree:
+    """The gradient with that of the optimizer's weight decay: the first step from here, over minus its step size."""
+    step, _ = optimizer.update(gradient, optimizer.init(params), params)
+    rate: float | Array = optimizer.step_size(0) if callable(optimizer.step_size) else optimizer.step_size  # type: ignore[assignment]
+    return jax.tree.map(lambda leaf: -leaf / rate, step)

@@ -1,0 +1,74 @@
+"""Updates divided by how far local training could have gone: what unequal numbers of local steps leave comparable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.local import LocalTraining, num_steps, step_size
+from fedjax_srp.base import Array, ClientOutput, Examples, PyTree
+
+
+class NormalisedMessage(NamedTuple):
+    """What a client sends."""
+
+    direction: PyTree  # (w - w_i) / length; zero without steps
+    length: Array  # () float
+
+
+def gradient_weights(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
+    """||a_i||_1 of FedNova, () float: the sum of the weights that the gradients of a client's steps get in its move.
+
+    That is tau_i, and more under momentum, where a gradient moves the model in later steps too. Optimizers that do not
+    tell their momentum count as having none.
+
+    Args:
+        training: of this round.
+        examples: of the client.
+        counts_momentum: False: tau_i.
+    """
+    beta = getattr(training.optimizer, "momentum", 0.0) if counts_momentum else 0.0
+    steps = num_steps(training, examples).astype(float)
+    # sum over k = 1 .. tau of (1 - beta^k) / (1 - beta)
+    return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+
+
+def reach(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
+    """How far a client's steps move under a gradient of one, () float: eta tau_i, and more under momentum.
+
+    Raises:
+        ValueError: an optimizer that does not tell its step size.
+    """
+    return step_size(training) * gradient_weights(training, examples, counts_momentum)
+
+
+def divided(tree: PyTree, length: Array) -> PyTree:
+    """The tree over the length; zeros where the length is zero."""
+    safe = jnp.where(length > 0, length, 1)
+    return jax.tree.map(lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree)
+
+
+def normalised_output(before: PyTree, after: PyTree, length: Array, weight: Array) -> ClientOutput:
+    """What a client hands over: clients without steps have no direction, and count in the mean length all the same.
+
+    Args:
+        before: w.
+        after: w_i.
+        length: what the move is divided by.
+        weight: of the client.
+    """
+    direction = divided(jax.tree.map(jnp.subtract, before, after), length)
+    weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
+    return ClientOutput(NormalisedMessage(direction, length), weight=weights)
+
+
+def mean_direction(mean: NormalisedMessage) -> PyTree:
+    """The mean over those who took a step; zeros where nobody did, and the mean is 0 / 0."""
+    return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
+
+
+def moved(params: PyTree, direction: PyTree, length: Array) -> PyTree:
+    """w - length * direction."""
+    return jax.tree.map(lambda w, d: w - length.astype(w.dtype) * d, params, direction)

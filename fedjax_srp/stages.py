@@ -1,0 +1,49 @@
+"""The stages of a run: how many clients took part, from when to when, and whether the criterion held."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Stage(NamedTuple):
+    """One stage of a participation policy, as a run went through it; times are simulated, in time units."""
+
+    stage: int  # from 0
+    cohort_size: int  # in its last round
+    first_round: int  # from 1
+    num_rounds: int
+    begins: float
+    ends: float  # with its last round
+    completed: bool | None  # whether the criterion that ends it has held; None: the policy has none
+    completed_round: int | None  # the first round after which it held; the last stage goes on all the same
+
+
+def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, held: np.ndarray | None) -> list[Stage]:
+    """The stages of a run in their order.
+
+    Args:
+        stage: (R,) of each round.
+        cohort_size: (R,) how many clients took part.
+        elapsed: (R,) simulated time at the end of each round.
+        held: (R,) whether the criterion held after each round; None where there is none.
+    """
+    times = np.concatenate([[0.0], elapsed])
+    ends = [*(np.flatnonzero(np.diff(stage)) + 1), len(stage)] if len(stage) else []
+    stages = []
+    for first, end in zip([0, *ends], ends, strict=False):
+        when = [] if held is None else [int(first + place) for place in np.flatnonzero(held[first:end])]
+        stages.append(
+            Stage(
+                stage=int(stage[first]),
+                cohort_size=int(cohort_size[end - 1]),
+                first_round=int(first) + 1,
+                num_rounds=int(end - first),
+                begins=float(times[first]),
+                ends=float(times[end]),
+                completed=None if held is None else bool(when),
+                completed_round=when[0] + 1 if when else None,
+            )
+        )
+    return stages

@@ -1,0 +1,458 @@
+"""FedGATE and FedNova against their NumPy versions in float64, their limits, and FLANP's criterion in whole runs."""
+
+import dataclasses
+import functools
+import itertools
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import fedgate, fednova, mlp
+from reference.local import batches, mean, weight
+from reference.small import KEY, Run, assert_close, clients_of, federation, model, scripted
+from test_baselines import (
+    EPOCHS,
+    EVERYBODY,
+    FULL,
+    HEAVY_STEPS,
+    SHAPED,
+    SPREAD,
+    TUNING,
+    check_global_model,
+    flat,
+    layers_of,
+    run_of,
+    split_model,
+)
+from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, of_client, optimizer
+
+import fedjax_srp as srp
+from fedjax_srp.base import Examples
+from fedjax_srp.commands.run import outcome
+from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.engine.round import stream
+from fedjax_srp.engine.traffic import traffic
+
+# Three rounds, two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
+IDS = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
+SIZES, STAGES = (3, 4, 5), (0, 1, 1)
+WORK = 1 + (IDS == 3) + 2 * (IDS == 0)  # clients 3 and 0 do two and three units
+COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def setting_of(factory, run_options, policy=None, **options):
+    algorithm = factory(split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
+    policy = policy or scripted(IDS, SIZES, WORK, STAGES)
+    return Setting(algorithm, split_model(), policy, SMALL(), 3, **run_options)
+
+
+def steps_of(setting):
+    """Batches of EPOCHS epochs per unit of work: unequal clients take unequal numbers of steps."""
+
+    def steps(t, i):
+        return batches(setting.orders.epochs(t, i, "local", EPOCHS * int(WORK[t][IDS[t] == i][0])), BATCH)
+
+    return steps
+
+
+def check_tracking(setting, states):
+    for found, state in zip(setting.states, states, strict=True):
+        tracking = [by_layer(split_model(), *of_client(found.clients.tracking, i)) for i in range(len(COUNTS))]
+        np.testing.assert_allclose(flat(tracking), flat(state.tracking), rtol=0, atol=1e-10)
+    assert np.abs(flat(states[-1].tracking)).max() > 0.01
+
+
+@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
+def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
+    weighting = "num_examples" if sgd is HEAVY else "uniform"
+    options = {"optimizer": optimizer(sgd), "local_epochs": EPOCHS, "client_weighting": weighting}
+    setting = setting_of(srp.algorithms.fedgate, run_options, **options, server_step_size=0.6)
+    options = {"sgd": sgd, "gamma": 0.6, "client_weighting": weighting}
+    states = list(fedgate.run(setting.params, setting.clients, COHORTS, STAGES, steps_of(setting), **options))
+    check_tracking(setting, states)
+    check_global_model(setting, (state.params for state in states), sgd)
+
+
+def test_fedgate_with_k_random_clients_as_it_is_printed():
+    policy = srp.participation.uniform(3)
+    options = {"optimizer": optimizer(PLAIN), "local_epochs": None, "local_steps": 3, "server_step_size": 0.8}
+    setting = setting_of(srp.algorithms.fedgate, SPREAD, policy, **options)
+    times = srp.ClientTimes(*[jnp.asarray(setting.times)] * 2)
+    cohorts = [policy.select(stream(KEY, "participation", jnp.int32(t)), (), times)[0] for t in range(3)]
+    cohorts = [cohort.client_ids.tolist() for cohort in cohorts]
+    assert len({*map(frozenset, cohorts)}) == 3
+    steps = lambda t, i: setting.orders.steps(t, i, 3)  # noqa: E731
+    printed = fedgate.run_as_printed(setting.params, setting.clients, cohorts, steps, step=PLAIN.step, gamma=0.8)
+    states = list(printed)
+    check_tracking(setting, states)
+    check_global_model(setting, (state.params for state in states), PLAIN)
+
+
+@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
+def test_fednova_with_unequal_steps(sgd, run_options):
+    weighting = "num_examples" if sgd is HEAVY else "uniform"
+    options = {"optimizer": optimizer(sgd), "local_epochs": EPOCHS, "client_weighting": weighting}
+    setting = setting_of(srp.algorithms.fednova, run_options, **options)
+    options = {"sgd": sgd, "client_weighting": weighting}
+    expected = fednova.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
+    check_global_model(setting, expected, sgd)
+
+
+def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
+    """By hand: momentum 0.5, three steps along gradients 1, 10 and 100."""
+    position, buffer = 0.0, 0.0
+    for gradient in (1.0, 10.0, 100.0):
+        buffer = 0.5 * buffer + gradient
+        position += buffer
+    assert fednova.weights_of_gradients(3, 0.5) @ [1.0, 10.0, 100.0] == position
+
+
+# Limits.
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    """As many steps for all: batches drawn with replacement, under momentum and unequal weights."""
+    options = HEAVY_STEPS | {"local_epochs": None, "local_steps": 4, "client_weighting": "num_examples"}
+    policy = srp.participation.doubling(2, 1)
+    expected = run_of(srp.algorithms.fedavg(split_model(), **options), SMALL(), policy)
+    found = run_of(srp.algorithms.fednova(split_model(), **options), SMALL(), policy)
+    for state, other in zip(found, expected, strict=True):
+        assert_close(state.server.params, other.server.params, 1e-12)
+
+
+def test_fedgate_with_one_local_step_is_gradient_descent():
+    states = run_of(srp.algorithms.fedgate(split_model(), **FULL), SMALL(), EVERYBODY)
+    params = layers_of(states[0].server.params)
+    for state in states[1:]:
+        gradient = mean([mlp.gradient(params, client.x, client.y) for client in SMALL()], [1.0] * len(COUNTS))
+        params = jax.tree.map(lambda w, g: w - 0.3 * g, params, gradient)
+        assert_close(layers_of(state.server.params), params, 1e-9)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
+    """Whatever the numbers of steps: those of the clients' sizes here."""
+    algorithm = srp.algorithms.fedgate(split_model(), **HEAVY_STEPS, local_epochs=2, client_weighting=weighting)
+    weights = np.array([weight(weighting, client) for client in SMALL()])
+    for state in run_of(algorithm, SMALL(), EVERYBODY)[1:]:
+        for leaf in jax.tree.leaves(state.clients.tracking):
+            assert np.abs(leaf).max() > 1e-3
+            assert np.abs(np.tensordot(weights, leaf, 1)).max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["fedgate", "fednova"])
+def test_without_steps_nothing_moves(name):
+    algorithm = getattr(srp.algorithms, name)(split_model(), **HEAVY_STEPS, local_epochs=0)
+    states = run_of(algorithm, SMALL(), EVERYBODY, rounds=1)
+    assert_close(states[1].server, states[0].server, 0)
+    assert_close(states[1].clients, states[0].clients, 0)
+
+
+def test_fedgate_needs_a_step_size_that_the_optimizer_tells():
+    with pytest.raises(ValueError, match="this method divides by a step size"):
+        srp.algorithms.fedgate(split_model(), optax.sgd(0.1))
+    by_round = srp.algorithms.fedgate(
+        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+    )
+    check_algorithm(by_round, federation(SMALL()))
+
+
+def test_what_travels():
+    """The model and a length up, the model down; FedGATE's clients download the mean direction as well."""
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
+    for name, downloads in (("fedgate", 2), ("fednova", 1)):
+        algorithm = getattr(srp.algorithms, name)(split_model())
+        for needs_gradient in (False, True):
+            sent = traffic(check_algorithm(algorithm, federation(SMALL()), needs_gradient=needs_gradient))
+            assert (sent.up, sent.down) == (whole * (1 + needs_gradient) + 8, whole * downloads), name
+
+
+# The gradient of the criterion.
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
+def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
+    """Of the mean loss over all examples of a client and of the penalty of weight decay; padding has no part in it."""
+    options = {} if name == "scaffold" else {"client_weighting": "num_examples"}
+    algorithm = getattr(srp.algorithms, name)(split_model(), optimizer(HEAVY), batch_size=BATCH, **options)
+    data, one = federation(SMALL()), jnp.int32(1)
+
+    @jax.jit
+    def gradients(ids):
+        server, context = algorithm.init(KEY, data), srp.RoundContext(one, one, one, len(COUNTS), one)
+
+        def of_client(i):
+            examples = data.train_client(i)
+            state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
+            return algorithm.gradient(KEY, broadcast, state, examples, context)
+
+        return server.params, jax.vmap(of_client)(ids)
+
+    params, output = gradients(jnp.arange(len(COUNTS), dtype=jnp.int32))
+    params = layers_of(params)
+    np.testing.assert_array_equal(output.weight, [1.0] * len(COUNTS) if name == "scaffold" else COUNTS)
+    for i, client in enumerate(SMALL()):
+        expected = mlp.gradient(params, client.x, client.y)
+        for layer in params:
+            expected[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
+        np.testing.assert_allclose(flat(layers_of(of_client(output.message, i))), flat(expected), rtol=0, atol=1e-12)
+
+
+# A quadratic, whose minimum is known: linear regression, clients of different curvature.
+
+NUM_CLIENTS, NUM_EXAMPLES, DIM, STEP = 6, 9, 4, 0.1
+
+
+def linear_model():
+    layer = srp.models.Layer("out", nn.Dense(1, use_bias=False, param_dtype=jnp.float64))
+    half_square = lambda outputs, y: 0.5 * (outputs[:, 0] - y) ** 2  # noqa: E731
+    return srp.models.split("linear", (layer,), "out", (DIM,), 1, jnp.float64, half_square)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Regression:
+    """Linear regression of every client on its own examples."""
+
+    x: jax.Array  # (num_clients, examples, DIM)
+    y: jax.Array  # (num_clients, examples)
+    name, num_classes, example_shape = "regression", 1, (DIM,)
+
+    @property
+    def num_clients(self):
+        return self.x.shape[0]
+
+    def train_client(self, client_id):
+        return Examples(self.x[client_id], self.y[client_id], jnp.int32(self.x.shape[1]))
+
+    test_client = train_client
+
+    def score(self, predict, test):
+        return jnp.sum((predict(test.x)[:, 0] - test.y) ** 2), jnp.ones(())
+
+
+class Quadratic(NamedTuple):
+    data: Regression
+    hessians: np.ndarray  # of each client
+    minima: np.ndarray
+
+    def minimum(self, ids):
+        """Of the mean loss of these clients."""
+        slope = np.einsum("ijk,ik->j", self.hessians[ids], self.minima[ids])
+        return np.linalg.solve(self.hessians[ids].sum(0), slope)
+
+    def gradient_norm(self, w, ids):
+        return np.linalg.norm(np.einsum("ijk,ik->ij", self.hessians[ids], w - self.minima[ids]).mean(0))
+
+
+@functools.cache
+def quadratic():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(NUM_CLIENTS, NUM_EXAMPLES, DIM)) * rng.uniform(0.4, 1.6, size=(NUM_CLIENTS, 1, DIM))
+    y = np.einsum("ijk,ik->ij", x, rng.normal(size=(NUM_CLIENTS, DIM)))
+    hessians = np.einsum("ijk,ijl->ikl", x, x) / NUM_EXAMPLES
+    minima = np.linalg.solve(hessians, np.einsum("ijk,ij->ik", x, y)[..., None] / NUM_EXAMPLES)[..., 0]
+    with jax.enable_x64(True):
+        return Quadratic(Regression(jnp.asarray(x), jnp.asarray(y)), hessians, minima)
+
+
+def run_on_quadratic(name, policy, devices=1, chunk_size=None, **options):
+    """Full-batch steps, four of them in a unit of work."""
+    given = {"optimizer": srp.algorithms.sgd(STEP), "batch_size": NUM_EXAMPLES, "local_epochs": 4}
+    algorithm = getattr(srp.algorithms, name)(linear_model(), **given | options)
+    return Run(algorithm, quadratic().data, policy, clock=TIMES, devices=devices, chunk_size=chunk_size)
+
+
+TIMES_BY_CLIENT = np.array([5.0, 1.0, 3.0, 2.0, 8.0, 4.0])
+TIMES = srp.clocks.fixed(srp.clocks.constant(TIMES_BY_CLIENT))
+FASTEST = np.array([1, 3, 2, 5, 0, 4])
+UNITS = (1, 2, 3, 1, 1, 2)
+UNEQUAL = scripted([range(NUM_CLIENTS)], work=[UNITS])
+
+
+def model_of(run):
+    return np.asarray(run.host_state().server.params.head["out"]["kernel"][:, 0])
+
+
+def test_fedgate_finds_the_minimum_of_a_quadratic_where_fedavg_stalls():
+    everybody, world = np.arange(NUM_CLIENTS), quadratic()
+    minimum = world.minimum(everybody)
+    # Where FedAvg stalls: w = mean of M_i^tau w + (I - M_i^tau) w_i, with M_i = I - eta H_i
+    powers = np.array([np.linalg.matrix_power(np.eye(DIM) - STEP * h, 4) for h in world.hessians])
+    pull = np.einsum("ijk,ik->ij", np.eye(DIM) - powers, world.minima).mean(0)
+    stall = np.linalg.solve(np.eye(DIM) - powers.mean(0), pull)
+    assert np.linalg.norm(stall - minimum) > 0.02
+    ends = {}
+    for name in ("fedavg", "fedgate"):
+        run = run_on_quadratic(name, EVERYBODY)
+        run.rounds(400)
+        ends[name] = model_of(run)
+    np.testing.assert_allclose(ends["fedavg"], stall, atol=1e-9)
+    np.testing.assert_allclose(ends["fedgate"], minimum, atol=1e-9)
+
+
+def test_with_unequal_steps_the_minimum_stays_where_it_is():
+    """Not so as printed, where Delta leans towards those who take more steps."""
+    minimum = quadratic().minimum(np.arange(NUM_CLIENTS))
+    run = run_on_quadratic("fedgate", UNEQUAL)
+    start = {"out": {"kernel": model_of(run)[:, None]}}
+    run.rounds(400)
+    np.testing.assert_allclose(model_of(run), minimum, atol=1e-9)
+
+    def gradient(params, x, y):
+        return {"out": {"kernel": x.T @ (x @ params["out"]["kernel"] - y[:, None]) / len(y)}}
+
+    class Client(NamedTuple):
+        x: np.ndarray
+        y: np.ndarray
+
+    clients = [Client(np.asarray(x), np.asarray(y)) for x, y in zip(*quadratic().data.__dict__.values(), strict=True)]
+    steps = lambda t, i: [np.arange(NUM_EXAMPLES)] * (4 * UNITS[i])  # noqa: E731
+    cohorts, options = [range(NUM_CLIENTS)] * 200, {"step": STEP, "gamma": 1.0, "gradient": gradient}
+    *_, end = fedgate.run_as_printed(start, clients, cohorts, steps, **options)
+    assert np.linalg.norm(end.params["out"]["kernel"][:, 0] - minimum) > 0.02
+
+
+def test_participants_without_work_have_no_say_in_the_direction():
+    """FedGATE finds the minimum of the others and leaves their tracking alone; FedNova moves less, as FedAvg would."""
+    units = np.array([1, 0, 2, 1, 0, 3])
+    busy, world = np.flatnonzero(units), quadratic()
+    policy = scripted([range(NUM_CLIENTS)], work=[units])
+    run = run_on_quadratic("fedgate", policy)
+    run.rounds(400)
+    np.testing.assert_allclose(model_of(run), world.minimum(busy), atol=1e-9)
+    tracking = run.host_state().clients.tracking.head["out"]["kernel"][..., 0]
+    np.testing.assert_allclose(np.linalg.norm(tracking, axis=1)[units == 0], 0, atol=0)
+    assert np.linalg.norm(tracking, axis=1)[busy].min() > 0.01
+
+    run = run_on_quadratic("fednova", policy)
+    start = model_of(run)
+    run.rounds()
+    np.testing.assert_allclose(model_of(run), moved_by_fednova(start, 4 * units), atol=1e-12)
+
+
+def moved_by_fednova(start, taus):
+    """One round of full-batch steps, so many of each client, in closed form."""
+    world, directions = quadratic(), []
+    for hessian, minimum, tau in zip(world.hessians, world.minima, taus, strict=True):
+        end = minimum + np.linalg.matrix_power(np.eye(DIM) - STEP * hessian, tau) @ (start - minimum)
+        directions += [(start - end) / tau] if tau else []
+    return start - np.mean(taus) * np.mean(directions, axis=0)
+
+
+# FLANP in whole runs.
+
+CONSTANTS = {"strong_convexity": 0.2, "accuracy_constant": 1.0, "samples_per_client": NUM_EXAMPLES}
+
+
+def flanp(initial=1, **options):
+    return srp.participation.statistical_accuracy(initial, **options)
+
+
+@pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
+def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
+    """All rounds in one call of one program: nobody asks the host, nothing is traced again."""
+    run, world = run_on_quadratic("fedgate", flanp(**constants), devices=2, chunk_size=2), quadratic()
+    one = run_on_quadratic("fedgate", flanp(**constants))
+    info = run.rounds(40).rounds
+    assert run.program.num_traces == 2  # the start and the segment
+    stage, sizes, first = 0, [1, 2, 4, 6], None
+    for t in range(40):
+        n = sizes[stage]
+        assert (info.stage[t], info.cohort_size[t]) == (stage, n)
+        assert info.compute_time[t] == np.sort(TIMES_BY_CLIENT)[n - 1]  # nested: the slowest is the n-th fastest
+        one.rounds()
+        norm = world.gradient_norm(model_of(one), FASTEST[:n])
+        first = norm if first is None else first
+        if constants == CONSTANTS:
+            threshold = np.sqrt(2 * 0.2 * 1.0 / (n * NUM_EXAMPLES))
+        else:
+            threshold = first * constants.get("first_threshold", 0.5) * constants.get("shrinkage", 0.5) ** stage
+        np.testing.assert_allclose(info.metrics["global_grad_norm"][t], norm, rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(info.metrics["grad_norm_threshold"][t], threshold, rtol=1e-9)
+        assert info.metrics["stage_completed"][t] == (norm <= threshold)
+        stage = min(stage + (norm <= threshold), 3)
+    assert set(info.stage) == {0, 1, 2, 3}
+
+
+def simulated(policy, rounds=12, **options):
+    algorithm = srp.algorithms.fedgate(
+        linear_model(), srp.algorithms.sgd(STEP), batch_size=NUM_EXAMPLES, local_epochs=4
+    )
+    given = {"clock": TIMES, "num_rounds": rounds, "eval_every": rounds, "key": KEY, "progress": False, "devices": 1}
+    return srp.simulate(algorithm, quadratic().data, participation=policy, **given | options)
+
+
+def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
+    history = simulated(flanp(2, **CONSTANTS | {"accuracy_constant": 1e-30}))
+    (stage,) = history.stages(communication=10.0)
+    assert stage == (0, 2, 1, 12, 0.0, 12 * (2.0 + 10.0), False, None)
+    assert history.summary()["stages"] == [stage._replace(ends=24.0)._asdict()]
+    assert "stage 0 (2 clients) NOT COMPLETED in 12 rounds, gradient norm" in outcome(history, None, 0.0)
+
+
+def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
+    history = simulated(flanp(2), 40)
+    stages = history.stages()
+    assert [stage.cohort_size for stage in stages] == [2, 4, 6]
+    assert all(stage.completed for stage in stages)
+    for before, after in itertools.pairwise(stages):
+        assert before.completed_round == before.first_round + before.num_rounds - 1 == after.first_round - 1
+        assert before.ends == after.begins == history.elapsed()[after.first_round - 2]
+    assert stages[-1].completed_round < 40
+    assert stages[-1].ends == history.elapsed()[-1]
+    assert "NOT COMPLETED" not in outcome(history, None, 0.0)
+
+
+def test_flanp_sweeps_without_compiling_again():
+    """The algorithm is the same object; policies differ in their thresholds."""
+    algorithm = srp.algorithms.fedgate(linear_model(), srp.algorithms.sgd(STEP), batch_size=NUM_EXAMPLES)
+    sweep = [CONSTANTS, CONSTANTS | {"accuracy_constant": 9.0}]
+    runs = [Run(algorithm, quadratic().data, flanp(**constants), clock=TIMES) for constants in sweep]
+    sizes = [run.rounds(12).rounds.cohort_size.tolist() for run in runs]
+    assert runs[0].program.shared is runs[1].program.shared
+    assert runs[0].program.num_traces == 2
+    assert sizes[0] != sizes[1]
+
+
+def test_a_policy_without_a_criterion_has_stages_that_nobody_completes():
+    history = simulated(srp.participation.doubling(2, 5))
+    told = [(stage.cohort_size, stage.num_rounds, stage.completed) for stage in history.stages()]
+    assert told == [(2, 5, None), (4, 5, None), (6, 2, None)]
+    assert "NOT COMPLETED" not in outcome(history, None, 0.0)
+
+
+def test_single_precision_models_run_where_doubles_are_the_default():
+    algorithm = srp.algorithms.fedgate(model(hidden=()), srp.algorithms.sgd(0.3, 0.5), batch_size=BATCH)
+    data = federation(clients_of(COUNTS, COUNTS))
+    assert data.x_train.dtype == jnp.float32
+    run = Run(algorithm, data, flanp(2))
+    info = run.rounds(4).rounds
+    assert info.metrics["global_grad_norm"].dtype == jnp.float64
+    assert {leaf.dtype for leaf in jax.tree.leaves(run.host_state().server)} == {np.dtype("float32")}
+    assert info.cohort_size[-1] > 2
+
+
+def test_work_that_fits_is_charged_and_done():
+    """FedNova with as many steps as fit: times 1 to 8, half of the clients on time."""
+    run = Run(
+        srp.algorithms.fednova(linear_model(), srp.algorithms.sgd(STEP), NUM_EXAMPLES, local_epochs=1),
+        quadratic().data,
+        srp.participation.partial_work(max_work=6, on_time=0.5),
+        clock=TIMES,
+    )
+    start = model_of(run)
+    info = run.rounds().rounds
+    taus = np.array([3, 6, 6, 6, 2, 4])  # 6 * 3 / T_i, rounded down
+    assert info.compute_time[0] == 6 * 3.0
+    np.testing.assert_allclose(model_of(run), moved_by_fednova(start, taus), atol=1e-12)

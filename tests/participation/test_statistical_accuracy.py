@@ -1,0 +1,222 @@
+"""FLANP's policy: stages against the criterion in plain Python, nested cohorts, work that fits, one compilation."""
+
+import functools
+import math
+from fractions import Fraction
+
+import chex
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from policy_helpers import info_of, random_times, ranked, times_of
+
+from fedjax_srp import participation
+from fedjax_srp.participation.cohorts import make_cohort, number_on_time, with_partial_work
+from fedjax_srp.parts import detach
+
+KEY = jax.random.key(0)
+# 2 mu c / s = 4: the thresholds of 1, 4 and 16 clients are 2, 1 and 0.5, exactly.
+CONSTANTS = {"strong_convexity": 4.0, "accuracy_constant": 5.0, "samples_per_client": 10.0}
+
+
+def run(policy, num_clients, norms, times=None):
+    """Cohorts and metrics of rounds with these gradient norms, as one program for all stages."""
+    times = random_times(num_clients) if times is None else times
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def step(key, state, round, norm):
+        cohort, state = policy.select(key, state, times)
+        state = policy.update(state, info_of(round, cohort)._replace(global_grad_norm=norm))
+        return cohort, state, policy.metrics(state)
+
+    state, told = policy.init(KEY, num_clients), []
+    for round, norm in enumerate(norms):
+        key, norm = jax.random.fold_in(KEY, round), jnp.asarray(norm, dtype=float)
+        cohort, state, metrics = step(key, state, jnp.int32(round), norm)
+        told.append((cohort, metrics))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *told)
+
+
+def by_hand(norms, sizes, threshold):
+    """The stage of every round and whether it ended there; `threshold(stage, first norm)`."""
+    stage, stages, held = 0, [], []
+    for norm in norms:
+        stages.append(stage)
+        held.append(norm <= threshold(stage, norms[0]))
+        stage = min(stage + held[-1], len(sizes) - 1)
+    return stages, held
+
+
+def test_the_stage_ends_where_the_squared_norm_falls_to_the_constants():
+    norms = [9.0, 2.1, 2.0, 2.0, 1.5, 1.0, 1.0, 0.75, 0.7, math.nan, 0.51, 0.5, 7.0, 0.1]
+    cohorts, metrics = run(participation.statistical_accuracy(1, **CONSTANTS), 16, norms)
+    # 1, 2, 4, 8, 16 clients: sqrt(4 / n)
+    stages, held = by_hand(norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage))
+    assert stages == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 4]
+    assert cohorts.stage.tolist() == stages
+    assert cohorts.size.tolist() == [2**stage for stage in stages]
+    assert metrics["stage_completed"].tolist() == held
+    np.testing.assert_allclose(metrics["grad_norm_threshold"], [2 / math.sqrt(2**stage) for stage in stages], rtol=1e-6)
+
+
+def test_the_heuristic_takes_a_share_of_the_first_norm_and_shrinks_it_with_each_doubling():
+    norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 9.0]
+    cohorts, metrics = run(participation.statistical_accuracy(3, first_threshold=0.25), 20, norms)  # 3, 6, 12, 20
+    stages, held = by_hand(norms, [3, 6, 12, 20], lambda stage, first: 0.25 * first / 2**stage)
+    assert stages == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert cohorts.stage.tolist() == stages
+    assert cohorts.size.tolist() == [[3, 6, 12, 20][stage] for stage in stages]
+    assert metrics["stage_completed"].tolist() == held
+
+
+@hypothesis.given(
+    st.lists(st.floats(0, 10, width=32), min_size=1, max_size=12),
+    st.sampled_from([1, 3, 10]),
+    st.sampled_from([0.5, 0.75, 1.0]),
+)
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+def test_any_norms_are_the_definition(norms, initial, shrinkage):
+    sizes = [n for n in (1, 2, 4, 8, 10) if n >= initial] if initial == 1 else [initial] + [6] * (initial == 3) + [10]
+    sizes = list(dict.fromkeys(sizes))
+    policy, times = participation.statistical_accuracy(initial, shrinkage=shrinkage), random_times(10)
+    state, stages = policy.init(KEY, 10), []
+    for norm in norms:
+        cohort, state = policy.select(KEY, state, times)
+        stages.append(int(cohort.stage))
+        state = policy.update(state, info_of(0, cohort)._replace(global_grad_norm=jnp.float32(norm)))
+        assert int(cohort.size) == sizes[stages[-1]]
+    powers = [np.float32(0.5 * norms[0]) * np.float32(shrinkage) ** np.float32(r) for r in range(len(sizes))]
+    assert stages == by_hand(norms, sizes, lambda stage, _: powers[stage])[0]
+
+
+def test_a_norm_that_is_not_finite_never_ends_a_stage():
+    for options in ({}, CONSTANTS):
+        cohorts, metrics = run(participation.statistical_accuracy(2, **options), 8, [math.nan, math.inf, math.nan])
+        assert cohorts.size.tolist() == [2, 2, 2]
+        assert not metrics["stage_completed"][[0, 2]].any()
+
+
+@pytest.mark.parametrize("by", ["realised", "expected"])
+def test_cohorts_are_nested_and_ranked_by_the_chosen_times(by):
+    times = random_times(12)
+    cohorts, _ = run(participation.statistical_accuracy(3, by=by, **CONSTANTS), 12, [0.0] * 4, times)
+    assert cohorts.size.tolist() == [3, 6, 12, 12]
+    for ids in cohorts.client_ids:  # the first n of one order
+        assert ids.tolist() == ranked(getattr(times, by), range(12))
+
+
+def test_policies_that_differ_in_thresholds_share_their_functions():
+    make = functools.partial(participation.statistical_accuracy, 3)
+    static = lambda **options: detach(make(**options))[0]  # noqa: E731
+    assert static() == static(first_threshold=0.1, shrinkage=0.9)
+    assert static(**CONSTANTS) == static(**CONSTANTS | {"accuracy_constant": 1.0})
+    assert static() != static(**CONSTANTS)
+    assert static() != static(max_work=2)
+
+
+def test_with_everybody_from_the_beginning_there_is_one_stage():
+    cohorts, metrics = run(participation.statistical_accuracy(7, **CONSTANTS), 7, [0.1, 9.0, 0.1])
+    assert cohorts.size.tolist() == [7, 7, 7]
+    assert metrics["stage_completed"].tolist() == [True, False, True]
+
+
+# Work that fits.
+
+
+def work_by_hand(times, max_work, finishers):
+    """Units of every client: those that are done when `finishers` have done all, in exact arithmetic."""
+    end = max_work * sorted(times)[finishers - 1]
+    return [max(1, min(max_work, math.floor(end / time))) for time in times]
+
+
+@hypothesis.given(
+    st.lists(st.integers(1, 60), min_size=7, max_size=7), st.integers(1, 12), st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0])
+)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+def test_partial_work_is_what_fits(times, max_work, on_time):
+    """Times are whole numbers, so float32 has them and their products exactly."""
+    policy = participation.partial_work(max_work, on_time)
+    cohort, _ = policy.select(KEY, policy.init(KEY, len(times)), times_of(times))
+    finishers = max(1, math.ceil(Fraction(str(on_time)) * len(times)))
+    expected = work_by_hand([Fraction(time) for time in times], max_work, finishers)
+    assert cohort.client_ids.tolist() == ranked(times, range(len(times)))
+    assert int(cohort.size) == len(times)
+    assert cohort.work.tolist() == [expected[i] for i in cohort.client_ids]
+    assert sum(units == max_work for units in expected) >= finishers
+
+
+def test_a_client_on_time_does_everything_whatever_rounding_says():
+    times = random_times(2000, seed=3)
+    for k in (1, 700, 2000):
+        cohort = with_partial_work(
+            make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times.realised, 7, jnp.int32(k)
+        )
+        assert cohort.work[:k].tolist() == [7] * k
+        assert int(cohort.work.min()) >= 1
+        assert np.all(np.diff(cohort.work) <= 0)
+
+
+def test_a_share_of_clients_is_rounded_up():
+    assert [number_on_time(0.1, n) for n in (1, 10, 11, 20, 100)] == [1, 1, 2, 2, 10]
+    assert [number_on_time(0.7, 10), number_on_time(0.0, 5), number_on_time(1.0, 5)] == [7, 1, 5]
+
+
+def test_stages_may_have_partial_work_of_their_own_cohort():
+    times = times_of([1.0, 2.0, 4.0, 8.0])
+    policy = participation.statistical_accuracy(2, **CONSTANTS, max_work=4, on_time=0.5)
+    cohorts, _ = run(policy, 4, [0.0, 0.0], times)
+    assert cohorts.size.tolist() == [2, 4]
+    assert cohorts.work[0, :2].tolist() == [4, 2]  # one of two is on time
+    assert cohorts.work[1].tolist() == [4, 4, 2, 1]
+
+
+def test_equal_work_for_all_is_full_with_so_many_units():
+    times = random_times(9)
+    full = participation.full().select(KEY, (), times)[0]
+    everything = participation.partial_work(5, 1.0).select(KEY, (), times)[0]
+    chex.assert_trees_all_equal(everything, full._replace(work=5 * full.work))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: participation.statistical_accuracy(0), ["statistical_accuracy: initial=0 must be at least 1"]),
+        (
+            lambda: participation.statistical_accuracy(1, strong_convexity=1.0),
+            ["statistical_accuracy: accuracy_constant=None: the criterion", "give none of them for the heuristic"],
+        ),
+        (
+            lambda: participation.statistical_accuracy(1, **CONSTANTS | {"samples_per_client": 0.0}),
+            ["statistical_accuracy: samples_per_client must be finite and positive, got 0.0"],
+        ),
+        (
+            lambda: participation.statistical_accuracy(1, first_threshold=1.5),
+            ["statistical_accuracy: first_threshold=1.5 must be at most 1"],
+        ),
+        (lambda: participation.statistical_accuracy(1, shrinkage=-0.5), ["statistical_accuracy: shrinkage must be"]),
+        (lambda: participation.statistical_accuracy(1, on_time=2.0), ["statistical_accuracy: on_time=2.0 must be"]),
+        (lambda: participation.statistical_accuracy(1, max_work=0), ["statistical_accuracy: max_work=0 must be at"]),
+        (
+            lambda: participation.statistical_accuracy(1, by="luck"),  # pyright: ignore
+            ["statistical_accuracy: by='luck' is unknown; choose from realised, expected"],
+        ),
+        (
+            lambda: participation.statistical_accuracy(11).init(KEY, 10),
+            ["statistical_accuracy: initial=11 is larger than num_clients=10", "choose at most 10"],
+        ),
+        (lambda: participation.partial_work(0), ["partial_work: max_work=0 must be at least 1"]),
+        (lambda: participation.partial_work(5, 1.1), ["partial_work: on_time=1.1 must be at most 1"]),
+    ],
+)
+def test_refusals_name_argument_value_and_remedy(make, words):
+    with pytest.raises(ValueError, match=r"must be|;") as caught:
+        make()
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message

@@ -1,0 +1,77 @@
+"""FedGATE as FLANP runs it (Reisizadeh et al., Algorithm 2), in NumPy: as printed, and for unequal numbers of steps."""
+
+from typing import NamedTuple
+
+import numpy as np
+from reference import mlp
+from reference.local import mean, train, weight
+from reference.scaffold import combine
+
+
+class State(NamedTuple):
+    """w and every delta_i."""
+
+    params: dict
+    tracking: list
+
+
+def local(params, client, rows, sgd, delta, gradient):
+    """w_i after steps along g_i - delta_i."""
+
+    def tracked(w, x, y):
+        return combine(np.subtract, gradient(w, x, y), delta)
+
+    return train(params, list(params), client.x, client.y, rows, sgd, tracked)
+
+
+def run_as_printed(params, clients, cohorts, steps, *, step, gamma, gradient=mlp.gradient):
+    """Yields the state after every round of one stage; plain SGD, and tau is equal for all or what was printed."""
+    zero = combine(np.zeros_like, params)
+    tracking = [zero for _ in clients]
+    for t, cohort in enumerate(cohorts):
+        deltas, taus = [], []
+        for i in cohort:
+            rows = list(steps(t, i))
+            w_i = local(params, clients[i], rows, _Sgd(step), tracking[i], gradient)
+            deltas.append(combine(lambda w, own: (w - own) / step, params, w_i))
+            taus.append(len(rows))
+        delta = mean(deltas, [1.0] * len(cohort))
+        for i, own, tau in zip(cohort, deltas, taus, strict=True):
+            tracking[i] = combine(lambda d, o, m, tau=tau: d + (o - m) / tau, tracking[i], own, delta)
+        params = combine(lambda w, m: w - step * gamma * m, params, delta)
+        yield State(params, list(tracking))
+
+
+class _Sgd(NamedTuple):
+    step: float
+    momentum: float = 0.0
+    decay: float = 0.0
+
+
+def run(params, clients, cohorts, stages, steps, *, sgd, gamma, client_weighting="uniform", gradient=mlp.gradient):
+    """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
+
+    `stages[t]` is the stage of round t. Under momentum tau_i is what one gradient in every step would add up to.
+    """
+    zero = combine(np.zeros_like, params)
+    tracking, known = [zero for _ in clients], [0] * len(clients)
+    for t, cohort in enumerate(cohorts):
+        directions, taus, weights = [], [], []
+        for i in cohort:
+            if known[i] != stages[t]:
+                tracking[i], known[i] = zero, stages[t]
+            rows = list(steps(t, i))
+            w_i = local(params, clients[i], rows, sgd, tracking[i], gradient)
+            buffer, tau = 0.0, 0.0
+            for _ in rows:
+                buffer = sgd.momentum * buffer + 1.0
+                tau += buffer
+            directions.append(combine(lambda w, own, far=sgd.step * tau: (w - own) / far, params, w_i))
+            taus.append(tau)
+            weights.append(weight(client_weighting, clients[i]))
+        direction = mean(directions, weights)
+        for i, own in zip(cohort, directions, strict=True):
+            tracking[i] = combine(lambda d, o, m: d + o - m, tracking[i], own, direction)
+        far = sgd.step * gamma * np.average(taus, weights=weights)
+        params = combine(lambda w, m, far=far: w - far * m, params, direction)
+        yield State(params, list(tracking))
