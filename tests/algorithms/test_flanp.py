@@ -266,11 +266,15 @@ def quadratic():
         return Quadratic(Regression(jnp.asarray(x), jnp.asarray(y)), hessians, minima)
 
 
-def run_on_quadratic(name, policy, devices=1, chunk_size=None, **options):
-    """Full-batch steps, four of them in a unit of work."""
-    given = {"optimizer": srp.algorithms.sgd(STEP), "batch_size": NUM_EXAMPLES, "local_epochs": 4}
-    algorithm = getattr(srp.algorithms, name)(linear_model(), **given | options)
-    return Run(algorithm, quadratic().data, policy, clock=TIMES, devices=devices, chunk_size=chunk_size)
+@functools.cache
+def on_quadratic(name):
+    """Full-batch steps, four of them in a unit of work; the same algorithm, so that runs share programs."""
+    options = {"optimizer": srp.algorithms.sgd(STEP), "batch_size": NUM_EXAMPLES, "local_epochs": 4}
+    return getattr(srp.algorithms, name)(linear_model(), **options)
+
+
+def run_on_quadratic(name, policy, devices=1, chunk_size=None):
+    return Run(on_quadratic(name), quadratic().data, policy, clock=TIMES, devices=devices, chunk_size=chunk_size)
 
 
 TIMES_BY_CLIENT = np.array([5.0, 1.0, 3.0, 2.0, 8.0, 4.0])
@@ -386,11 +390,8 @@ def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
 
 
 def simulated(policy, rounds=12, **options):
-    algorithm = srp.algorithms.fedgate(
-        linear_model(), srp.algorithms.sgd(STEP), batch_size=NUM_EXAMPLES, local_epochs=4
-    )
     given = {"clock": TIMES, "num_rounds": rounds, "eval_every": rounds, "key": KEY, "progress": False, "devices": 1}
-    return srp.simulate(algorithm, quadratic().data, participation=policy, **given | options)
+    return srp.simulate(on_quadratic("fedgate"), quadratic().data, participation=policy, **given | options)
 
 
 def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
