@@ -1,0 +1,92 @@
+"""What FedGATE and FLANP's criterion cost beside FedAvg with the same local steps: whole rounds, paired.
+
+    python benchmarks/flanp.py [--repeats 15] [--out FILE.json]
+
+Everybody takes part, with the network 128-64 of FLANP's experiments on random images of 28 x 28. "fedgate" has no
+criterion; "fedgate with criterion" is `statistical_accuracy` that starts with everybody, so that its rounds are those
+of FLANP's last stage: one more pass over all examples of each client. A repeat times every contender once, in an order
+that turns, and ratios are medians over repeats. The process is bound to one core and what counts is its CPU time, so
+that others who use the machine disturb it little. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fedjax_srp as srp
+from fedjax_srp.benchmark.measure import Rounds, synthetic
+
+
+class Case(NamedTuple):
+    """A federation and the local work of a round."""
+
+    num_clients: int
+    examples: int
+    work: dict[str, Any]
+
+
+CASES = {
+    "1 epoch in batches of 10": Case(20, 600, {"batch_size": 10}),
+    "3 epochs in batches of 10": Case(20, 600, {"batch_size": 10, "local_epochs": 3}),
+    "3.2 epochs, 60 steps of 32": Case(20, 600, {"batch_size": 32, "local_epochs": None, "local_steps": 60}),
+    "10 epochs in batches of 10": Case(20, 200, {"batch_size": 10, "local_epochs": 10}),
+}
+
+
+def contenders(case: Case) -> dict[str, Rounds]:
+    """Compiled rounds of each method."""
+    data = synthetic(case.num_clients, case.examples, tests=10)
+    model = srp.models.mlp(data.example_shape, data.num_classes, (128, 64))
+    fedavg, fedgate = srp.algorithms.fedavg, srp.algorithms.fedgate
+    criterion = srp.participation.statistical_accuracy(case.num_clients)
+    return {
+        "fedavg": Rounds(fedavg(model, **case.work), data),
+        "fedgate": Rounds(fedgate(model, **case.work), data),
+        "fedgate with criterion": Rounds(fedgate(model, **case.work), data, criterion),
+    }
+
+
+def measure(case: Case, repeats: int) -> dict[str, dict[str, Any]]:
+    """Seconds of CPU time a round and ratio to FedAvg of each contender: medians, and quartiles of the ratio."""
+    runs = contenders(case)
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(repeats):
+        names = list(runs)
+        for name in names[repeat % 3 :] + names[: repeat % 3]:
+            begin = time.process_time()
+            runs[name]()
+            taken[name].append(time.process_time() - begin)
+    found = {}
+    for name, times in taken.items():
+        ratios = [mine / fedavg for mine, fedavg in zip(times, taken["fedavg"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        found[name] = {"cpu_seconds": statistics.median(times), "ratio": middle, "quartiles": [low, high]}
+    return found
+
+
+def main() -> None:
+    """Prints a line for each method and case."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    results = {}
+    for title, case in CASES.items():
+        results[title] = measure(case, args.repeats)
+        print(title)
+        for name, row in results[title].items():
+            spread = " to ".join(f"{value:.2f}" for value in row["quartiles"])
+            print(f"  {name:24s} {row['cpu_seconds']:.3f} s, ratio {row['ratio']:.2f} ({spread})", flush=True)
+        if args.out:
+            args.out.write_text(json.dumps({"repeats": args.repeats, "cases": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
