@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 OUT ?= runs/demo
 WORKERS ?= auto
+# The compiler that users have; make test has a quicker one. Versions from 0.11 on have no other and no such flag.
+EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=true")')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench docs notebooks lab tables install clean
@@ -21,7 +23,7 @@ test: .venv/.dev ## the tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
 test-long: .venv/.dev ## the tests that take long: scripts of experiments, the benchmark, laws of large numbers
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
+	@XLA_FLAGS=$(EMITTERS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
 
 check: .venv/.dev ## lint, format and types
 	@$(BIN)/ruff check .
