@@ -23,8 +23,8 @@ srp.use_all_cores()
 # ## Measurements
 #
 # Your file has a row for each measured round and a column for each device, or a row for each device and round. Here we
-# write one: eighty rounds of fifty phones, whose speeds have the deciles of that ranking, and which are now and then busy
-# with something else.
+# write one: eighty rounds of fifty phones, whose speeds have the deciles of that ranking, and which are now and then
+# busy with something else.
 
 # %%
 scores = np.array([105, 274, 392, 755, 1327, 1548, 1696, 2035, 2621, 3414, 4310.0])  # deciles, higher is faster
@@ -41,17 +41,15 @@ pd.read_csv(path).head(3)
 # %% [markdown]
 # ## A clock
 #
-# `srp.clocks.trace` plays them round after round, and starts again at the end. A time is that of a round's local work; a
-# device that was measured on something else needs a factor, `work=`.
+# `srp.clocks.trace` plays them round after round, and starts again at the end. A time is that of a round's local work;
+# a device that was measured on something else needs a factor, `work=`.
 
 # %%
 measured = pd.read_csv(path).pivot(index="round", columns="device", values="seconds").to_numpy()
 phones = srp.clocks.trace(measured)
 exponential = srp.clocks.fixed(srp.clocks.exponential(1 / measured.mean()))  # Exp with the same mean
 slowest = measured.mean(axis=0).max() / measured.mean()
-print(
-    f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponential times the largest is 4.5 times their mean"
-)
+print(f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponential times the largest is 4.5 times it")
 
 # %% [markdown]
 # ## Does doubling pay?
@@ -79,7 +77,7 @@ times.assign(ratio=times.fedrep / times.srpfl).round(1)
 #
 # ## Who waits for whom
 #
-# A policy that ranks by realised times meets other phones in every round, because busy ones drop out of the fastest five:
+# A policy that ranks by realised times meets other phones in every round, because busy ones drop out of the fastest:
 
 # %%
 fastest = [frozenset(np.argsort(row)[:5]) for row in measured]

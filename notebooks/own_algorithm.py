@@ -68,8 +68,8 @@ histories = {
 srp.plots.accuracy_over_time([history for runs in histories.values() for history in runs])
 
 # %% [markdown]
-# Does doubling help it? Simulated time until 80 % of the test points are right, at two costs of communication, three seeds
-# each (inf: never). FedBABU is behind SRPFL here; its paper trains other networks on other data, for longer.
+# Does doubling help it? Simulated time until 80 % of the test points are right, at two costs of communication, three
+# seeds each (inf: never). FedBABU is behind SRPFL here; its paper trains other networks on other data, for longer.
 
 # %%
 for name, runs in histories.items():

@@ -51,8 +51,8 @@ data = federation(labels)
 data
 
 # %% [markdown]
-# The same from a file, which the command line reads too (`fedjax-srp run --dataset clinics.npz`): a column says who owns
-# a row.
+# The same from a file, which the command line reads too (`fedjax-srp run --dataset clinics.npz`): a column says who
+# owns a row.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -129,8 +129,8 @@ histories = compare(data)
 histories = compare(federation(np.where(clinic % 2, 1 - labels, labels)))
 
 # %% [markdown]
-# A mean hides who wins and who loses. Every client's accuracy at every evaluation is in the history; a clinic has few test
-# rows, and the differences below are as coarse as that.
+# A mean hides who wins and who loses. Every client's accuracy at every evaluation is in the history; a clinic has few
+# test rows, and the differences below are as coarse as that.
 
 # %%
 pd.DataFrame(

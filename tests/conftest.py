@@ -5,15 +5,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-_FLAGS = [
-    os.environ.get("XLA_FLAGS", ""),
-    "--xla_backend_optimization_level=0",  # tests compile far longer than they run
-    "--xla_llvm_disable_expensive_passes=true",
-]
-if version("jaxlib").startswith("0.10.") and "fusion_emitters" not in _FLAGS[0]:
-    # Half the compile time; later versions abort at the name. `make test-long` compiles as users do.
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join(_FLAGS).strip()
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_backend_optimization_level=0",  # tests compile far longer than they run
+        "--xla_llvm_disable_expensive_passes=true",
+        # half the compile time; later versions abort at the name; make test-long compiles as users do
+        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+        os.environ.get("XLA_FLAGS", ""),
+    ]
+).strip()
 
 import jax
 

@@ -16,6 +16,7 @@ from fedjax_srp.engine.sharding import layout, spread
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
 KEY = jax.random.key(5)
+COMPILED_QUICKLY = os.environ["XLA_FLAGS"].rfind("emitters=false") > os.environ["XLA_FLAGS"].rfind("emitters=true")
 
 
 def pixels(counts=COUNTS, tests=TESTS):
@@ -61,7 +62,7 @@ def test_sharded_data_change_nothing(name, devices):
 
 
 @pytest.mark.long
-@pytest.mark.skipif("fusion_emitters=false" in os.environ["XLA_FLAGS"], reason="compiled quickly, not as users do")
+@pytest.mark.skipif(COMPILED_QUICKLY, reason="not compiled as users do: make test-long")
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharded_data_change_no_bit(name, devices):
