@@ -6,11 +6,27 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run", "--hide-scrollbars")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+# The browser reads commands from descriptor 3 and answers on 4; out of the way first, as they may be each other's.
+AS_3_AND_4 = """
+import fcntl, os, sys
+for place, descriptor in enumerate([fcntl.fcntl(int(word), fcntl.F_DUPFD, 10) for word in sys.argv[1:3]]):
+    os.dup2(descriptor, 3 + place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Tab:
@@ -87,9 +103,9 @@ class Tab:
 def browser(profile: Path):
     """A browser with one tab, for as long as the block lasts; `profile` is an empty folder of its own."""
     to_browser, from_browser = os.pipe(), os.pipe()
-    shell = f'exec "$0" "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
-    words = ["sh", "-c", shell, str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
-    process = subprocess.Popen(words, pass_fds=(to_browser[0], from_browser[1]), stderr=subprocess.DEVNULL)
+    ends = to_browser[0], from_browser[1]
+    words = [sys.executable, "-c", AS_3_AND_4, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+    process = subprocess.Popen(words, pass_fds=ends, stderr=subprocess.DEVNULL)
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:

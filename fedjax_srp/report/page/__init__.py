@@ -6,6 +6,7 @@ The numbers are those of `report.table` and of the files; the page adds up times
 
 from __future__ import annotations
 
+import functools
 import json
 import string
 from collections.abc import Sequence
@@ -30,20 +31,16 @@ def html(comparisons: Sequence[Comparison], title: str) -> str:
     Raises:
         ValueError: no comparison, or one without runs.
     """
-    from bokeh.embed import json_item
-    from bokeh.resources import Resources
-
     if not comparisons or not all(each.rows.runs for each in comparisons):
         raise ValueError("comparisons is empty: give at least one with at least one run")
-    items = [json_item(drawn, name) for name, drawn in plots.figures()]  # pyright: ignore[reportArgumentType]
-    library = Resources(mode="inline", components=["bokeh"]).js_raw
+    library, figures = _drawn_by_bokeh()
     return string.Template(_part("page.html")).substitute(
         title=_escaped(title),
         footer=_FOOTER,
         style=_part("page.css"),
         content=data.packed(comparisons),
-        figures=json.dumps(items).replace("</", "<\\/"),
-        bokeh="\n".join(library),
+        figures=figures,
+        bokeh=library,
         numbers=_part("numbers.js"),
         state=_part("state.js"),
         drawing=_part("drawing.js"),
@@ -55,6 +52,17 @@ def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_sr
     """Writes the page of comparisons to a file and returns its path; see `html`."""
     path.write_text(html(comparisons, title), "utf-8", newline="\n")
     return path
+
+
+@functools.cache
+def _drawn_by_bokeh() -> tuple[str, str]:
+    """The script of Bokeh and the empty figures as JSON; the same for every page."""
+    from bokeh.embed import json_item
+    from bokeh.resources import Resources
+
+    items = [json_item(drawn, name) for name, drawn in plots.figures()]  # pyright: ignore[reportArgumentType]
+    library = Resources(mode="inline", components=["bokeh"]).js_raw
+    return "\n".join(library), json.dumps(items).replace("</", "<\\/")
 
 
 def _part(name: str) -> str:

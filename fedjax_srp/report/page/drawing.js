@@ -112,12 +112,10 @@ const drawing = (() => {
   }
 
   function map(run, numClients) {
-    const found = run.map;
-    const rounds = run.compute_time.length;
-    fill("map", "image", found ? [{
-      image: Array.from({length: found.shape[0]}, (_, i) => [...found.shares.slice(i * found.shape[1], (i + 1) * found.shape[1])]),
-      x: 0.5, y: 0.5, dw: rounds, dh: numClients,
-    }] : []);
+    const {map: found, compute_time: {length: rounds}} = run;
+    const {ndarray} = Bokeh.require("core/util/ndarray");
+    const image = found && ndarray(found.shares, {dtype: "float32", shape: found.shape});
+    fill("map", "image", found ? [{image, x: 0.5, y: 0.5, dw: rounds, dh: numClients}] : []);
     range("map", "x", 0.5, rounds + 0.5);
     range("map", "y", 0.5, numClients + 0.5);
   }
@@ -158,18 +156,18 @@ const drawing = (() => {
     shown.forEach(({row}, i) => {
       const evaluation = evaluationOf(row);
       const quantiles = row.distributions[evaluation];
-      boxes.push({y: -i, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
+      boxes.push({y: -i, low: -i - 0.16, high: -i + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
       let count = 0;
       for (const run of row.runs) {
         for (const score of run.evaluations[evaluation].clients ?? []) {
-          dots.push({x: 100 * score, y: -i + 0.3 * (((count++ * 0.618034) % 1) - 0.5), color: row.color});
+          dots.push({x: 100 * score, y: -i - 0.12 + 0.24 * ((count++ * 0.618034) % 1), color: row.color});
         }
       }
     });
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
     const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));
-    namedRows("clients", shown, Math.max(-2, least - 4), 102);
+    namedRows("clients", shown, Math.max(-2, least - 4), 103);
     return dots.length > 0;
   }
 

@@ -91,9 +91,9 @@ function drawMap() {
   options("map-run", row.runs.map(({seed}, i) => [i, seed]), state.run);
   drawing.map(run, comparison.num_clients);
   const [bands, columns] = run.map ? run.map.shape : [0, 0];
-  const notes = run.map ? ["Blue: takes part, in its row of clients sorted by expected speed."]
-    : ["The files of this run do not tell who took part (times drawn afresh in every round, or clients chosen at random): "
-      + "only how many, on the other figure."];
+  const notes = run.map ? [`${row.name}, seed ${run.seed}: blue where a client takes part; clients sorted by expected speed.`]
+    : [`${row.name}, seed ${run.seed}: the files do not tell who took part (times were drawn afresh in every round, or clients `
+      + "chosen at random), only how many, in the figure before this one."];
   if (run.map && bands < comparison.num_clients) notes.push(`${comparison.num_clients} clients in ${bands} bands: the more take part, the darker.`);
   if (run.map && columns < run.compute_time.length) notes.push(`${run.compute_time.length} rounds in ${columns} columns.`);
   element("map-note").textContent = notes.join(" ");

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fedjax_srp.report import drawing
 
@@ -35,14 +35,14 @@ def figures() -> list[Empty]:
     ]
 
 
-def _new(x: str, y: str, **options: Any) -> Figure:
+def _new(x: str, y: str, backend: Literal["svg", "canvas"] = "svg", **options: Any) -> Figure:
     from bokeh.models import BoxZoomTool, PanTool, ResetTool, SaveTool
     from bokeh.plotting import figure
 
     drawn = figure(
         height=HEIGHT,
         sizing_mode="stretch_width",
-        output_backend="svg",
+        output_backend=backend,
         tools=[PanTool(), BoxZoomTool(), ResetTool(), SaveTool()],
         active_drag=None,  # a finger scrolls the page
         toolbar_location="above",
@@ -77,7 +77,7 @@ def _source(name: str, *columns: str) -> Any:
 def _hover(drawn: Figure, renderer: Any, *tooltips: tuple[str, str], **options: Any) -> None:
     from bokeh.models import HoverTool
 
-    drawn.add_tools(HoverTool(renderers=[renderer], tooltips=list(tooltips), **options))
+    drawn.add_tools(HoverTool(renderers=[renderer], tooltips=list(tooltips), visible=False, **options))
 
 
 def _lines(drawn: Figure, name: str = "lines") -> Any:
@@ -141,9 +141,9 @@ def _quarters() -> Figure:
     return drawn
 
 
-def _named_rows(x: str) -> Figure:
+def _named_rows(x: str, backend: Literal["svg", "canvas"] = "svg") -> Figure:
     """A figure with a horizontal band for each row, its name written above what is drawn."""
-    drawn = _new(x, "", **_ranges())
+    drawn = _new(x, "", backend, **_ranges())
     drawn.yaxis.visible = False
     drawn.ygrid.visible = False
     names = _source("names", "x", "y", "text")
@@ -153,14 +153,14 @@ def _named_rows(x: str) -> Figure:
 
 def _boxes() -> Figure:
     """Quantiles of the clients' accuracy, and a dot for each client."""
-    drawn = _named_rows("accuracy of a client (%)")
+    drawn = _named_rows("accuracy of a client (%)", "canvas")  # thousands of dots are slow as SVG
     dots = _source("dots", "x", "y", "color")
-    drawn.scatter("x", "y", size=4, fill_color="color", fill_alpha=0.25, line_color=None, source=dots)
-    boxes = _source("boxes", "y", "name", "color", "q0", "q10", "q25", "q50", "q75", "q90", "q100")
+    drawn.scatter("x", "y", size=4, fill_color="color", fill_alpha=0.3, line_color=None, source=dots)
+    boxes = _source("boxes", "y", "low", "high", "name", "color", "q0", "q10", "q25", "q50", "q75", "q90", "q100")
     drawn.segment("q10", "y", "q90", "y", line_color="color", line_width=2, source=boxes)
-    box = drawn.hbar("y", left="q25", right="q75", height=0.3, fill_color="white", line_color="color", source=boxes)
-    box.glyph.fill_alpha, box.glyph.line_width = 0.7, 2
-    drawn.scatter("q50", "y", marker="dash", angle=1.5708, size=16, line_width=3, color="color", source=boxes)
+    box = drawn.hbar("y", left="q25", right="q75", height=0.32, line_color="color", line_width=2, source=boxes)
+    box.glyph.fill_alpha = 0.0
+    drawn.segment("q50", "low", "q50", "high", line_color=TEXT, line_width=4, source=boxes)
     quantiles = [(f"{name} of the clients below", f"@{column}{{0.0}} %") for name, column in QUANTILES]
     _hover(drawn, box, ("", "@name"), *quantiles)
     return drawn
