@@ -78,6 +78,11 @@ class Tab:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
+    def press(self, key: str, code: int):
+        """Presses and releases a key, where the focus is."""
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
     def wait(self, expression, seconds=30.0):
         """Until an expression is true."""
         end = time.monotonic() + seconds

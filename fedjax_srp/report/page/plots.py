@@ -65,7 +65,7 @@ def _new(x: str, y: str, backend: Literal["svg", "canvas"] = "svg", **options: A
 def _ranges() -> dict[str, Any]:
     from bokeh.models import Range1d
 
-    return {"x_range": Range1d(0, 1, name="x"), "y_range": Range1d(0, 100, name="y")}
+    return {"x_range": Range1d(start=0, end=1, name="x"), "y_range": Range1d(start=0, end=100, name="y")}
 
 
 def _source(name: str, *columns: str) -> Any:
@@ -119,7 +119,8 @@ def _map() -> Figure:
     drawn = _new("round", "clients, fastest below", **_ranges())
     mapper = LinearColorMapper(palette=interp_palette(BLUES, 64), low=0, high=1)
     source = _source("image", "image", "x", "y", "dw", "dh")
-    image = drawn.image("image", x="x", y="y", dw="dw", dh="dh", color_mapper=mapper, source=source)
+    place = {"x": "x", "y": "y", "dw": "dw", "dh": "dh"}
+    image = drawn.image("image", **place, color_mapper=mapper, source=source)  # pyright: ignore[reportCallIssue]
     drawn.grid.grid_line_color = None
     _hover(drawn, image, ("round", "$x{0}"), ("clients", "$y{0}"), ("share", "@image{0.00}"))
     return drawn
