@@ -9,8 +9,6 @@ from fedjax_srp.report import page, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.report.run_folder import writable
 
-PAGE = "report.html"
-
 
 def report(folder: str, target: float | None, communications: Sequence[float], out: str | None) -> str:
     """One table and one figure for every data set and number of clients among the runs, and one page for all.
@@ -33,37 +31,23 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
-    tasks: dict[str, list[repeats.Run]] = {}
-    errors = []
-    for run in map(repeats.read, found):
-        task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
-        if run.history.smaller_is_better:
-            errors.append(str(run.folder))
-        elif len(run.history.eval_round):
-            tasks.setdefault(task, []).append(run)
+    tasks, errors = repeats.by_task(map(repeats.read, found))
     if not tasks:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)
-    compared = [_compared(task, runs, target, communications) for task, runs in tasks.items()]
+    compared = page.compared(tasks, target, communications)
     texts = [
         _written(each, place, "" if len(tasks) == 1 else f"_{task.replace('/', '_')}")
         for task, each in zip(tasks, compared, strict=True)
     ]
-    texts.append(f"page    {page.write(place / PAGE, compared)}")
+    texts.append(f"page    {page.write(place / page.FILE, compared)}")
     if errors:
-        texts.append(f"left out, their scores are errors: {', '.join(errors)}; plot them with srp.plots")
+        names = ", ".join(str(run.folder) for run in errors)
+        texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
     begun = [path.parents[1] for path in Path(folder).rglob("checkpoint/arguments.json")]
     if left_out := sorted(str(run) for run in begun if run not in found):
         texts.append(f"left out, not finished: {', '.join(left_out)}")
     return "\n\n".join(texts)
-
-
-def _compared(
-    task: str, runs: Sequence[repeats.Run], target: float | None, communications: Sequence[float]
-) -> page.Comparison:
-    rows = repeats.rows(runs)
-    aim = table.common_target(rows.histories) if target is None else table.Target(target, "as asked")
-    return page.Comparison(task.replace("_", " "), rows, aim, communications)
 
 
 def _written(compared: page.Comparison, place: Path, suffix: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,19 @@ def read(folder: Path) -> Run:
 def of(history: History, folder: Path) -> Run:
     """A run that is in memory and in its folder."""
     return Run(folder, history, _made(history))
+
+
+def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
+    """Runs that belong into one table, by data set and number of clients; and those whose scores are errors."""
+    tasks: dict[str, list[Run]] = {}
+    errors = []
+    for run in runs:
+        task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
+        if run.history.smaller_is_better:
+            errors.append(run)
+        elif len(run.history.eval_round):
+            tasks.setdefault(task, []).append(run)
+    return tasks, errors
 
 
 def rows(runs: Sequence[Run]) -> Rows:

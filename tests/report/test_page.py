@@ -9,64 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from report.browser import CHROMIUM, browser
+from report.made_up import made
 
 from fedjax_srp.commands.report import report
-from fedjax_srp.history import History
 from fedjax_srp.report import drawing, page, repeats, table
-from tests.report.browser import CHROMIUM, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install chromium to test the page")
 
 COSTS, TARGETS = (0, 0.37, 10, 123.4), (0.02, 0.6, 0.93, 0.949)
 METHODS = ("srpfl", "fedrep", "lg_srpfl", "lg_fedavg", "flanp_fedavg", "fedavg", "fedbuff", "flanp_fedavg_ft", "apfl")
-
-
-def made(name, seed, rounds, clients, every=1, own=False, **fields):
-    """A run that nobody simulated: accuracies rise at a rate of their own, cohorts double, clients differ in speed."""
-    random = np.random.default_rng([len(name), ord(name[0]), seed])
-    client_time = random.exponential(size=clients).astype(np.float32)
-    stage = np.minimum(np.arange(rounds) // 20, 5) if "srpfl" in name or "flanp" in name else np.zeros(rounds, int)
-    sizes = np.minimum(clients, (clients // 2**5 + 1) * 2**stage) if stage.any() else np.full(rounds, clients)
-    evaluated = np.arange(every, rounds + 1, every)
-    rise = 1 - np.exp(-evaluated[:, None] / random.uniform(5, max(6, rounds / 2)) * random.uniform(0.8, 1.2, clients))
-    counts = random.integers(5, 60, clients)
-    found = {"fine_tune": np.round(0.95 * rise * counts) / counts}
-    if own:
-        found["own_head"] = np.round(0.8 * rise * counts) / counts
-    config = {
-        "name": name,
-        "algorithm": name,
-        "participation": "doubling",
-        "clock": "fixed",
-        "dataset": "digits",
-        "options": {"learning_rate": 0.1},
-        "clock_options": {},
-        "dataset_options": {},
-        "data_checksum": "1a2b3c4d",
-        "num_clients": clients,
-        "unknown": [],
-        "key": [0, seed],
-        "seed": seed,
-    }
-    return History(
-        **{
-            "name": name,
-            "round": np.arange(1, rounds + 1),
-            "stage": stage,
-            "cohort_size": sizes,
-            "compute_time": np.sort(client_time)[sizes - 1],
-            "communicated": random.uniform(size=rounds) < 0.9,
-            "finite": np.ones(rounds, bool),
-            "client_time": client_time,
-            "eval_round": evaluated,
-            "accuracies": found,
-            "test_count": counts,
-            "host_seconds": random.uniform(1, 50),
-            "asynchronous": name == "fedbuff",
-            "config": config,
-        }
-        | fields
-    )
 
 
 def compared(histories, target=0.6, costs=(0, 10)):
@@ -310,8 +262,3 @@ def test_runs_that_diverged_have_a_page(tmp_path, tab):
     tab.open(page.write(tmp_path / "report.html", [compared([broken], target=math.nan)]))
     assert "Diverged: FedRep, seed 0, in round 2" in tab.ask("document.getElementById('curves-note').innerText")
     assert "not reached" in cells(tab)[1]
-
-
-def test_nothing_to_show_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="comparisons is empty: give at least one"):
-        page.write(tmp_path / "report.html", [])

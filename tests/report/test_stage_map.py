@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from report.made_up import made
 
 import fedjax_srp as srp
 from fedjax_srp.report import stage_map
-from tests.report.test_page import made
 
 CLIENTS, ROUNDS = 12, 9
 EXPONENTIAL = srp.clocks.exponential(1.0)

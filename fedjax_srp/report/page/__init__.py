@@ -8,17 +8,67 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
+from fedjax_srp.history import History
+from fedjax_srp.report import repeats, table
 from fedjax_srp.report.page import data, plots
 from fedjax_srp.report.page.data import Comparison
 
-__all__ = ["Comparison", "html", "write"]
+__all__ = ["FILE", "Comparison", "compared", "html", "report_page", "write"]
 
+FILE = "report.html"  # as commands call it
 _FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; host s is what the simulator needed."
+
+
+def report_page(
+    path: str | os.PathLike,
+    histories: Sequence[History],
+    target: float | None = None,
+    communications: Sequence[float] = (0, 10, 100),
+    title: str = "fedjax_srp report",
+) -> Path:
+    """Writes one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
+
+    Which runs are repeats of each other, their configurations say. Data sets, and numbers of clients, are shown one at
+    a time. Runs that were not judged by accuracy are left out.
+
+    Args:
+        path: file to write, about 1.3 MB and what the runs need.
+        histories: of any methods, seeds and options.
+        target: mean accuracy to time first; None for 95 % of FedRep's final accuracy, of the best method's without.
+        communications: costs per communicating round that the table always has, in time units.
+        title: heading of the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: no run that was judged by accuracy, the same run twice, a target or a cost that is none.
+    """
+    table.check_target(target)
+    table.check_communications(communications)
+    runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(histories)]
+    tasks, _ = repeats.by_task(runs)
+    if not tasks:
+        raise ValueError("histories has no run that was evaluated by accuracy: simulate with eval_every")
+    return write(Path(path), compared(tasks, target, communications), title)
+
+
+def compared(
+    tasks: Mapping[str, Sequence[repeats.Run]], target: float | None, communications: Sequence[float]
+) -> list[Comparison]:
+    """The comparisons of a page, from runs by task: see `repeats.by_task`, and `report_page` for the others."""
+    found = []
+    for task, runs in tasks.items():
+        rows = repeats.rows(runs)
+        aim = table.common_target(rows.histories) if target is None else table.Target(target, "as asked")
+        found.append(Comparison(task.replace("_", " "), rows, aim, communications))
+    return found
 
 
 def html(comparisons: Sequence[Comparison], title: str) -> str:

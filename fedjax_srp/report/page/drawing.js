@@ -2,7 +2,8 @@
 "use strict";
 
 const drawing = (() => {
-  const MARKERS = {circle: "●", square_x: "☒", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+"};
+  const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
+    star: "★", hex: "⬢", asterisk: "✱"};
   const documents = {};
 
   async function embed(items) {
@@ -176,12 +177,12 @@ const drawing = (() => {
     const shapes = Object.keys(MARKERS);
     const dots = [], strokes = [];
     shown.forEach(({row}, i) => {
-      for (const [name, [mean, deviation]] of judged(row)) {
-        const y = -i + 0.1 * (named.indexOf(name) % 2) - 0.1;
+      judged(row).forEach(([name, [mean, deviation]], place) => {
+        const y = -i + 0.06 - 0.16 * place;
         const marker = shapes[named.indexOf(name) % shapes.length];
         dots.push({x: 100 * mean, y, color: row.color, marker, name: row.name, evaluation: name});
         if (Number.isFinite(deviation)) strokes.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
-      }
+      });
     });
     fill("evaluations", "dots", dots);
     fill("evaluations", "spread", strokes);
