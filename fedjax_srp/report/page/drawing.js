@@ -158,13 +158,14 @@ const drawing = (() => {
       const evaluation = evaluationOf(row);
       const quantiles = row.distributions[evaluation];
       boxes.push({y: -i, low: -i - 0.16, high: -i + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
-      let count = 0;
-      for (const run of row.runs) {
-        for (const score of run.evaluations[evaluation].clients ?? []) {
-          dots.push({x: 100 * score, y: -i - 0.12 + 0.24 * ((count++ * 0.618034) % 1), color: row.color});
-        }
+      const counts = new Map();
+      for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
+        counts.set(score, (counts.get(score) ?? 0) + 1);
       }
+      for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.3, count, color: row.color});
     });
+    const most = Math.max(...dots.map(({count}) => count));
+    for (const dot of dots) dot.size = Math.max(3, 16 * Math.sqrt(dot.count / Math.max(most, 9)));
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
     const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));

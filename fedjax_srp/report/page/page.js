@@ -103,7 +103,7 @@ function drawClients(shown) {
   const dotted = drawing.clients(shown, QUANTILE_NAMES);
   drawing.quarters(shown);
   const boxes = "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
-  element("clients-note").textContent = `${boxes} ${dotted ? "Dots: clients, one a run."
+  element("clients-note").textContent = `${boxes} ${dotted ? "Dots below: clients; the more have one accuracy, the larger the dot."
     : `${comparison.num_clients} clients are too many for dots: quantiles only.`}`;
   const header = ["method", ...content.quantiles.map((q) => `${Number((100 * q).toFixed(1))} % of clients below`)];
   fillTable("quantiles", header.map((text) => ({text})), shown.map(({row}) => ({row,

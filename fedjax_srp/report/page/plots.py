@@ -145,6 +145,7 @@ def _quarters() -> Figure:
 def _named_rows(x: str, backend: Literal["svg", "canvas"] = "svg") -> Figure:
     """A figure with a horizontal band for each row, its name written above what is drawn."""
     drawn = _new(x, "", backend, **_ranges())
+    drawn.min_border_left = 8
     drawn.yaxis.visible = False
     drawn.ygrid.visible = False
     names = _source("names", "x", "y", "text")
@@ -153,10 +154,10 @@ def _named_rows(x: str, backend: Literal["svg", "canvas"] = "svg") -> Figure:
 
 
 def _boxes() -> Figure:
-    """Quantiles of the clients' accuracy, and a dot for each client."""
-    drawn = _named_rows("accuracy of a client (%)", "canvas")  # thousands of dots are slow as SVG
-    dots = _source("dots", "x", "y", "color")
-    drawn.scatter("x", "y", size=4, fill_color="color", fill_alpha=0.3, line_color=None, source=dots)
+    """Quantiles of the clients' accuracy, and a dot for each accuracy, as large as clients have it."""
+    drawn = _named_rows("accuracy of a client (%)", "canvas")  # dots are slow as SVG
+    dots = _source("dots", "x", "y", "color", "size", "count")
+    drawn.scatter("x", "y", size="size", fill_color="color", fill_alpha=0.4, line_color=None, source=dots)
     boxes = _source("boxes", "y", "low", "high", "name", "color", "q0", "q10", "q25", "q50", "q75", "q90", "q100")
     drawn.segment("q10", "y", "q90", "y", line_color="color", line_width=2, source=boxes)
     box = drawn.hbar("y", left="q25", right="q75", height=0.32, line_color="color", line_width=2, source=boxes)
