@@ -55,16 +55,20 @@ const drawing = (() => {
     fill(figure, "bands", bands);
     fill(figure, "lines", lines);
     fill(figure, "stages", stages);
-    model(figure, "target").location = Number.isFinite(state.target) ? 100 * state.target : null;
     labelAxis(figure, state.score === "mean" ? "mean accuracy (%)" : "accuracy of the worst tenth (%)");
     return {apart, staged: stages.length > 0};
   }
 
-  // As in the other figures: no curve ends below, and a little room under the target.
+  // The target, and accuracies as in the other figures: no curve ends below, a little room under the target.
+  function aim(figure, shown) {
+    model(figure, "target").location = Number.isFinite(state.target) ? 100 * state.target : null;
+    range(figure, "y", lowest(shown), 100);
+  }
+
   function lowest(shown) {
     const ends = shown.flatMap(({row}) => row.runs.map((run) => numbers.last(run.evaluations[evaluationOf(row)][state.score])));
-    const aim = Number.isFinite(state.target) ? state.target : 1;
-    return 100 * Math.max(0, Math.min(aim - 0.4, Math.min(1, ...ends.filter(Number.isFinite)) - 0.1));
+    const target = Number.isFinite(state.target) ? state.target : 1;
+    return 100 * Math.max(0, Math.min(target - 0.4, Math.min(1, ...ends.filter(Number.isFinite)) - 0.1));
   }
 
   // Where simulated time ends: a little after the last run reached the target, or with the longest run.
@@ -83,7 +87,7 @@ const drawing = (() => {
       return numbers.stageStarts(run).map((round) => times[round]);
     });
     range("time", "x", 0, timeEnd(drawn));
-    range("time", "y", lowest(shown), 100);
+    aim("time", shown);
     cohorts(drawn);
     return found;
   }
@@ -91,7 +95,6 @@ const drawing = (() => {
   function overRounds(shown) {
     const found = curves("rounds", shown, (run) => [...run.eval_round], numbers.stageStarts);
     range("rounds", "x", 0, Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))));
-    range("rounds", "y", lowest(shown), 100);
     return found;
   }
 
@@ -200,5 +203,5 @@ const drawing = (() => {
       .map((name) => [name, numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[name].mean)))]);
   }
 
-  return {embed, model, overTime, overRounds, map, quarters, clients, evaluations, judged};
+  return {embed, model, aim, overTime, overRounds, map, quarters, clients, evaluations, judged};
 })();

@@ -2,7 +2,7 @@
 "use strict";
 
 const QUANTILE_NAMES = ["q0", "q10", "q25", "q50", "q75", "q90", "q100"];
-let content, comparison, costs, pending = null;
+let content, comparison, costs, rounds, pending = null;
 
 function swatch(row) {
   const line = made("span", {className: "swatch"});
@@ -35,8 +35,9 @@ const shownPercent = (value) => {
 };
 
 function drawTable(shown) {
-  const moved = !comparison.communications.includes(state.cost);
-  const all = moved ? [...comparison.communications, state.cost] : comparison.communications;
+  const all = [...comparison.communications];
+  const after = all.findIndex((cost) => cost > state.cost);
+  if (!all.includes(state.cost)) all.splice(after < 0 ? all.length : after, 0, state.cost);
   const summaries = new Map(comparison.rows.map((row) => {
     const evaluation = evaluationOf(row);
     return [row, evaluation && numbers.summary(row, evaluation, state.target, all)];
@@ -66,9 +67,10 @@ function drawTable(shown) {
   element("table-notes").replaceChildren(...[...notes, ...comparison.notes].map((text) => made("li", {}, text)));
 }
 
-function drawCurves(shown) {
+function drawCurves(shown, what) {
   const {apart, staged} = drawing.overTime(shown);
-  const rounds = drawing.overRounds(shown);
+  if (what === "rows") rounds = drawing.overRounds(shown);
+  drawing.aim("rounds", shown);
   const counts = [...new Set(shown.map(({row}) => row.runs.length))].sort((a, b) => a - b);
   const notes = [];
   if (Math.max(...counts) > 1) notes.push(`Lines: mean of ${counts.join("/")} runs; bands: lowest to highest run.`);
@@ -177,7 +179,7 @@ function later(what) {
 
 function draw(what) {
   const shown = shownRows(comparison);
-  drawCurves(shown);
+  drawCurves(shown, what);
   drawTable(shown);
   if (what === "rows") {
     drawClients(shown);
@@ -237,7 +239,7 @@ function listen() {
     number(id, (value) => value > 0 && value <= 100, (value) => { state.target = fraction(value); });
   }
   on("evaluation", "change", () => { state.evaluation = element("evaluation").value; later("rows"); });
-  on("score", "change", () => { state.score = element("score").value; later("time"); });
+  on("score", "change", () => { state.score = element("score").value; later("rows"); });
   on("whole", "change", () => { state.whole = element("whole").checked; later("time"); });
   on("map-row", "change", () => { Object.assign(state, {row: Number(element("map-row").value), run: 0}); later("rows"); });
   on("map-run", "change", () => { state.run = Number(element("map-run").value); later("rows"); });

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedjax_srp.report import drawing
 
@@ -35,14 +35,14 @@ def figures() -> list[Empty]:
     ]
 
 
-def _new(x: str, y: str, backend: Literal["svg", "canvas"] = "svg", **options: Any) -> Figure:
+def _new(x: str, y: str, **options: Any) -> Figure:
     from bokeh.models import BoxZoomTool, PanTool, ResetTool, SaveTool
     from bokeh.plotting import figure
 
     drawn = figure(
         height=HEIGHT,
         sizing_mode="stretch_width",
-        output_backend=backend,
+        output_backend="svg",
         tools=[PanTool(), BoxZoomTool(), ResetTool(), SaveTool()],
         active_drag=None,  # a finger scrolls the page
         toolbar_location="above",
@@ -142,9 +142,9 @@ def _quarters() -> Figure:
     return drawn
 
 
-def _named_rows(x: str, backend: Literal["svg", "canvas"] = "svg") -> Figure:
+def _named_rows(x: str) -> Figure:
     """A figure with a horizontal band for each row, its name written above what is drawn."""
-    drawn = _new(x, "", backend, **_ranges())
+    drawn = _new(x, "", **_ranges())
     drawn.min_border_left = 8
     drawn.yaxis.visible = False
     drawn.ygrid.visible = False
@@ -155,7 +155,7 @@ def _named_rows(x: str, backend: Literal["svg", "canvas"] = "svg") -> Figure:
 
 def _boxes() -> Figure:
     """Quantiles of the clients' accuracy, and a dot for each accuracy, as large as clients have it."""
-    drawn = _named_rows("accuracy of a client (%)", "canvas")  # dots are slow as SVG
+    drawn = _named_rows("accuracy of a client (%)")
     dots = _source("dots", "x", "y", "color", "size", "count")
     drawn.scatter("x", "y", size="size", fill_color="color", fill_alpha=0.4, line_color=None, source=dots)
     boxes = _source("boxes", "y", "low", "high", "name", "color", "q0", "q10", "q25", "q50", "q75", "q90", "q100")
