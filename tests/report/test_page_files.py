@@ -12,7 +12,7 @@ from report.made_up import made
 
 import fedjax_srp as srp
 from fedjax_srp.commands.report import report
-from fedjax_srp.report import page
+from fedjax_srp.report import drawing, page
 
 
 def test_nothing_to_show_is_refused(tmp_path):
@@ -59,3 +59,12 @@ def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
 def library(text):
     """The longest script of a page."""
     return max(re.findall(r"<script>(.*?)</script>", text, re.DOTALL), key=len)
+
+
+def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one():
+    plain = drawing.styles(["srpfl", "fedrep", "flanp_fedavg"])
+    found = drawing.styles(["SRPFL, clock=fixed", "FLANP, clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
+    looks = [(style.color, style.linestyle) for style in found.values()]
+    assert looks[:2] == [plain[name][1:] for name in ("srpfl", "flanp_fedavg")]
+    assert len(set(looks)) == 4
+    assert plain["fedrep"][1:] not in looks
