@@ -204,6 +204,11 @@ def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
         drawn = source(tab, "rounds", "lines")
         curves = [f["accuracy_fine_tune"].dropna().to_numpy() for f in rounds[runs]]
         np.testing.assert_allclose(drawn["ys"][place], 100 * np.mean(curves, axis=0), rtol=1e-12)
+    drawn, strokes = source(tab, "quarters", "dots")["y"], source(tab, "quarters", "spread")
+    quarters = 100 * np.array([[quarter_means(f) for f in clients[runs]] for runs in (slice(0, 2), slice(2, 4))])
+    np.testing.assert_allclose(drawn, quarters.mean(1).ravel())
+    for end, sign in (("low", -1), ("high", 1)):
+        np.testing.assert_allclose(strokes[end], (quarters.mean(1) + sign * quarters.std(1, ddof=1)).ravel())
     own = [f["accuracy_own_head"].dropna().iloc[-1] for f in rounds[2:]]
     assert cells(tab, "judged")[2][2] == f"{100 * np.mean(own):.1f} ± {100 * np.std(own, ddof=1):.1f}"
     dots = source(tab, "clients", "dots")
@@ -217,6 +222,13 @@ def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
     tab.wait("document.querySelectorAll('#runs pre').length === 4")
     shown = json.loads(tab.ask("document.querySelector('#runs pre').innerText"))
     assert shown == {"config": config["config"], "environment": config["environment"]}
+
+
+def quarter_means(frame):
+    """Of a clients.csv: accuracy of each quarter of the clients, the fastest first, weighted by test points."""
+    last = frame[(frame["round"] == 12) & (frame["evaluation"] == "fine_tune")].sort_values("expected_time")
+    parts = (last.iloc[ids] for ids in np.array_split(np.arange(len(last)), 4))
+    return [np.average(part["accuracy"], weights=part["test_count"]) for part in parts]
 
 
 def test_a_sweep_is_filtered_by_its_options(tmp_path, tab):

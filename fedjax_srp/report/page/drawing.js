@@ -149,7 +149,7 @@ const drawing = (() => {
 
   // Rows from above; where there are many, the figure grows.
   function namedRows(figure, shown, left, right) {
-    fill(figure, "names", shown.map(({row}, i) => ({x: left, y: -i + 0.2, text: row.name})));
+    fill(figure, "names", shown.map(({row}, i) => ({x: left, y: -i + 0.19, text: row.name})));
     documents[figure].roots()[0].height = 110 + 42 * Math.max(3, shown.length);
     range(figure, "x", left, right);
     range(figure, "y", 0.35 - Math.max(1, shown.length), 0.75);
@@ -165,7 +165,7 @@ const drawing = (() => {
       for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
         counts.set(score, (counts.get(score) ?? 0) + 1);
       }
-      for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.3, count, color: row.color});
+      for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.27, count, color: row.color});
     });
     const most = Math.max(...dots.map(({count}) => count));
     for (const dot of dots) dot.size = Math.max(3, 16 * Math.sqrt(dot.count / Math.max(most, 9)));
