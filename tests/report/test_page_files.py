@@ -25,7 +25,7 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
     for place, history in enumerate(histories):
         history.save(tmp_path / f"histories[{place}]")
     report(str(tmp_path), None, (0, 10), None)
-    own = srp.plots.report_page(tmp_path / "own.html", histories, communications=(0, 10))
+    own = srp.plots.report_page(histories, tmp_path / "own.html", communications=(0, 10))
     found = [content(path) for path in (own, tmp_path / "report.html")]
     for one in found:
         for row in one["comparisons"][0]["rows"]:
@@ -35,9 +35,9 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
     assert found[0] == found[1]
     linear = made("fedrep", 0, 6, 5, score_name="squared error", smaller_is_better=True)
     with pytest.raises(ValueError, match="histories has no run that was evaluated by accuracy"):
-        srp.plots.report_page(tmp_path / "own.html", [linear])
+        srp.plots.report_page(linear, tmp_path / "own.html")
     with pytest.raises(ValueError, match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0"):
-        srp.plots.report_page(tmp_path / "own.html", [made("fedrep", 0, 6, 5)] * 2)
+        srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
 
 
 def content(path):
@@ -51,7 +51,7 @@ def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
     evil = "</script><b>"
     run = made("fedrep", 0, 6, 5)
     run = dataclasses.replace(run, name=evil, config=run.config | {"name": evil, "dataset": evil})
-    text = srp.plots.report_page(tmp_path / "own.html", [run], title=evil).read_text()
+    text = srp.plots.report_page({"a": run}, tmp_path / "own.html", title=evil).read_text()
     assert "<b>" not in text.replace(library(text), "")
     assert content(tmp_path / "own.html")["comparisons"][0]["rows"][0]["name"] == evil
 

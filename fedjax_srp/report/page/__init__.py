@@ -13,11 +13,14 @@ import string
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedjax_srp.history import History
-from fedjax_srp.report import repeats, table
+from fedjax_srp.report import drawing, repeats, table
 from fedjax_srp.report.page import data, plots
 from fedjax_srp.report.page.data import Comparison
+
+if TYPE_CHECKING:
+    from fedjax_srp.report.drawing import Histories
 
 __all__ = ["FILE", "Comparison", "compared", "html", "report_page", "write"]
 
@@ -26,20 +29,20 @@ _FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; hos
 
 
 def report_page(
+    histories: Histories,
     path: str | os.PathLike,
-    histories: Sequence[History],
     target: float | None = None,
     communications: Sequence[float] = (0, 10, 100),
     title: str = "fedjax_srp report",
 ) -> Path:
     """Writes one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Which runs are repeats of each other, their configurations say. Data sets, and numbers of clients, are shown one at
+    Which runs are repeats of each other, their configurations say, not the labels of a dict. Data sets, and numbers of clients, are shown one at
     a time. Runs that were not judged by accuracy are left out.
 
     Args:
+        histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
         path: file to write, about 1.3 MB and what the runs need.
-        histories: of any methods, seeds and options.
         target: mean accuracy to time first; None for 95 % of FedRep's final accuracy, of the best method's without.
         communications: costs per communicating round that the table always has, in time units.
         title: heading of the page.
@@ -52,7 +55,8 @@ def report_page(
     """
     table.check_target(target)
     table.check_communications(communications)
-    runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(histories)]
+    flat = [history for runs in drawing.groups(histories).values() for history in runs]
+    runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(flat)]
     tasks, _ = repeats.by_task(runs)
     if not tasks:
         raise ValueError("histories has no run that was evaluated by accuracy: simulate with eval_every")

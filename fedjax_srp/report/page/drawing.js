@@ -147,10 +147,13 @@ const drawing = (() => {
     range("quarters", "y", least - 0.1 * (most - least) - 0.5, Math.min(100.5, most + 0.1 * (most - least) + 0.5));
   }
 
-  // Rows from above; where there are many, the figure grows.
+  // Pixels of a row of a figure with a row for each line: up to about forty fit on a printed page.
+  const rowHeight = (count) => Math.max(20, Math.min(42, 780 / Math.max(3, count)));
+
+  // Rows from above, their names above what is drawn.
   function namedRows(figure, shown, left, right) {
     fill(figure, "names", shown.map(({row}, i) => ({x: left, y: -i + 0.19, text: row.name})));
-    documents[figure].roots()[0].height = 110 + 42 * Math.max(3, shown.length);
+    documents[figure].roots()[0].height = 110 + rowHeight(shown.length) * Math.max(3, shown.length);
     range(figure, "x", left, right);
     range(figure, "y", 0.35 - Math.max(1, shown.length), 0.75);
   }
@@ -168,7 +171,7 @@ const drawing = (() => {
       for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.27, count, color: row.color});
     });
     const most = Math.max(...dots.map(({count}) => count));
-    for (const dot of dots) dot.size = Math.max(3, 16 * Math.sqrt(dot.count / Math.max(most, 9)));
+    for (const dot of dots) dot.size = Math.max(3, 0.38 * rowHeight(shown.length) * Math.sqrt(dot.count / Math.max(most, 9)));
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
     const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));
