@@ -37,8 +37,8 @@ def report_page(
 ) -> Path:
     """Writes one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Which runs are repeats of each other, their configurations say, not the labels of a dict. Data sets, and numbers of clients, are shown one at
-    a time. Runs that were not judged by accuracy are left out.
+    Which runs are repeats of each other, their configurations say, not the labels of a dict. Data sets, and numbers of
+    clients, are shown one at a time. Runs that were not judged by accuracy are left out.
 
     Args:
         histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
