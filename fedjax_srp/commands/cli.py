@@ -27,6 +27,7 @@ from fedjax_srp.commands import run as run_command
 from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.commands.options import REQUIRED, Option
 from fedjax_srp.engine.cores import use_all_cores
+from fedjax_srp.report import page
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -52,6 +53,7 @@ def _demo(arguments: dict[str, Any]) -> None:
     print(f"\n{found.text}\n")
     out = Path(arguments["out"])
     print(f"table   {out / 'table.txt'}, {out / 'table.csv'}\nfigure  {out / 'accuracy.png'}")
+    print(f"page    {out / page.FILE}, for a browser: any communication cost, any target")
     print(f"runs    {out / '<method>' / 'seed_<seed>'}")
 
 

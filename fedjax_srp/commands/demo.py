@@ -14,7 +14,7 @@ from fedjax_srp import clocks, data, methods
 from fedjax_srp._checks import check_integer
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
-from fedjax_srp.report import panels, table
+from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.run_folder import writable
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMMUNICATIONS = (0, 10, 100)  # figure 3 of the SRPFL paper
+OWN_PARTS = ("own_head", "own_representation")  # evaluations that cost next to nothing: nothing is trained
 
 
 class Plan(NamedTuple):
@@ -70,13 +71,14 @@ class Demo(NamedTuple):
 
 
 def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True) -> Demo:
-    """Simulates every method of the plan, all seeds at once, and writes table, figure and run folders.
+    """Simulates every method of the plan, all seeds at once, and writes table, figure, page and run folders.
 
     Clients' times are Exp(1), drawn once a seed; every method meets the same clients, times and batches. The division
     of the digits among clients is the same for all seeds.
 
     Args:
-        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png` and a run folder `<method>/seed_<seed>`.
+        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `report.html` and a run folder
+            `<method>/seed_<seed>`.
         seeds: how many; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
         plan: `FULL` or `QUICK`.
         progress: show a progress bar.
@@ -95,9 +97,12 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     with tqdm(plan.methods, bar_format=shape, disable=not progress, ncols=80) as bar:
         for name in bar:
             bar.set_description(f"{methods.label(name):<9}")
+            method = methods.get(name, dataset=dataset, shared=plan.hyperparameters)
+            default, *others = method.algorithm.evaluations
             histories[name] = simulate_seeds(
-                methods.get(name, dataset=dataset, shared=plan.hyperparameters),
+                method,
                 dataset,
+                evaluations=[default, *(other for other in others if other in OWN_PARTS)],
                 clock=clocks.fixed(clocks.exponential(1.0)),
                 num_rounds=plan.num_rounds,
                 eval_every=plan.eval_every,
@@ -108,11 +113,15 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     frame = table.comparison(histories, target.accuracy, COMMUNICATIONS)
     text = table.render(frame, target)
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
+    saved = []
     for name, runs in histories.items():
         for seed, history in enumerate(runs):
             config = {**history.config, "seed": seed, "arguments": arguments}
-            dataclasses.replace(history, config=config).save(folder / name / f"seed_{seed}", target=target.accuracy)
-    drawn = panels.figure(histories, target, COMMUNICATIONS, title=f"digits, {dataset.num_clients} clients")
+            history = dataclasses.replace(history, config=config)
+            saved.append(repeats.read(history.save(folder / name / f"seed_{seed}", target=target.accuracy)))
+    title = f"digits, {dataset.num_clients} clients"
+    page.write(folder / page.FILE, [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)])
+    drawn = panels.figure(histories, target, COMMUNICATIONS, title)
     drawn.savefig(folder / "accuracy.png", dpi=150)
     frame.to_csv(folder / "table.csv", index=False)
     (folder / "table.txt").write_text(text + "\n", "utf-8")

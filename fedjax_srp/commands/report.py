@@ -1,17 +1,17 @@
-"""`fedjax-srp report`: table and figure of the run folders below a folder."""
+"""`fedjax-srp report`: table, figure and page of the run folders below a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedjax_srp.report import repeats, table
+from fedjax_srp.report import page, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.report.run_folder import writable
 
 
 def report(folder: str, target: float | None, communications: Sequence[float], out: str | None) -> str:
-    """One table and one figure for every data set and number of clients among the runs.
+    """One table and one figure for every data set and number of clients among the runs, and one page for all.
 
     Runs that differ in nothing but the seed are the repeats of a row, whether Python or the command line saved them.
     Where they differ in more, say in the learning rate or in the division of the data, there is a row for each value,
@@ -31,44 +31,32 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
-    tasks: dict[str, list[repeats.Run]] = {}
-    errors = []
-    for run in map(repeats.read, found):
-        task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
-        if run.history.smaller_is_better:
-            errors.append(str(run.folder))
-        elif len(run.history.eval_round):
-            tasks.setdefault(task, []).append(run)
+    tasks, errors = repeats.by_task(map(repeats.read, found))
     if not tasks:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)
+    compared = page.compared(tasks, target, communications)
     texts = [
-        _compare(task, runs, target, communications, place, "" if len(tasks) == 1 else f"_{task.replace('/', '_')}")
-        for task, runs in tasks.items()
+        _written(each, place, "" if len(tasks) == 1 else f"_{task.replace('/', '_')}")
+        for task, each in zip(tasks, compared, strict=True)
     ]
+    texts.append(f"page    {page.write(place / page.FILE, compared)}")
     if errors:
-        texts.append(f"left out, their scores are errors: {', '.join(errors)}; plot them with srp.plots")
+        names = ", ".join(str(run.folder) for run in errors)
+        texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
     begun = [path.parents[1] for path in Path(folder).rglob("checkpoint/arguments.json")]
     if left_out := sorted(str(run) for run in begun if run not in found):
         texts.append(f"left out, not finished: {', '.join(left_out)}")
     return "\n\n".join(texts)
 
 
-def _compare(
-    task: str,
-    runs: Sequence[repeats.Run],
-    target: float | None,
-    communications: Sequence[float],
-    place: Path,
-    suffix: str,
-) -> str:
+def _written(compared: page.Comparison, place: Path, suffix: str) -> str:
     """Writes table and figure of one task; returns the text."""
-    rows = repeats.rows(runs)
-    aim = table.common_target(rows.histories) if target is None else table.Target(target, "as asked")
-    frame = table.comparison(rows.histories, aim.accuracy, communications, rows.twins)
-    title = task.replace("_", " ")
+    title, rows, aim, communications = compared
+    histories = rows.histories
+    frame = table.comparison(histories, aim.accuracy, communications, rows.twins)
     text = "\n".join([table.render(frame, aim), *rows.notes])
-    drawn = figure(rows.histories, aim, communications, title)
+    drawn = figure(histories, aim, communications, title)
     frame.to_csv(place / f"table{suffix}.csv", index=False)
     (place / f"table{suffix}.txt").write_text(text + "\n", "utf-8")
     drawn.savefig(place / f"accuracy{suffix}.png", dpi=150)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -171,11 +172,17 @@ def key(label: str) -> str:
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """A style per label: that of the method it names, solid where its cohorts grow, else the next one of the cycle."""
+    """A style per label: that of the method it names, solid where its cohorts grow, else the next one of the cycle.
+
+    Before a comma it is a row of a table, whose method counts where no other row has it: "SRPFL, clock=fixed".
+    """
     cycle = itertools.cycle(CYCLE)
     styles: dict[str, Style] = {}
-    for label in labels:
-        row = RECIPES.get(key(label))
+    recipes = {key(row.label): row for row in RECIPES.values() if row.label} | RECIPES
+    named = {label: key(label.partition(",")[0]) for label in labels}
+    rows_of = Counter(named.values())
+    for label, name in named.items():
+        row = recipes.get(name) if rows_of[name] == 1 or "," not in label else None
         known = None
         if row is not None and row.color is not None:
             known = Style(row.label or label, row.color, "-" if row.doubling else "--")

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_srp.report import drawing
 from fedjax_srp.report.drawing import Curve
+from fedjax_srp.report.page import report_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fedjax_srp.history import History
     from fedjax_srp.report.drawing import Histories
 
-__all__ = ["accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time"]
+__all__ = ["accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time", "report_page"]
 
 
 def accuracy_over_time(

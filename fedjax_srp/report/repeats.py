@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,9 +58,15 @@ class Run(NamedTuple):
 class Rows(NamedTuple):
     """What the runs are to a table."""
 
-    histories: dict[str, list[History]]  # name of the row -> its repeats
+    runs: dict[str, list[Run]]  # name of the row -> its repeats
     twins: dict[str, str]  # row -> the row of the same algorithm without doubling
+    options: dict[str, dict[str, str]]  # row -> the options in its name, and their values
     notes: list[str]  # a line each
+
+    @property
+    def histories(self) -> dict[str, list[History]]:
+        """Name of the row -> the histories of its repeats."""
+        return {name: [run.history for run in runs] for name, runs in self.runs.items()}
 
 
 class _Row(NamedTuple):
@@ -72,8 +78,25 @@ class _Row(NamedTuple):
 
 def read(folder: Path) -> Run:
     """A run folder; errors as of `History.load`."""
-    history = History.load(folder)
+    return of(History.load(folder), folder)
+
+
+def of(history: History, folder: Path) -> Run:
+    """A run that is in memory and in its folder."""
     return Run(folder, history, _made(history))
+
+
+def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
+    """Runs that belong into one table, by data set and number of clients; and those whose scores are errors."""
+    tasks: dict[str, list[Run]] = {}
+    errors = []
+    for run in runs:
+        task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
+        if run.history.smaller_is_better:
+            errors.append(run)
+        elif len(run.history.eval_round):
+            tasks.setdefault(task, []).append(run)
+    return tasks, errors
 
 
 def rows(runs: Sequence[Run]) -> Rows:
@@ -86,10 +109,15 @@ def rows(runs: Sequence[Run]) -> Rows:
     differing = _differing(found)
     place_of = {name: place for place, name in enumerate(methods.names())}
     found.sort(key=lambda row: (place_of.get(row.method, len(place_of)), row.method, _ranks(row, differing)))
-    names = _names(found, differing)
+    shown, places = _shown(found, differing), {place for row in found for place in row.said}
+    names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
     return Rows(
-        {name: [run.history for run in row.runs] for name, row in zip(names, found, strict=True)},
+        {name: row.runs for name, row in zip(names, found, strict=True)},
         {name: twin for name, row in zip(names, found, strict=True) if (twin := _twin(row, found, names)) is not None},
+        {
+            name: {_called(place, places).rstrip("= "): row.said[place] for place in of_row}
+            for name, row, of_row in zip(names, found, shown, strict=True)
+        },
         notes,
     )
 
@@ -197,7 +225,7 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
         having = [row for row in found if place in row.said]
         values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
         groups = {row.method if place in _OF_METHOD else "" for row in having}
-        if len(values) > len(groups) and place != _DATA:  # the last resort, see `_names`
+        if len(values) > len(groups) and place != _DATA:  # the last resort, see `_shown`
             differing[place] = None
     return list(differing)
 
@@ -216,8 +244,8 @@ def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]
     return [rank(row.said.get(place)) for place in (*differing, *sorted(row.made))]
 
 
-def _names(found: Sequence[_Row], differing: Sequence[Place]) -> list[str]:
-    """A name for every row: its method, and the differing options that it has; more where that is not enough."""
+def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place]]:
+    """What the name of every row says beside its method: the differing options that it has; more where needed."""
     places = {place for row in found for place in row.said}
     shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
     if len({row.made.get(_VERSION) for row in found}) > 1:
@@ -230,7 +258,7 @@ def _names(found: Sequence[_Row], differing: Sequence[Place]) -> list[str]:
     for row, of_row, name in zip(found, shown, names, strict=True):
         alike = [other for other, same in zip(found, names, strict=True) if same == name]
         more = [p for p in row.made if len({other.made.get(p) for other in alike}) > 1 and p not in of_row]
-        result.append(_name(row, [*of_row, *more], places))
+        result.append([*of_row, *more])
     return result
 
 

@@ -112,8 +112,7 @@ def comparison(
         for column, cost in costs.items():
             row[f"time_{column}"], row[f"time_{column}_std"] = _spread([time_to(run, target, cost) for run in runs])
             row[f"speed_up_{column}"] = math.nan
-        # runs that were simulated together each carry the time of all of them
-        row["host_seconds"] = sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
+        row["host_seconds"] = host_seconds(runs)
         rows[name] = row
     for row in rows.values():
         twin_row = rows.get(row["twin"], {"reached_at_once": 0})
@@ -159,6 +158,11 @@ def render(frame: pd.DataFrame, target: Target) -> str:
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
         )
     return "\n".join([*_aligned(lines), "", *notes])
+
+
+def host_seconds(runs: Sequence[History]) -> float:
+    """What the simulator took for all runs; those that were simulated together each carry the time of all of them."""
+    return sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:

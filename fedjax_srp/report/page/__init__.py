@@ -1,0 +1,127 @@
+"""One HTML page for runs: figures and tables that follow a communication cost and a target, chosen in the page.
+
+The page is a file of its own: Bokeh, which draws, and the numbers of all runs are in it, and it may not ask a network.
+The numbers are those of `report.table` and of the files; the page adds up times itself, for whatever cost it is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import string
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedjax_srp.report import drawing, repeats, table
+from fedjax_srp.report.page import data, plots
+from fedjax_srp.report.page.data import Comparison
+
+if TYPE_CHECKING:
+    from fedjax_srp.report.drawing import Histories
+
+__all__ = ["FILE", "Comparison", "compared", "html", "report_page", "write"]
+
+FILE = "report.html"  # as commands call it
+_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; host s is what the simulator needed."
+
+
+def report_page(
+    histories: Histories,
+    path: str | os.PathLike,
+    target: float | None = None,
+    communications: Sequence[float] = (0, 10, 100),
+    title: str = "fedjax_srp report",
+) -> Path:
+    """Writes one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
+
+    Which runs are repeats of each other, their configurations say, not the labels of a dict. Data sets, and numbers of
+    clients, are shown one at a time. Runs that were not judged by accuracy are left out.
+
+    Args:
+        histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
+        path: file to write, about 1.3 MB and what the runs need.
+        target: mean accuracy to time first; None for 95 % of FedRep's final accuracy, of the best method's without.
+        communications: costs per communicating round that the table always has, in time units.
+        title: heading of the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: no run that was judged by accuracy, the same run twice, a target or a cost that is none.
+    """
+    table.check_target(target)
+    table.check_communications(communications)
+    flat = [history for runs in drawing.groups(histories).values() for history in runs]
+    runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(flat)]
+    tasks, _ = repeats.by_task(runs)
+    if not tasks:
+        raise ValueError("histories has no run that was evaluated by accuracy: simulate with eval_every")
+    return write(Path(path), compared(tasks, target, communications), title)
+
+
+def compared(
+    tasks: Mapping[str, Sequence[repeats.Run]], target: float | None, communications: Sequence[float]
+) -> list[Comparison]:
+    """The comparisons of a page, from runs by task: see `repeats.by_task`, and `report_page` for the others."""
+    found = []
+    for task, runs in tasks.items():
+        rows = repeats.rows(runs)
+        aim = table.common_target(rows.histories) if target is None else table.Target(target, "as asked")
+        found.append(Comparison(task.replace("_", " "), rows, aim, communications))
+    return found
+
+
+def html(comparisons: Sequence[Comparison], title: str) -> str:
+    """The page of comparisons, one shown at a time.
+
+    Args:
+        comparisons: one for each table, see `repeats.rows`; runs that were judged by accuracy.
+        title: heading of the page.
+
+    Raises:
+        ValueError: no comparison, or one without runs.
+    """
+    if not comparisons or not all(each.rows.runs for each in comparisons):
+        raise ValueError("comparisons is empty: give at least one with at least one run")
+    library, figures = _drawn_by_bokeh()
+    return string.Template(_part("page.html")).substitute(
+        title=_escaped(title),
+        footer=_FOOTER,
+        style=_part("page.css"),
+        content=data.packed(comparisons),
+        figures=figures,
+        bokeh=library,
+        numbers=_part("numbers.js"),
+        state=_part("state.js"),
+        drawing=_part("drawing.js"),
+        script=_part("page.js"),
+    )
+
+
+def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
+    """Writes the page of comparisons to a file and returns its path; see `html`."""
+    path.write_text(html(comparisons, title), "utf-8", newline="\n")
+    return path
+
+
+@functools.cache
+def _drawn_by_bokeh() -> tuple[str, str]:
+    """The script of Bokeh and the empty figures as JSON; the same for every page."""
+    from bokeh.embed import json_item
+    from bokeh.resources import Resources
+
+    items = [json_item(drawn, name) for name, drawn in plots.figures()]  # pyright: ignore[reportArgumentType]
+    library = Resources(mode="inline", components=["bokeh"]).js_raw
+    return "\n".join(library), json.dumps(items).replace("</", "<\\/")
+
+
+def _part(name: str) -> str:
+    return resources.files("fedjax_srp.report.page").joinpath(name).read_text("utf-8")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,144 @@
+"""What the report page holds: every run's rounds and scores, packed.
+
+Curves and times are recomputed in the page, so it gets what they follow from, every float with its bits: `compute_time`
+and `communicated` a round, mean and worst scores an evaluation. Of the clients it gets the last evaluation: each one's
+score up to `MAX_POINTS` clients, quantiles always.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp.history import History
+from fedjax_srp.methods import label
+from fedjax_srp.report import drawing, repeats, stage_map, table
+from fedjax_srp.stored import jsonable
+
+MAX_POINTS = 300  # clients of a run up to which each is a dot
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
+
+
+class Comparison(NamedTuple):
+    """Runs that belong into one table: of one data set and number of clients."""
+
+    title: str
+    rows: repeats.Rows
+    target: table.Target
+    communications: Sequence[float]
+
+
+class _Packer:
+    """Arrays one behind the other, each once."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self._places: dict[tuple[str, bytes], list[Any]] = {}
+
+    def put(self, values: Any) -> list[Any]:
+        """Where an array lies: [type, first byte, length]. Floats are stored in half the bytes where none loses one."""
+        array = np.asarray(values)
+        if array.dtype == np.float64:
+            with np.errstate(over="ignore"):
+                single = array.astype(np.float32)
+            array = single if np.array_equal(single.astype(np.float64), array, equal_nan=True) else array
+        elif array.dtype.kind in "iu" and array.dtype != np.uint8:
+            array = array.astype(np.int32)
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        content = (array.dtype.name, array.tobytes())
+        if content not in self._places:
+            self.parts.append(b"\0" * (-self.size % 8))  # typed arrays begin at a multiple of their size
+            self.size += len(self.parts[-1])
+            self._places[content] = [array.dtype.name, self.size, array.size]
+            self.parts.append(content[1])
+            self.size += len(content[1])
+        return self._places[content]
+
+
+def packed(comparisons: Sequence[Comparison]) -> str:
+    """All that the page shows, as text: JSON and arrays, deflated, in base64.
+
+    The first four bytes are the length of the JSON, little-endian; the JSON is filled up with blanks to a multiple of
+    8 bytes after them.
+    """
+    packer = _Packer()
+    content = {"comparisons": [_comparison(each, packer) for each in comparisons], "quantiles": list(QUANTILES)}
+    text = json.dumps(jsonable(content), allow_nan=False).encode()
+    text += b" " * (-(4 + len(text)) % 8)
+    raw = b"".join([len(text).to_bytes(4, "little"), text, *packer.parts])
+    return base64.b64encode(zlib.compress(raw, 9)).decode()
+
+
+def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
+    rows = comparison.rows
+    names = list(rows.histories)
+    styles = drawing.styles(names)
+    return {
+        "title": comparison.title,
+        "target": comparison.target.accuracy,
+        "reason": comparison.target.reason,
+        "communications": list(comparison.communications),
+        "notes": list(rows.notes),
+        "num_clients": rows.histories[names[0]][0].num_clients,
+        "rows": [
+            {
+                "name": label(name),
+                "color": styles[name].color,
+                "dash": _DASHES[styles[name].linestyle],
+                "twin": names.index(rows.twins[name]) if rows.twins.get(name) in rows.histories else None,
+                "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
+                "asynchronous": rows.histories[name][0].asynchronous,
+                "host_seconds": table.host_seconds(rows.histories[name]),
+                "distributions": _distributions(rows.histories[name], packer),
+                "runs": [_run(run, packer) for run in rows.runs[name]],
+            }
+            for name in names
+        ],
+    }
+
+
+def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
+    history = run.history
+    few = history.num_clients <= MAX_POINTS
+    seen = history.test_count > 0
+    shares = stage_map.shares(history)
+    return {
+        "folder": str(run.folder),
+        "seed": history.config.get("seed", run.seed),
+        "config": history.config,
+        "environment": history.environment,
+        "diverged": history.diverged,
+        "default": history.evaluation,
+        "compute_time": packer.put(history.compute_time),
+        "communicated": packer.put(history.communicated.astype(np.uint8)),
+        "stage": packer.put(history.stage),
+        "cohort_size": packer.put(history.cohort_size),
+        "eval_round": packer.put(history.eval_round),
+        "map": None if shares is None else {"shape": shares.shape, "shares": packer.put(shares.ravel())},
+        "evaluations": {
+            name: {
+                "mean": packer.put(history.mean_scores(name)),
+                "worst": packer.put(history.worst_scores(name)),
+                "quartiles": history.speed_quartiles(name).tolist(),
+                "clients": packer.put(history.scores(name)[-1][seen]) if few else None,
+            }
+            for name in history.accuracies
+        },
+    }
+
+
+def _distributions(runs: Sequence[History], packer: _Packer) -> dict[str, Any]:
+    """Evaluation -> quantiles over the clients of all runs with test points, after the last round."""
+    found = {}
+    for name in runs[0].accuracies:
+        if all(name in run.accuracies for run in runs):
+            scores = np.concatenate([run.scores(name)[-1][run.test_count > 0] for run in runs])
+            found[name] = packer.put(np.quantile(scores, QUANTILES) if scores.size else np.full(len(QUANTILES), np.nan))
+    return found

@@ -1,0 +1,210 @@
+// Fills the figures, which Bokeh draws, from the numbers of the rows that are shown.
+"use strict";
+
+const drawing = (() => {
+  const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
+    star: "★", hex: "⬢", asterisk: "✱"};
+  const documents = {};
+
+  async function embed(items) {
+    for (const item of items) documents[item.target_id] = (await Bokeh.embed.embed_item(item)).roots[0].model.document;
+  }
+
+  const model = (figure, name) => documents[figure].get_model_by_name(name);
+
+  // Rows of a source, as objects, into its columns.
+  function fill(figure, name, rows) {
+    const source = model(figure, name);
+    source.data = Object.fromEntries(Object.keys(source.data).map((column) => [column, rows.map((row) => row[column])]));
+  }
+
+  function range(figure, name, start, end) {
+    const found = model(figure, name);
+    found.setv({start, end, reset_start: start, reset_end: end});
+  }
+
+  function labelAxis(figure, text) {
+    for (const axis of documents[figure].roots()[0].left) if ("axis_label" in axis) axis.axis_label = text;
+  }
+
+  const percents = (values) => values.map((value) => 100 * value);
+
+  // One line a row with a band over its repeats; repeats apart get a thin line each. Returns whether any are apart.
+  function curves(figure, shown, xsOf, beginnings) {
+    const lines = [], bands = [], stages = [];
+    let apart = false;
+    for (const {row} of shown) {
+      const evaluation = evaluationOf(row);
+      const single = row.runs.map((run) => ({xs: xsOf(run), ys: run.evaluations[evaluation][state.score]}));
+      const style = {color: row.color, dash: row.dash, name: row.name};
+      if (!single[0].xs.length) continue;
+      if (numbers.areApart(single)) {
+        apart = true;
+        for (const {xs, ys} of single) lines.push({xs: [...xs], ys: percents([...ys]), width: 0.9, ...style});
+        continue;
+      }
+      const {xs, low, mean, high} = numbers.band(single);
+      lines.push({xs, ys: percents(mean), width: 2, ...style});
+      if (low) bands.push({xs: [...xs, ...[...xs].reverse()], ys: percents([...low, ...high.reverse()]), color: row.color});
+      if (row.runs.length === 1) {
+        const places = beginnings(row.runs[0]).filter((x) => x >= xs[0] && x <= numbers.last(xs));
+        const values = percents(numbers.interpolated(places, xs, mean));
+        places.forEach((x, i) => stages.push({x, y: values[i], color: row.color}));
+      }
+    }
+    fill(figure, "bands", bands);
+    fill(figure, "lines", lines);
+    fill(figure, "stages", stages);
+    labelAxis(figure, state.score === "mean" ? "mean accuracy (%)" : "accuracy of the worst tenth (%)");
+    return {apart, staged: stages.length > 0};
+  }
+
+  // The target, and accuracies as in the other figures: no curve ends below, a little room under the target.
+  function aim(figure, shown) {
+    model(figure, "target").location = Number.isFinite(state.target) ? 100 * state.target : null;
+    range(figure, "y", lowest(shown), 100);
+  }
+
+  function lowest(shown) {
+    const ends = shown.flatMap(({row}) => row.runs.map((run) => numbers.last(run.evaluations[evaluationOf(row)][state.score])));
+    const target = Number.isFinite(state.target) ? state.target : 1;
+    return 100 * Math.max(0, Math.min(target - 0.4, Math.min(1, ...ends.filter(Number.isFinite)) - 0.1));
+  }
+
+  // Where simulated time ends: a little after the last run reached the target, or with the longest run.
+  function timeEnd(drawn) {
+    const times = drawn.flatMap(({row}) => row.runs.map((run) =>
+      numbers.timeTo(run, evaluationOf(row), state.target, state.cost)));
+    const end = 1.25 * Math.max(0, ...times);
+    if (!state.whole && Number.isFinite(end) && end > 0) return end;
+    return Math.max(1e-12, ...drawn.flatMap(({row}) => row.runs.map((run) => numbers.last(numbers.elapsed(run, state.cost)))));
+  }
+
+  function overTime(shown) {
+    const drawn = shown.filter(({row}) => !(row.asynchronous && state.cost > 0));
+    const found = curves("time", drawn, (run) => numbers.evalElapsed(run, state.cost), (run) => {
+      const times = numbers.elapsed(run, state.cost);
+      return numbers.stageStarts(run).map((round) => times[round]);
+    });
+    range("time", "x", 0, timeEnd(drawn));
+    aim("time", shown);
+    cohorts(drawn);
+    return found;
+  }
+
+  function overRounds(shown) {
+    const found = curves("rounds", shown, (run) => [...run.eval_round], numbers.stageStarts);
+    range("rounds", "x", 0, Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))));
+    return found;
+  }
+
+  // How many clients a round has, as steps over simulated time; of the first run of each row.
+  function cohorts(drawn) {
+    const most = Math.max(1, ...drawn.flatMap(({row}) => row.runs[0].cohort_size.reduce((a, b) => Math.max(a, b), 0)));
+    fill("cohort", "lines", drawn.map(({row}) => {
+      const run = row.runs[0], times = numbers.elapsed(run, state.cost), sizes = run.cohort_size;
+      const xs = [], ys = [];
+      for (let i = 0; i < sizes.length; i++) {
+        if (i && i + 1 < sizes.length && sizes[i] === sizes[i - 1] && sizes[i] === sizes[i + 1]) continue;
+        xs.push(times[i], times[i + 1]);
+        ys.push(sizes[i], sizes[i]);
+      }
+      return {xs, ys, color: row.color, dash: row.dash, width: 2, name: row.name};
+    }));
+    range("cohort", "x", 0, timeEnd(drawn));
+    range("cohort", "y", 0, 1.05 * most);
+  }
+
+  function map(run, numClients) {
+    const {map: found, compute_time: {length: rounds}} = run;
+    const {ndarray} = Bokeh.require("core/util/ndarray");
+    const image = found && ndarray(found.shares, {dtype: "float32", shape: found.shape});
+    fill("map", "image", found ? [{image, x: 0.5, y: 0.5, dw: rounds, dh: numClients}] : []);
+    range("map", "x", 0.5, rounds + 0.5);
+    range("map", "y", 0.5, numClients + 0.5);
+  }
+
+  function quarters(shown) {
+    const lines = [], dots = [], strokes = [];
+    shown.forEach(({row}, i) => {
+      const {quarters: found} = numbers.summary(row, evaluationOf(row), state.target, []);
+      const xs = found.map((_, q) => q + 1 + (shown.length > 1 ? 0.24 * (i / (shown.length - 1) - 0.5) : 0));
+      const style = {color: row.color, dash: row.dash, name: row.name, width: 1.5};
+      lines.push({xs, ys: found.map(([mean]) => 100 * mean), ...style});
+      found.forEach(([mean, deviation], q) => {
+        dots.push({x: xs[q], y: 100 * mean, ...style});
+        if (Number.isFinite(deviation)) {
+          strokes.push({x: xs[q], low: 100 * (mean - deviation), high: 100 * (mean + deviation), ...style});
+        }
+      });
+    });
+    fill("quarters", "lines", lines);
+    fill("quarters", "dots", dots);
+    fill("quarters", "spread", strokes);
+    const all = [...dots.map(({y}) => y), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
+    const [least, most] = [Math.min(100, ...all), Math.max(0, ...all)];
+    range("quarters", "x", 0.6, 4.4);
+    range("quarters", "y", least - 0.1 * (most - least) - 0.5, Math.min(100.5, most + 0.1 * (most - least) + 0.5));
+  }
+
+  // Pixels of a row of a figure with a row for each line: up to about forty fit on a printed page.
+  const rowHeight = (count) => Math.max(20, Math.min(42, 780 / Math.max(3, count)));
+
+  // Rows from above, their names above what is drawn.
+  function namedRows(figure, shown, left, right) {
+    fill(figure, "names", shown.map(({row}, i) => ({x: left, y: -i + 0.19, text: row.name})));
+    documents[figure].roots()[0].height = 110 + rowHeight(shown.length) * Math.max(3, shown.length);
+    range(figure, "x", left, right);
+    range(figure, "y", 0.35 - Math.max(1, shown.length), 0.75);
+  }
+
+  function clients(shown, names) {
+    const boxes = [], dots = [];
+    shown.forEach(({row}, i) => {
+      const evaluation = evaluationOf(row);
+      const quantiles = row.distributions[evaluation];
+      boxes.push({y: -i, low: -i - 0.16, high: -i + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
+      const counts = new Map();
+      for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
+        counts.set(score, (counts.get(score) ?? 0) + 1);
+      }
+      for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.27, count, color: row.color});
+    });
+    const most = Math.max(...dots.map(({count}) => count));
+    for (const dot of dots) dot.size = Math.max(3, 0.38 * rowHeight(shown.length) * Math.sqrt(dot.count / Math.max(most, 9)));
+    fill("clients", "dots", dots);
+    fill("clients", "boxes", boxes);
+    const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));
+    namedRows("clients", shown, Math.max(-2, least - 4), 103);
+    return dots.length > 0;
+  }
+
+  // Final accuracies under every evaluation; `named` are all evaluations, which have a marker each.
+  function evaluations(shown, named) {
+    const shapes = Object.keys(MARKERS);
+    const dots = [], strokes = [];
+    shown.forEach(({row}, i) => {
+      judged(row).forEach(([name, [mean, deviation]], place) => {
+        const y = -i + 0.06 - 0.16 * place;
+        const marker = shapes[named.indexOf(name) % shapes.length];
+        dots.push({x: 100 * mean, y, color: row.color, marker, name: row.name, evaluation: name});
+        if (Number.isFinite(deviation)) strokes.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
+      });
+    });
+    fill("evaluations", "dots", dots);
+    fill("evaluations", "spread", strokes);
+    const all = [...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
+    const [least, most] = [Math.min(100, ...all), Math.max(0, ...all)];
+    const room = 0.06 * Math.max(1, most - least);
+    namedRows("evaluations", shown, Math.max(-2, least - room), Math.min(102, most + room));
+    return named.map((name, i) => `${Object.values(MARKERS)[i % shapes.length]} ${name}`);
+  }
+
+  // [evaluation, mean and deviation of the final accuracy over the runs] for those that all runs have.
+  function judged(row) {
+    return Object.keys(row.runs[0].evaluations).filter((name) => row.runs.every((run) => name in run.evaluations))
+      .map((name) => [name, numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[name].mean)))]);
+  }
+
+  return {embed, model, aim, overTime, overRounds, map, quarters, clients, evaluations, judged};
+})();

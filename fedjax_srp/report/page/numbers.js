@@ -1,0 +1,177 @@
+// The numbers of the page, from what the files hold. No document here: every function gets what it needs.
+// History.elapsed, History.time_to, table.comparison, table.render and drawing.band say the same in Python.
+"use strict";
+
+const numbers = (() => {
+  const TYPES = {float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array};
+
+  // The content of the page: JSON, in it [type, first byte, length] where an array is, which `array` reads.
+  async function unpack(base64) {
+    const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const buffer = await new Response(stream).arrayBuffer();
+    const length = new DataView(buffer).getUint32(0, true);
+    const content = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+    const array = ([type, begin, count]) => new TYPES[type](buffer, 4 + length + begin, count);
+    for (const comparison of content.comparisons) {
+      comparison.target = number(comparison.target);
+      for (const row of comparison.rows) {
+        row.host_seconds = number(row.host_seconds);
+        row.distributions = mapped(row.distributions, array);
+        for (const run of row.runs) {
+          for (const name of ["compute_time", "communicated", "stage", "cohort_size", "eval_round"]) {
+            run[name] = array(run[name]);
+          }
+          if (run.map) run.map.shares = array(run.map.shares);
+          for (const found of Object.values(run.evaluations)) {
+            found.mean = array(found.mean);
+            found.worst = array(found.worst);
+            found.quartiles = found.quartiles.map(number);
+            found.clients = found.clients && array(found.clients);
+          }
+        }
+      }
+    }
+    return content;
+  }
+
+  // Numbers that JSON cannot say are words in it.
+  function number(value) {
+    return typeof value === "string" ? {inf: Infinity, "-inf": -Infinity, nan: NaN}[value] : value;
+  }
+
+  function mapped(object, change) {
+    return Object.fromEntries(Object.entries(object).map(([name, value]) => [name, change(value, name)]));
+  }
+
+  const last = (values) => (values.length ? values[values.length - 1] : NaN);
+
+  // Simulated time at the end of each round, from round 0 on.
+  function elapsed(run, cost) {
+    const times = new Float64Array(run.compute_time.length + 1);
+    for (let i = 0; i < run.compute_time.length; i++) {
+      times[i + 1] = times[i] + (run.compute_time[i] + cost * run.communicated[i]);
+    }
+    return times;
+  }
+
+  // Simulated time at each evaluation.
+  function evalElapsed(run, cost) {
+    const times = elapsed(run, cost);
+    return Float64Array.from(run.eval_round, (round) => times[round]);
+  }
+
+  // Time until the mean accuracy reaches the target; Infinity where it never does.
+  function timeTo(run, evaluation, target, cost) {
+    const place = run.evaluations[evaluation].mean.findIndex((value) => value >= target);
+    return place < 0 ? Infinity : evalElapsed(run, cost)[place];
+  }
+
+  // Whether the target was reached by the first evaluation, so that its time is an upper bound.
+  function reachedAtOnce(run, evaluation, target) {
+    return timeTo(run, evaluation, target, 0) <= evalElapsed(run, 0)[0];
+  }
+
+  // Mean and sample standard deviation; the latter NaN for one value, and where the mean is not finite.
+  function spread(values) {
+    if (!values.length) return [NaN, NaN];
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    if (values.length < 2 || !Number.isFinite(mean)) return [mean, NaN];
+    const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+    return [mean, Math.sqrt(squares / (values.length - 1))];
+  }
+
+  // What the table says of a row under an evaluation.
+  function summary(row, evaluation, target, costs) {
+    const found = row.runs.map((run) => run.evaluations[evaluation]);
+    const overlap = (cost) => row.asynchronous && cost > 0;
+    return {
+      runs: found.length,
+      accuracy: spread(found.map(({mean}) => last(mean))),
+      worst: spread(found.map(({worst}) => last(worst))),
+      quarters: [0, 1, 2, 3].map((place) => spread(found.map(({quartiles}) => quartiles[place]))),
+      reached: row.runs.filter((run) => Number.isFinite(timeTo(run, evaluation, target, 0))).length,
+      atOnce: row.runs.filter((run) => reachedAtOnce(run, evaluation, target)).length,
+      times: costs.map((cost) =>
+        overlap(cost) ? [NaN, NaN] : spread(row.runs.map((run) => timeTo(run, evaluation, target, cost)))),
+    };
+  }
+
+  // The twin's mean time over the row's; NaN where one is missing, infinite or a bound.
+  function speedUp(own, twin, place) {
+    if (!twin || own.atOnce || twin.atOnce) return NaN;
+    const [time, other] = [own.times[place][0], twin.times[place][0]];
+    return Number.isFinite(time) && Number.isFinite(other) && time > 0 ? other / time : NaN;
+  }
+
+  // As Python rounds: of a number that lies exactly between two, the even one. toFixed takes the larger one.
+  function fixed(value, digits) {
+    const text = value.toFixed(digits);
+    const exact = Math.abs(value).toFixed(Math.min(100, digits + 60));
+    const [, kept, rest] = exact.match(new RegExp(digits ? `^(\\d+\\.\\d{${digits}})(\\d*)$` : "^(\\d+)\\.(\\d*)$"));
+    if (!/^50*$/.test(rest) || Number(kept[kept.length - 1]) % 2) return text;
+    return (value < 0 ? "-" : "") + kept;
+  }
+
+  function percent([mean, deviation]) {
+    if (!Number.isFinite(mean)) return "-";
+    return fixed(100 * mean, 1) + (Number.isFinite(deviation) ? ` ± ${fixed(100 * deviation, 1)}` : "");
+  }
+
+  function timeText(own, twin, place) {
+    const [mean, deviation] = own.times[place];
+    if (Number.isNaN(mean)) return "-";
+    if (!Number.isFinite(mean)) return own.reached ? `${own.reached} of ${own.runs} seeds` : "not reached";
+    const digits = mean < 100 ? 1 : 0;
+    const bound = own.atOnce ? "≤ " : "";
+    const text = bound + fixed(mean, digits) + (Number.isFinite(deviation) ? ` ± ${fixed(deviation, digits)}` : "");
+    const factor = speedUp(own, twin, place);
+    return Number.isFinite(factor) ? `${text} (${fixed(factor, factor >= 0.1 ? 1 : 2)}x)` : text;
+  }
+
+  // Values of a curve at increasing places within its own, joined by straight lines; NaN spreads to its neighbours.
+  function interpolated(places, xs, ys) {
+    let left = 0;
+    return places.map((x) => {
+      while (left < xs.length - 2 && xs[left + 1] <= x) left++;
+      if (x === xs[left] || xs.length === 1) return ys[left];
+      if (x === xs[left + 1]) return ys[left + 1];
+      const slope = (ys[left + 1] - ys[left]) / (xs[left + 1] - xs[left]);
+      return slope * (x - xs[left]) + ys[left];
+    });
+  }
+
+  const commonTime = (curves) =>
+    [Math.max(...curves.map(({xs}) => xs[0])), Math.min(...curves.map(({xs}) => last(xs)))];
+
+  // Whether all curves are defined in less than half of the time of the shortest one, where a mean says little.
+  function areApart(curves) {
+    const [start, end] = commonTime(curves);
+    const shortest = Math.min(...curves.map(({xs}) => last(xs) - xs[0]));
+    return curves.length > 1 && (start >= end || end - start < 0.5 * shortest);
+  }
+
+  // Lowest, mean and highest value of several curves, on the union of their places where all are defined.
+  function band(curves) {
+    if (curves.length === 1) return {xs: [...curves[0].xs], low: null, mean: [...curves[0].ys], high: null};
+    const [start, end] = commonTime(curves);
+    const union = new Set(curves.flatMap(({xs}) => [...xs]));
+    const xs = [...union].filter((x) => x >= start && x <= end).sort((a, b) => a - b);
+    const values = curves.map((curve) => interpolated(xs, curve.xs, curve.ys));
+    const over = (combine) => xs.map((_, place) => combine(values.map((of) => of[place])));
+    return {
+      xs,
+      low: over((all) => Math.min(...all)),
+      mean: over((all) => all.reduce((sum, value) => sum + value, 0) / all.length),
+      high: over((all) => Math.max(...all)),
+    };
+  }
+
+  // First rounds of the stages after the first.
+  const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
+
+  return {
+    unpack, elapsed, evalElapsed, timeTo, spread, summary, percent, timeText, fixed, band, areApart, interpolated,
+    stageStarts, last,
+  };
+})();

@@ -1,0 +1,265 @@
+// The page: what was chosen, tables, notes, and which figure follows from what.
+"use strict";
+
+const QUANTILE_NAMES = ["q0", "q10", "q25", "q50", "q75", "q90", "q100"];
+let content, comparison, costs, rounds, pending = null;
+
+function swatch(row) {
+  const line = made("span", {className: "swatch"});
+  const dash = {solid: "", dashed: "stroke-dasharray='6 4'", dotted: "stroke-dasharray='2 4'"}[row.dash];
+  line.innerHTML = `<svg width="30" height="8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" stroke="${row.color}"`
+    + ` stroke-width="3" ${dash}/></svg>`;
+  return line;
+}
+
+function fillTable(id, header, rows) {
+  const cell = (tag, text, moved, scope) => {
+    const created = made(tag, {className: moved ? "moved" : ""}, text);
+    if (scope) created.setAttribute("scope", scope);
+    return created;
+  };
+  const head = made("thead", {}, made("tr", {}, ...header.map(({text, moved}) => cell("th", text, moved, "col"))));
+  const body = rows.map(({row, cells}) => {
+    const first = cell("th", "", false, "row");
+    first.append(swatch(row), row.name);
+    return made("tr", {}, first, ...cells.map((text, i) => cell("td", text, header[i + 1].moved)));
+  });
+  element(id).replaceChildren(head, made("tbody", {}, ...body));
+}
+
+const shownPercent = (value) => {
+  const percent = 100 * value;
+  if (!Number.isFinite(percent)) return "a target that is not known";
+  const rounded = Number(percent.toFixed(1));
+  return Math.abs(percent - rounded) <= 1e-9 * Math.abs(percent) ? `${numbers.fixed(percent, 1)} %` : `${Number(percent.toPrecision(6))} %`;
+};
+
+function drawTable(shown) {
+  const all = [...comparison.communications];
+  const after = all.findIndex((cost) => cost > state.cost);
+  if (!all.includes(state.cost)) all.splice(after < 0 ? all.length : after, 0, state.cost);
+  const summaries = new Map(comparison.rows.map((row) => {
+    const evaluation = evaluationOf(row);
+    return [row, evaluation && numbers.summary(row, evaluation, state.target, all)];
+  }));
+  const texts = shown.map(({row}) => {
+    const own = summaries.get(row), twin = row.twin === null ? null : summaries.get(comparison.rows[row.twin]);
+    const quarters = own.quarters.map(([mean]) => numbers.percent([mean, NaN])).join("/");
+    return {row, cells: [String(own.runs), numbers.percent(own.accuracy), numbers.percent(own.worst), quarters,
+      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.host_seconds, 1)]};
+  });
+  const columns = ["method", "runs", "accuracy %", "worst tenth %", "quarters %, fastest first"];
+  fillTable("table", [...columns.map((text) => ({text})),
+    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "host s"}], texts);
+  const exact = state.target === comparison.target;
+  const cells = texts.flatMap((row) => row.cells);
+  const notes = [
+    `Time: simulated time until the mean accuracy reaches ${shownPercent(state.target)}${exact ? `, ${comparison.reason}` : ""}; `
+      + "C is the cost of a round's communication; both in time units. Mean ± sample standard deviation over the runs.",
+    "Worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed.",
+    "Not reached: the runs ended before, and nothing is known of later. Nothing is interpolated: times are those of evaluations.",
+  ];
+  if (cells.some((text) => text.startsWith("≤"))) notes.push("≤: reached by the first evaluation, maybe sooner.");
+  if (cells.some((text) => text.endsWith("x)"))) {
+    notes.push("(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower.");
+  }
+  if (shown.some(({row}) => row.asynchronous)) notes.push("-: rounds overlap, so a cost cannot be added afterwards.");
+  element("table-notes").replaceChildren(...[...notes, ...comparison.notes].map((text) => made("li", {}, text)));
+}
+
+function drawCurves(shown, what) {
+  const {apart, staged} = drawing.overTime(shown);
+  if (what === "rows") rounds = drawing.overRounds(shown);
+  drawing.aim("rounds", shown);
+  const counts = [...new Set(shown.map(({row}) => row.runs.length))].sort((a, b) => a - b);
+  const notes = [];
+  if (Math.max(...counts) > 1) notes.push(`Lines: mean of ${counts.join("/")} runs; bands: lowest to highest run.`);
+  if (apart || rounds.apart) notes.push("Thin lines: single runs, with little time in common.");
+  if (staged || rounds.staged) notes.push("Hollow dots: a stage begins.");
+  if (Number.isFinite(state.target)) notes.push(`Dotted: the target of ${shownPercent(state.target)}.`);
+  const overlap = state.cost > 0 ? shown.filter(({row}) => row.asynchronous).map(({row}) => row.name) : [];
+  if (overlap.length) notes.push(`Not over time, as rounds overlap and C cannot be added: ${overlap.join(", ")}.`);
+  const diverged = shown.flatMap(({row}) => row.runs.filter((run) => run.diverged !== null)
+    .map((run) => `${row.name}, seed ${run.seed}, in round ${run.diverged}`));
+  if (diverged.length) notes.push(`Diverged: ${diverged.join("; ")}.`);
+  const hidden = comparison.rows.filter((row, place) => isChosen(row, place) && evaluationOf(row) === null);
+  if (hidden.length) notes.push(`Not judged by ${state.evaluation}: ${hidden.map(({name}) => name).join(", ")}.`);
+  element("curves-note").textContent = notes.join(" ");
+}
+
+function drawMap() {
+  const row = comparison.rows[state.row], run = row.runs[state.run];
+  options("map-row", comparison.rows.map(({name}, i) => [i, name]), state.row);
+  options("map-run", row.runs.map(({seed}, i) => [i, seed]), state.run);
+  drawing.map(run, comparison.num_clients);
+  const [bands, columns] = run.map ? run.map.shape : [0, 0];
+  const notes = run.map ? [`${row.name}, seed ${run.seed}: blue where a client takes part; clients sorted by expected speed.`]
+    : [`${row.name}, seed ${run.seed}: the files do not tell who took part (times were drawn afresh in every round, or clients `
+      + "chosen at random), only how many, in the figure before this one."];
+  if (run.map && bands < comparison.num_clients) notes.push(`${comparison.num_clients} clients in ${bands} bands: the more take part, the darker.`);
+  if (run.map && columns < run.compute_time.length) notes.push(`${run.compute_time.length} rounds in ${columns} columns.`);
+  element("map-note").textContent = notes.join(" ");
+}
+
+function drawClients(shown) {
+  const dotted = drawing.clients(shown, QUANTILE_NAMES);
+  drawing.quarters(shown);
+  const boxes = "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
+  element("clients-note").textContent = `${boxes} ${dotted ? "Dots below: clients; the more have one accuracy, the larger the dot."
+    : `${comparison.num_clients} clients are too many for dots: quantiles only.`}`;
+  const header = ["method", ...content.quantiles.map((q) => `${Number((100 * q).toFixed(1))} % of clients below`)];
+  fillTable("quantiles", header.map((text) => ({text})), shown.map(({row}) => ({row,
+    cells: [...row.distributions[evaluationOf(row)]].map((value) => numbers.percent([value, NaN]))})));
+}
+
+function drawEvaluations() {
+  const shown = comparison.rows.map((row, place) => ({row, place})).filter(({row, place}) => isChosen(row, place));
+  const found = new Map(shown.map(({row}) => [row, new Map(drawing.judged(row))]));
+  const named = [...new Set([...found.values()].flatMap((of) => [...of.keys()]))];
+  const several = [...found.values()].some((of) => of.size > 1);
+  element("evaluations").hidden = element("markers").hidden = !several;
+  if (several) {
+    element("markers").replaceChildren(...drawing.evaluations(shown, named).map((text) => made("li", {}, text)));
+  }
+  fillTable("judged", ["final accuracy %", ...named].map((text) => ({text})), shown.map(({row}) => ({row,
+    cells: named.map((name) => (found.get(row).has(name) ? numbers.percent(found.get(row).get(name)) : ""))})));
+  element("evaluations-note").textContent = several
+    ? "fine_tune trains what the server holds on each client before it judges; own_... judges what the client kept since it last took part."
+    : "Every line was judged in one way; runs with all evaluations (--evaluations all) show fine_tune beside the client's own part.";
+}
+
+function listRuns() {
+  element("runs").replaceChildren(...comparison.rows.map((row) => {
+    const summary = made("summary", {});
+    summary.append(swatch(row), ` ${row.name}, ${row.runs.length} ${row.runs.length === 1 ? "run" : "runs"}`);
+    return made("details", {}, summary, ...row.runs.map((run) => {
+      const made_of = made("details", {}, made("summary", {}, `seed ${run.seed}: `, made("code", {}, run.folder)));
+      made_of.addEventListener("toggle", () => {
+        if (made_of.querySelector("pre")) return;
+        made_of.append(made("pre", {tabIndex: 0}, JSON.stringify({config: run.config, environment: run.environment}, null, 2)));
+      });
+      return made_of;
+    }));
+  }));
+}
+
+function options(id, choices, chosen) {
+  element(id).replaceChildren(...choices.map(([value, text]) => made("option", {value, selected: value === chosen}, String(text))));
+}
+
+function listRows() {
+  const names = [...new Set(comparison.rows.flatMap((row) => Object.keys(row.options)))];
+  const filters = names.map((name) => [name, [...new Set(comparison.rows.map((row) => row.options[name]))].filter((v) => v !== undefined)]);
+  element("filters").replaceChildren(...filters.filter(([, values]) => values.length > 1).map(([name, values]) => {
+    const select = made("select", {}, made("option", {value: ""}, "all"));
+    select.append(...values.map((value) => made("option", {value, selected: state.filters[name] === value}, value)));
+    select.addEventListener("change", () => {
+      if (select.value) state.filters[name] = select.value;
+      else delete state.filters[name];
+      later("rows");
+    });
+    return made("label", {}, `${name} `, select);
+  }));
+  element("legend").replaceChildren(...comparison.rows.map((row, place) => {
+    const box = made("input", {type: "checkbox", checked: !state.off.has(place)});
+    box.addEventListener("change", () => {
+      if (box.checked) state.off.delete(place);
+      else state.off.add(place);
+      later("rows");
+    });
+    return made("li", {}, made("label", {}, box, swatch(row), row.name));
+  }));
+}
+
+// Draws what follows from what changed, at most once a frame: "time" (cost, target, axis), or everything ("rows").
+function later(what) {
+  if (pending === null) requestAnimationFrame(() => { const all = pending; pending = null; draw(all); });
+  pending = pending === "rows" ? "rows" : what;
+}
+
+function draw(what) {
+  const shown = shownRows(comparison);
+  drawCurves(shown, what);
+  drawTable(shown);
+  if (what === "rows") {
+    drawClients(shown);
+    drawEvaluations();
+    drawMap();
+    [...element("legend").children].forEach((item, place) =>
+      item.classList.toggle("out", !shown.some((of) => of.place === place)));
+    element("count").textContent = `${shown.length} of ${comparison.rows.length}`;
+  }
+  element("state").textContent = `C = ${state.cost}, target ${shownPercent(state.target)}, judged by `
+    + `${state.evaluation || "the default evaluation of each"}.`;
+  writeAddress(content);
+  showControls();
+  document.body.dataset.drawn = Number(document.body.dataset.drawn ?? 0) + 1;
+}
+
+// Controls say what the state is; a number that is being typed is left alone.
+function showControls() {
+  const put = (id, value) => { if (document.activeElement !== element(id)) element(id).value = value; };
+  put("cost", state.cost);
+  put("target", Number.isFinite(state.target) ? percentOf(state.target) : "");
+  const nearest = costs.reduce((best, cost, i) => (Math.abs(cost - state.cost) < Math.abs(costs[best] - state.cost) ? i : best), 0);
+  put("cost-slider", nearest);
+  element("cost-slider").setAttribute("aria-valuetext", `${state.cost} time units`);
+  put("target-slider", Number.isFinite(state.target) ? percentOf(state.target) : 0);
+  element("whole").checked = state.whole;
+  element("score").value = state.score;
+  element("evaluation").value = state.evaluation;
+}
+
+// Everything that belongs to one table of runs, after another one was chosen or the address changed.
+function choose() {
+  comparison = content.comparisons[state.comparison];
+  costs = sliderCosts(comparison);
+  element("cost-slider").max = costs.length - 1;
+  const runs = comparison.rows.reduce((sum, row) => sum + row.runs.length, 0);
+  element("about").textContent = `${comparison.title}: ${comparison.rows.length} lines, ${runs} runs`;
+  const names = [...new Set(comparison.rows.flatMap(({runs: all}) => all.flatMap((run) => Object.keys(run.evaluations))))];
+  options("comparison", content.comparisons.map(({title}, i) => [i, title]), state.comparison);
+  element("comparison-label").hidden = content.comparisons.length < 2;
+  if (!names.includes(state.evaluation)) state.evaluation = "";
+  options("evaluation", [["", "default of each"], ...names.map((name) => [name, name])], state.evaluation);
+  listRows();
+  listRuns();
+  draw("rows");
+}
+
+function listen() {
+  const on = (id, kind, action) => element(id).addEventListener(kind, action);
+  const number = (id, valid, put) => on(id, "input", () => {
+    const value = parseFloat(element(id).value);
+    if (valid(value)) { put(value); later("time"); }
+  });
+  on("cost-slider", "input", () => { state.cost = costs[Number(element("cost-slider").value)]; later("time"); });
+  number("cost", (value) => value >= 0 && value < Infinity, (value) => { state.cost = value; });
+  for (const id of ["target-slider", "target"]) {
+    number(id, (value) => value > 0 && value <= 100, (value) => { state.target = fraction(value); });
+  }
+  on("evaluation", "change", () => { state.evaluation = element("evaluation").value; later("rows"); });
+  on("score", "change", () => { state.score = element("score").value; later("rows"); });
+  on("whole", "change", () => { state.whole = element("whole").checked; later("time"); });
+  on("map-row", "change", () => { Object.assign(state, {row: Number(element("map-row").value), run: 0}); later("rows"); });
+  on("map-run", "change", () => { state.run = Number(element("map-run").value); later("rows"); });
+  on("comparison", "change", () => { Object.assign(state, initial(content, Number(element("comparison").value))); choose(); });
+  on("reset", "click", () => { Object.assign(state, initial(content, state.comparison)); choose(); });
+  on("controls", "submit", (event) => event.preventDefault());
+  addEventListener("hashchange", () => { readAddress(content); choose(); });
+}
+
+async function start() {
+  content = await numbers.unpack(element("content").textContent);
+  await drawing.embed(JSON.parse(element("figures").textContent));
+  readAddress(content);
+  listen();
+  choose();
+  document.body.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  element("error").hidden = false;
+  element("error").textContent = `This page could not be drawn (${error.message}): it needs a browser of 2023 or newer.`;
+  throw error;
+});

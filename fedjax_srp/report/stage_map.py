@@ -1,0 +1,49 @@
+"""Who takes part when, as far as the files of a run tell it.
+
+A run records how many clients took part in a round and how long the round lasted, not who they were. Where clocks are
+fixed that says all the same who they were: n clients took part, and the round lasted exactly as long as the n-th
+fastest of all clients needs, while the next one needs longer. So they were the n fastest. It costs no byte in the files
+and no work in a run; where it proves nothing (times drawn afresh in every round, clients chosen at random) the map is
+missing rather than guessed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedjax_srp.history import History
+
+MAX_BANDS = 100  # of clients
+MAX_COLUMNS = 500  # of rounds
+
+
+def took_the_fastest(history: History) -> bool:
+    """Whether the files prove that every round took the fastest clients; trivially so where all took part."""
+    if not history.num_rounds or history.asynchronous:
+        return False
+    times, sizes = np.sort(history.client_time), history.cohort_size
+    slower = np.append(times, np.inf)[sizes]
+    proven = (history.compute_time == times[sizes - 1]) & (slower > times[sizes - 1])
+    return bool((proven | (sizes == history.num_clients)).all())
+
+
+def shares(history: History) -> np.ndarray | None:
+    """(bands, columns) float32: the share of a band of clients, the fastest first, that takes part in rounds.
+
+    Up to `MAX_BANDS` clients and `MAX_COLUMNS` rounds each has its own, and shares are 0 or 1; more are put together,
+    with `np.array_split`. None where the files do not tell who took part.
+    """
+    if not took_the_fastest(history):
+        return None
+    bands = _edges(history.num_clients, MAX_BANDS)
+    taking_part = np.clip(history.cohort_size - bands[:-1, None], 0, np.diff(bands)[:, None])  # (bands, rounds)
+    columns = _edges(history.num_rounds, MAX_COLUMNS)
+    summed = np.add.reduceat(taking_part, columns[:-1], axis=1)
+    return (summed / np.outer(np.diff(bands), np.diff(columns))).astype(np.float32)
+
+
+def _edges(count: int, most: int) -> np.ndarray:
+    """Where parts begin, and the end, of `count` things in at most so many parts, as `np.array_split` cuts them."""
+    parts = min(count, most)
+    small, larger = divmod(count, parts)
+    return np.concatenate([[0], np.cumsum(np.where(np.arange(parts) < larger, small + 1, small))])

@@ -1,0 +1,127 @@
+"""A headless Chromium, driven over the pipe of its DevTools protocol: no library is needed."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--hide-scrollbars",
+)
+
+# The browser reads commands from descriptor 3 and answers on 4; out of the way first, as they may be each other's.
+AS_3_AND_4 = """
+import fcntl, os, sys
+for place, descriptor in enumerate([fcntl.fcntl(int(word), fcntl.F_DUPFD, 10) for word in sys.argv[1:3]]):
+    os.dup2(descriptor, 3 + place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Tab:
+    """One tab; `errors` collects what the console and scripts complained of."""
+
+    def __init__(self, reading: int, writing: int):
+        self._reading, self._writing, self._buffer, self._count = reading, writing, b"", 0
+        self._session = self._target = None
+        self.errors: list[str] = []
+
+    def send(self, method, **params):
+        """A command and its result."""
+        self._count += 1
+        message = {"id": self._count, "method": method, "params": params}
+        if self._session is not None and not method.startswith(("Target.", "Browser.")):
+            message["sessionId"] = self._session
+        os.write(self._writing, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._count:
+                assert "error" not in answer, answer
+                return answer["result"]
+
+    def _receive(self, seconds=60.0):
+        end = time.monotonic() + seconds
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._reading], [], [], max(0.0, end - time.monotonic()))
+            assert ready, "the browser does not answer"
+            self._buffer += os.read(self._reading, 1 << 20)
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        message = json.loads(text)
+        self._listen(message.get("method"), message.get("params"))
+        return message
+
+    def _listen(self, event, params):
+        if event == "Runtime.exceptionThrown":
+            details = params["exceptionDetails"]
+            self.errors.append(details.get("exception", {}).get("description") or details["text"])
+        if event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.errors.append(str([value.get("value") or value.get("description") for value in params["args"]]))
+        if event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(params["entry"]["text"])
+        if event == "Network.requestWillBeSent" and params["request"]["url"].startswith(("http", "ws")):
+            self.errors.append(f"asked the network: {params['request']['url'][:80]}")
+
+    def ask(self, expression):
+        """The value of an expression of JavaScript, a promise awaited."""
+        result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
+
+    def press(self, key: str, code: int):
+        """Presses and releases a key, where the focus is."""
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def wait(self, expression, seconds=30.0):
+        """Until an expression is true."""
+        end = time.monotonic() + seconds
+        while not self.ask(expression):
+            assert time.monotonic() < end, f"never: {expression}; {self.errors}"
+            time.sleep(0.02)
+
+    def open(self, path: Path, state: str = "", width: int = 1280, height: int = 900, phone: bool = False):
+        """Loads the report page at a state of its address, drawn, in the place of what was there."""
+        if self._target is not None:
+            self.send("Target.closeTarget", targetId=self._target)
+        self._target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.send("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        self.send("Page.navigate", url=f"{path.absolute().as_uri()}#{state}")
+        self.wait("document.body && document.body.dataset.ready === 'true'")
+
+
+@contextlib.contextmanager
+def browser(profile: Path):
+    """A browser with one tab, for as long as the block lasts; `profile` is an empty folder of its own."""
+    to_browser, from_browser = os.pipe(), os.pipe()
+    ends = to_browser[0], from_browser[1]
+    words = [sys.executable, "-c", AS_3_AND_4, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+    process = subprocess.Popen(words, pass_fds=ends, stderr=subprocess.DEVNULL)
+    os.close(to_browser[0])
+    os.close(from_browser[1])
+    try:
+        tab = Tab(from_browser[0], to_browser[1])
+        yield tab
+        tab.send("Browser.close")
+    finally:
+        os.close(to_browser[1])
+        os.close(from_browser[0])
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

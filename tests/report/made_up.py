@@ -1,0 +1,53 @@
+"""Runs that nobody simulated."""
+
+import numpy as np
+
+from fedjax_srp.history import History
+
+
+def made(name, seed, rounds, clients, every=1, own=False, **fields):
+    """Accuracies rise at a rate of their own, cohorts double, clients differ in speed."""
+    random = np.random.default_rng([len(name), ord(name[0]), seed])
+    client_time = random.exponential(size=clients).astype(np.float32)
+    stage = np.minimum(np.arange(rounds) // 20, 5) if "srpfl" in name or "flanp" in name else np.zeros(rounds, int)
+    sizes = np.minimum(clients, (clients // 2**5 + 1) * 2**stage) if stage.any() else np.full(rounds, clients)
+    evaluated = np.arange(every, rounds + 1, every)
+    rise = 1 - np.exp(-evaluated[:, None] / random.uniform(5, max(6, rounds / 2)) * random.uniform(0.8, 1.2, clients))
+    counts = random.integers(5, 60, clients)
+    found = {"fine_tune": np.round(0.95 * rise * counts) / counts}
+    if own:
+        found["own_head"] = np.round(0.8 * rise * counts) / counts
+    config = {
+        "name": name,
+        "algorithm": name,
+        "participation": "doubling",
+        "clock": "fixed",
+        "dataset": "digits",
+        "options": {"learning_rate": 0.1},
+        "clock_options": {},
+        "dataset_options": {},
+        "data_checksum": "1a2b3c4d",
+        "num_clients": clients,
+        "unknown": [],
+        "key": [0, seed],
+        "seed": seed,
+    }
+    return History(
+        **{
+            "name": name,
+            "round": np.arange(1, rounds + 1),
+            "stage": stage,
+            "cohort_size": sizes,
+            "compute_time": np.sort(client_time)[sizes - 1],
+            "communicated": random.uniform(size=rounds) < 0.9,
+            "finite": np.ones(rounds, bool),
+            "client_time": client_time,
+            "eval_round": evaluated,
+            "accuracies": found,
+            "test_count": counts,
+            "host_seconds": random.uniform(1, 50),
+            "asynchronous": name == "fedbuff",
+            "config": config,
+        }
+        | fields
+    )

@@ -1,0 +1,280 @@
+"""The report page, read in a browser: what it says is what the files, `report.table` and `History` say."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from report.browser import CHROMIUM, browser
+from report.made_up import made
+
+from fedjax_srp.commands.report import report
+from fedjax_srp.report import drawing, page, repeats, table
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install chromium to test the page")
+
+COSTS, TARGETS = (0, 0.37, 10, 123.4), (0.02, 0.6, 0.93, 0.949)
+METHODS = ("srpfl", "fedrep", "lg_srpfl", "lg_fedavg", "flanp_fedavg", "fedavg", "fedbuff", "flanp_fedavg_ft", "apfl")
+
+
+def compared(histories, target=0.6, costs=(0, 10)):
+    """A comparison of histories in memory."""
+    rows = repeats.rows([repeats.of(run, Path(f"{place}")) for place, run in enumerate(histories)])
+    return page.Comparison("digits, made up", rows, table.Target(target, "as asked"), costs)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def large():
+    """Nine methods, four seeds, 500 rounds, each evaluated."""
+    return compared([made(name, seed, 500, 100, own=name == "fedrep") for name in METHODS for seed in range(4)])
+
+
+@pytest.fixture(scope="module")
+def opened(tab, large, tmp_path_factory):
+    path = page.write(tmp_path_factory.mktemp("page") / "report.html", [large])
+    assert path.stat().st_size < 2e6  # as docs/report.md says
+    tab.errors.clear()
+    tab.open(path)
+    yield tab
+    assert not tab.errors
+
+
+@pytest.fixture(autouse=True)
+def no_errors(tab):
+    tab.errors.clear()
+    yield
+    assert not tab.errors
+
+
+def choose(tab, state):
+    """Changes the address, and waits until the page has followed."""
+    before = tab.ask("Number(document.body.dataset.drawn)")
+    tab.ask(f"location.hash = {json.dumps(state)}")
+    tab.wait(f"Number(document.body.dataset.drawn) > {before}")
+
+
+def cells(tab, name="table"):
+    """The texts of a table of the page, a list a row."""
+    rows = (
+        f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+    )
+    return [[text.strip() for text in row] for row in tab.ask(rows)]
+
+
+def rendered(comparison, target, costs):
+    """The rows of the table that `report` prints, by heading."""
+    frame = table.comparison(comparison.rows.histories, target, costs, comparison.rows.twins)
+    text = table.render(frame, table.Target(target, "as asked"))
+    words = [re.split(r"\s{2,}", line.strip()) for line in text.split("\n\n")[0].splitlines() if set(line) != {"-"}]
+    return words, frame
+
+
+def source(tab, figure, name):
+    """The columns of what a figure draws."""
+    read = "(value) => ArrayBuffer.isView(value) ? [...value] : value"
+    columns = f"Object.entries(drawing.model('{figure}', '{name}').data)"
+    return json.loads(
+        tab.ask(f"JSON.stringify(Object.fromEntries({columns}.map(([key, all]) => [key, [...all].map({read})])))")
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("cost", COSTS)
+def test_the_table_is_that_of_report_at_every_cost_and_target(opened, large, cost, target):
+    choose(opened, f"C={cost}&target={100 * target:.1f}")
+    costs = sorted({*large.communications, cost})
+    expected, frame = rendered(large, target, costs)
+    header, *rows = cells(opened)
+    assert header[0:1] + header[2:] == expected[0]
+    assert [row[0:1] + row[2:] for row in rows] == expected[1:]
+    assert [row[1] for row in rows] == [str(runs) for runs in frame["runs"]]
+
+
+def test_what_is_censored_bounded_or_impossible_stands_in_the_table(opened):
+    texts = []
+    for target in TARGETS:
+        choose(opened, f"C=5&target={100 * target:.1f}")
+        texts += [text for row in cells(opened) for text in row]
+    for kind in (r"not reached", r"[123] of 4 seeds", r"≤ [\d.]+ ± [\d.]+", r"[\d.]+ ± [\d.]+ \([\d.]+x\)", r"-"):
+        assert any(re.fullmatch(kind, text) for text in texts), kind
+
+
+def test_times_are_those_of_the_histories_to_the_last_bit(opened, large):
+    histories = [run for runs in large.rows.histories.values() for run in runs if not run.asynchronous]
+    script = """(cost, targets) => comparison.rows.filter((row) => !row.asynchronous).flatMap((row) => row.runs)
+        .map((run) => [[...numbers.elapsed(run, cost)],
+            targets.map((target) => String(numbers.timeTo(run, 'fine_tune', target, cost)))])"""
+    for cost in COSTS:
+        answers = opened.ask(f"({script})({cost}, {list(TARGETS)})")
+        for run, (elapsed, times) in zip(histories, answers, strict=True):
+            np.testing.assert_array_equal(elapsed[1:], run.elapsed(cost))
+            assert [float(time) for time in times] == [run.time_to(target, cost) for target in TARGETS]
+
+
+def test_numbers_are_printed_as_python_prints_them(opened):
+    random = np.random.default_rng(0)
+    values = [*(random.uniform(0, 200, 200)), *(n / 4 for n in range(60)), *(n / 2 for n in range(60)), 1e-9, 1e6, 0.05]
+    for digits in (0, 1, 2):
+        answers = opened.ask(f"{[float(value) for value in values]}.map((value) => numbers.fixed(value, {digits}))")
+        assert answers == [f"{value:.{digits}f}" for value in values]
+
+
+@pytest.mark.parametrize("cost", [0, 25])
+def test_the_curves_are_those_of_the_figures(opened, large, cost):
+    choose(opened, f"C={cost}")
+    lines, bands = source(opened, "time", "lines"), source(opened, "time", "bands")
+    place = banded = 0
+    curve = drawing.accuracy_curve(cost, None)
+    histories = large.rows.histories
+    over_time = {name: runs for name, runs in histories.items() if not (cost and runs[0].asynchronous)}
+    for name, runs in over_time.items():
+        curves = [curve(run) for run in runs]
+        if drawing.are_apart(curves):
+            for times, values in curves:
+                np.testing.assert_allclose(lines["xs"][place], times)
+                np.testing.assert_allclose(lines["ys"][place], 100 * values)
+                place += 1
+            continue
+        times, low, middle, high = drawing.band(curves)
+        np.testing.assert_array_equal(lines["xs"][place], times)
+        np.testing.assert_allclose(lines["ys"][place], 100 * middle, rtol=1e-12)
+        outline = 100 * np.concatenate([low, high[::-1]])
+        np.testing.assert_allclose(bands["ys"][banded], outline, rtol=1e-12)
+        assert lines["color"][place] == drawing.styles(histories)[name].color
+        place, banded = place + 1, banded + 1
+    assert (place, banded) == (len(lines["xs"]), len(bands["xs"]))
+
+
+def test_a_key_on_a_slider_moves_the_curves_and_the_table(opened):
+    choose(opened, "C=0")
+    before = source(opened, "time", "lines"), cells(opened)
+    for slider, shown in (("cost-slider", "state.cost"), ("target-slider", "state.target")):
+        at_first, drawn = opened.ask(shown), opened.ask("Number(document.body.dataset.drawn)")
+        opened.ask(f"document.getElementById('{slider}').focus()")
+        opened.press("ArrowRight", 39)
+        opened.wait(f"Number(document.body.dataset.drawn) > {drawn}")
+        assert opened.ask(shown) > at_first
+    after = source(opened, "time", "lines"), cells(opened)
+    assert max(after[0]["xs"][0]) > max(before[0]["xs"][0])
+    assert after[1] != before[1]
+    span = opened.ask("drawing.model('time', 'target').location")
+    assert span == pytest.approx(100 * opened.ask("state.target"))
+    assert re.search(r"C=.*&target=60\.1", opened.ask("location.hash"))
+
+
+def test_every_control_is_reached_with_the_tab_key(opened):
+    choose(opened, "")
+    opened.ask("document.activeElement.blur()")
+    count = """[...document.querySelectorAll('input, select, button')].filter((control) => control.offsetParent)
+        .map((control, place) => { control.dataset.place = place; }).length"""
+    wanted, reached = {str(place) for place in range(opened.ask(count))}, set()
+    assert len(wanted) > 15
+    for _ in range(2 * len(wanted) + 40):
+        opened.press("Tab", 9)
+        reached.add(opened.ask("document.activeElement.dataset.place"))
+    assert wanted <= reached
+
+
+def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
+    histories = [made(name, seed, 12, 10, 3, own=name == "fedrep") for name in ("srpfl", "fedrep") for seed in range(2)]
+    folders = [run.save(tmp_path / f"run{place}") for place, run in enumerate(histories)]
+    report(str(tmp_path), 0.5, (0, 10), None)
+    tab.open(tmp_path / "report.html")
+    printed = (tmp_path / "table.txt").read_text().split("\n\n")[0].splitlines()
+    expected = [re.split(r"\s{2,}", line.strip()) for line in printed if set(line) != {"-"}]
+    assert [row[0:1] + row[2:] for row in cells(tab)] == expected
+    clients = [pd.read_csv(folder / "clients.csv") for folder in folders]
+    rounds = [pd.read_csv(folder / "history.csv") for folder in folders]
+    for place, runs in enumerate((slice(0, 2), slice(2, 4))):
+        last = pd.concat([f[(f["round"] == 12) & (f["evaluation"] == "fine_tune")] for f in clients[runs]])
+        quantiles = 100 * last["accuracy"].quantile([0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
+        assert cells(tab, "quantiles")[1 + place][1:] == [f"{value:.1f}" for value in quantiles]
+        mean = np.mean([f["accuracy_fine_tune"].dropna().iloc[-1] for f in rounds[runs]])
+        assert cells(tab, "judged")[1 + place][1].startswith(f"{100 * mean:.1f} ± ")
+        drawn = source(tab, "rounds", "lines")
+        curves = [f["accuracy_fine_tune"].dropna().to_numpy() for f in rounds[runs]]
+        np.testing.assert_allclose(drawn["ys"][place], 100 * np.mean(curves, axis=0), rtol=1e-12)
+    drawn, strokes = source(tab, "quarters", "dots")["y"], source(tab, "quarters", "spread")
+    quarters = 100 * np.array([[quarter_means(f) for f in clients[runs]] for runs in (slice(0, 2), slice(2, 4))])
+    np.testing.assert_allclose(drawn, quarters.mean(1).ravel())
+    for end, sign in (("low", -1), ("high", 1)):
+        np.testing.assert_allclose(strokes[end], (quarters.mean(1) + sign * quarters.std(1, ddof=1)).ravel())
+    own = [f["accuracy_own_head"].dropna().iloc[-1] for f in rounds[2:]]
+    assert cells(tab, "judged")[2][2] == f"{100 * np.mean(own):.1f} ± {100 * np.std(own, ddof=1):.1f}"
+    dots = source(tab, "clients", "dots")
+    ends = [f[(f["round"] == 12) & (f["evaluation"] == "fine_tune")]["accuracy"] for f in clients]
+    np.testing.assert_allclose(sorted(np.repeat(dots["x"], dots["count"])), sorted(100 * pd.concat(ends)))
+    choose(tab, "judged=own_head")
+    assert [row[0] for row in cells(tab)] == ["method", "FedRep"]
+    assert cells(tab)[1][2] == cells(tab, "judged")[2][2]
+    config = json.loads((folders[0] / "config.json").read_text())
+    tab.ask("document.querySelectorAll('#runs details').forEach((one) => { one.open = true; })")
+    tab.wait("document.querySelectorAll('#runs pre').length === 4")
+    shown = json.loads(tab.ask("document.querySelector('#runs pre').innerText"))
+    assert shown == {"config": config["config"], "environment": config["environment"]}
+
+
+def quarter_means(frame):
+    """Of a clients.csv: accuracy of each quarter of the clients, the fastest first, weighted by test points."""
+    last = frame[(frame["round"] == 12) & (frame["evaluation"] == "fine_tune")].sort_values("expected_time")
+    parts = (last.iloc[ids] for ids in np.array_split(np.arange(len(last)), 4))
+    return [np.average(part["accuracy"], weights=part["test_count"]) for part in parts]
+
+
+def test_a_sweep_is_filtered_by_its_options(tmp_path, tab):
+    def sweep(rate, seed):
+        run = made("fedrep", seed, 6, 5)
+        return dataclasses.replace(run, config=run.config | {"options": {"learning_rate": rate}})
+
+    rates = compared([*(sweep(rate, seed) for rate in (0.1, 0.5) for seed in range(2)), made("fedavg", 0, 6, 5)])
+    other = compared([made("apfl", 0, 6, 5, cohort_size=[2] * 6)])
+    tab.open(page.write(tmp_path / "report.html", [rates, other]), "only.learning_rate=0.5")
+    assert [row[0] for row in cells(tab)[1:]] == ["FedRep, learning_rate=0.5"]
+    drawn = tab.ask("Number(document.body.dataset.drawn)")
+    everything = "(one) => { one.value = ''; one.dispatchEvent(new Event('change')); }"
+    tab.ask(f"document.querySelectorAll('#filters select').forEach({everything})")
+    tab.wait(f"Number(document.body.dataset.drawn) > {drawn}")
+    assert len(cells(tab)) == 4
+    tab.ask("document.querySelector('#legend input').click()")
+    tab.wait("document.querySelectorAll('#table tbody tr').length === 2")
+    choose(tab, "off=0,1,2")
+    assert len(cells(tab)) == 1
+    choose(tab, "data=1")
+    assert [row[0] for row in cells(tab)[1:]] == ["APFL"]
+    assert "do not tell who took part" in tab.ask("document.getElementById('map-note').innerText")
+    assert source(tab, "map", "image")["x"] == []
+
+
+def test_ten_thousand_clients_are_quantiles(tmp_path, tab):
+    comparison = compared([made("srpfl", seed, 40, 10_000, 20) for seed in range(2)])
+    path = page.write(tmp_path / "report.html", [comparison])
+    assert path.stat().st_size < 2e6
+    tab.open(path)
+    assert "10000 clients are too many for dots" in tab.ask("document.getElementById('clients-note').innerText")
+    assert "10000 clients in 100 bands" in tab.ask("document.getElementById('map-note').innerText")
+    assert source(tab, "clients", "dots")["x"] == []
+
+
+def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
+    tab.open(page.write(tmp_path / "report.html", [large]), width=390, phone=True)
+    assert tab.ask("document.documentElement.scrollWidth") <= 390
+    widths = tab.ask("[...document.querySelectorAll('.figure > *')].map((one) => one.getBoundingClientRect().width)")
+    assert min(widths) > 300
+
+
+def test_runs_that_diverged_have_a_page(tmp_path, tab):
+    scores = {"fine_tune": np.full((3, 5), math.nan)}
+    broken = made("fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False]))
+    tab.open(page.write(tmp_path / "report.html", [compared([broken], target=math.nan)]))
+    assert "Diverged: FedRep, seed 0, in round 2" in tab.ask("document.getElementById('curves-note').innerText")
+    assert "not reached" in cells(tab)[1]

@@ -1,0 +1,70 @@
+"""The report page as a file, without a browser."""
+
+import base64
+import dataclasses
+import json
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+from report.made_up import made
+
+import fedjax_srp as srp
+from fedjax_srp.commands.report import report
+from fedjax_srp.report import drawing, page
+
+
+def test_nothing_to_show_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="comparisons is empty: give at least one"):
+        page.write(tmp_path / "report.html", [])
+
+
+def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
+    histories = [made(name, seed, 6, 5) for name in ("srpfl", "fedrep") for seed in range(2)]
+    for place, history in enumerate(histories):
+        history.save(tmp_path / f"histories[{place}]")
+    report(str(tmp_path), None, (0, 10), None)
+    own = srp.plots.report_page(histories, tmp_path / "own.html", communications=(0, 10))
+    found = [content(path) for path in (own, tmp_path / "report.html")]
+    for one in found:
+        for row in one["comparisons"][0]["rows"]:
+            for run in row["runs"]:
+                run["folder"] = Path(run["folder"]).name
+                del run["environment"]  # what was there when it was saved
+    assert found[0] == found[1]
+    linear = made("fedrep", 0, 6, 5, score_name="squared error", smaller_is_better=True)
+    with pytest.raises(ValueError, match="histories has no run that was evaluated by accuracy"):
+        srp.plots.report_page(linear, tmp_path / "own.html")
+    with pytest.raises(ValueError, match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0"):
+        srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
+
+
+def content(path):
+    """The JSON in a page."""
+    text = re.search(r'id="content">([^<]*)<', path.read_text()).group(1)
+    raw = zlib.decompress(base64.b64decode(text))
+    return json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "little")])
+
+
+def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
+    evil = "</script><b>"
+    run = made("fedrep", 0, 6, 5)
+    run = dataclasses.replace(run, name=evil, config=run.config | {"name": evil, "dataset": evil})
+    text = srp.plots.report_page({"a": run}, tmp_path / "own.html", title=evil).read_text()
+    assert "<b>" not in text.replace(library(text), "")
+    assert content(tmp_path / "own.html")["comparisons"][0]["rows"][0]["name"] == evil
+
+
+def library(text):
+    """The longest script of a page."""
+    return max(re.findall(r"<script>(.*?)</script>", text, re.DOTALL), key=len)
+
+
+def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one():
+    plain = drawing.styles(["srpfl", "fedrep", "flanp_fedavg"])
+    found = drawing.styles(["SRPFL, clock=fixed", "FLANP, clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
+    looks = [(style.color, style.linestyle) for style in found.values()]
+    assert looks[:2] == [plain[name][1:] for name in ("srpfl", "flanp_fedavg")]
+    assert len(set(looks)) == 4
+    assert plain["fedrep"][1:] not in looks
