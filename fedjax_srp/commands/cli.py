@@ -20,7 +20,7 @@ from fedjax_srp import stored
 from fedjax_srp._checks import unknown
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import benchmark as benchmark_command
-from fedjax_srp.commands import demo, interrupt, report
+from fedjax_srp.commands import demo, interrupt, report, run_options
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import prepare as prepare_command
 from fedjax_srp.commands import run as run_command
@@ -86,10 +86,10 @@ COMMANDS = {
     ),
     "run": Command(
         "One method on one data set; the same command continues a run that was interrupted.",
-        run_command.groups,
+        run_options.groups,
         run_command.run,
         check=run_command.check_given,
-        prepare=run_command.prepare,
+        prepare=run_options.prepare,
     ),
     "report": Command(
         "Table and figure of finished runs.",

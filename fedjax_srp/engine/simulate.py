@@ -193,7 +193,7 @@ def simulate_seeds(
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
     arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
-    at_once = _seeds_at_once(request, keys.size)
+    at_once = seeds_at_once(request, keys.size)
     if at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
     limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first), []
@@ -213,11 +213,21 @@ SEEDS_OPTIONS = (
 )
 
 
-def _seeds_at_once(request: Request, num_seeds: int) -> int:
-    """How many seeds one program holds: all, or batches of equal size that fit the memory."""
+def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
+    """How many seeds one program holds: all, or batches of equal size that fit the memory.
+
+    Args:
+        request: its `values` have a number for each of the seeds.
+        num_seeds: how many there are.
+        sharers: how many such programs are to run at once.
+    """
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
-    first = lambda size: {name: value[:size] for name, value in (request.values or {}).items()}  # noqa: E731
-    fits = lambda size: memory.room(prepare(request._replace(num_seeds=size, values=first(size)))).fits  # noqa: E731
+
+    def fits(size: int) -> bool:
+        first = {name: value[:size] for name, value in (request.values or {}).items()}
+        room = memory.room(prepare(request._replace(num_seeds=size, values=first)))
+        return room._replace(free=None if room.free is None else room.free / sharers).fits
+
     return sizes[min(bisect.bisect_left(sizes, True, key=fits), len(sizes) - 1)]
 
 
