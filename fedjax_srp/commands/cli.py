@@ -59,6 +59,18 @@ def _report(arguments: dict[str, Any]) -> None:
     print(report.report(**arguments))
 
 
+def _grid_options() -> dict[str, list[Option]]:
+    from fedjax_srp.grids import command
+
+    return {"": command.OPTIONS}
+
+
+def _grid(arguments: dict[str, Any]) -> None:
+    from fedjax_srp.grids import command
+
+    command.run(arguments)
+
+
 def _list(arguments: dict[str, Any]) -> None:
     print(list_command.catalogue(**arguments))
 
@@ -90,6 +102,12 @@ COMMANDS = {
         run_command.run,
         check=run_command.check_given,
         prepare=run_options.prepare,
+    ),
+    "grid": Command(
+        "Every combination of options of run, from a TOML file; the same command goes on where it was.",
+        _grid_options,
+        _grid,
+        positional="file",
     ),
     "report": Command(
         "Table and figure of finished runs.",
@@ -164,7 +182,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
 
 
 def _interrupted(words: Sequence[str]) -> str:
-    hint = "; the same command continues from the last checkpoint" if words[:1] == ["run"] else ""
+    hint = "; the same command continues from the last checkpoint" if words[:1] in (["run"], ["grid"]) else ""
     return f"{PROG}: interrupted{hint}"
 
 

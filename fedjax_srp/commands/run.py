@@ -49,9 +49,13 @@ def check_given(arguments: Mapping[str, Any], given: Collection[str]) -> None:
         raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
 
 
+def _routed() -> set[str]:
+    return {o.name for o in (*method_options(), *model_options())}
+
+
 def _routed_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The options of method, policy and model that are not left to these."""
-    named = {o.name for o in (*method_options(), *model_options())} - OWN
+    named = _routed() - OWN
     return {name: arguments[name] for name in sorted(named) if arguments.get(name) is not None}
 
 
@@ -78,16 +82,9 @@ def record(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: an option that the method does not read, no method.
     """
-    chosen, routed = choice(arguments), {o.name for o in (*method_options(), *model_options())}
+    chosen, routed = choice(arguments), _routed()
     what = {name: value for name, value in arguments.items() if name not in (*NO_EFFECT, *routed)}
     return jsonable({"command": "run", "method": chosen.name, **chosen.record(), **what})
-
-
-def program_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a record that is compiled: neither seed nor limits, nor floats that are arguments of a program."""
-    arguments = dict(arguments)
-    left_out = {*methods.traced(choice(arguments)), "seed", *LIMITS}
-    return {name: value for name, value in record(arguments).items() if name not in left_out}
 
 
 def run(
@@ -157,17 +154,6 @@ def save(history: History, folder: Path, arguments: Mapping[str, Any], models: b
     config = {**history.config, "seed": arguments["seed"], "arguments": record(arguments)}
     history = dataclasses.replace(history, config=config)
     history.save(folder, target=arguments["target"], communication=arguments["communication"], models=models)
-
-
-def is_finished(folder: Path, arguments: Mapping[str, Any]) -> bool:
-    """Whether a folder holds this very run, as long as it is asked for.
-
-    Raises:
-        ValueError: a finished run whose record does not read.
-    """
-    if not (folder / "summary.json").is_file() or (arguments["models"] and not (folder / MODELS).is_dir()):
-        return False
-    return made(folder) == record(arguments)
 
 
 def _tidy(folder: Path, place: Path | None) -> None:

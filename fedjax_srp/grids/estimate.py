@@ -14,8 +14,10 @@ def programs(units: Sequence[Unit]) -> dict[str, list[Unit]]:
     """Units by what is compiled for them: those that differ in seeds, in floats and in limits alone share it."""
     found: dict[str, list[Unit]] = {}
     for unit in units:
-        arguments = unit.members[0].point.arguments
-        rest = {"size": len(unit.members)} | {"what": run_command.program_of(arguments)}
+        point = unit.members[0].point
+        left_out = {*point.floats, "seed", *run_command.LIMITS}
+        rest = {name: value for name, value in point.record.items() if name not in left_out}
+        rest["points"] = len(unit.members)
         found.setdefault(json.dumps(rest, sort_keys=True), []).append(unit)
     return found
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedjax_srp._checks import check_integer, checked, unknown
+from fedjax_srp.commands import run as run_command
 from fedjax_srp.engine.prepare import Request
 from fedjax_srp.engine.simulate import SEEDS_OPTIONS, seeds_at_once
 from fedjax_srp.grids import estimate, result, schedule, units
-from fedjax_srp.grids.launchers import InProcess, Launcher, Processes, cores, gpus
-from fedjax_srp.grids.points import Point, Spec, points, read
+from fedjax_srp.grids.launchers import InProcess, Launcher, Processes
+from fedjax_srp.grids.points import Point, Problems, Spec, points, read
 from fedjax_srp.grids.result import Grid
 from fedjax_srp.grids.units import Unit
 from fedjax_srp.report.run_folder import writable
@@ -108,17 +109,25 @@ def grid(
 
 
 def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int) -> list[Unit]:
-    """Checks every point and says which of them run together.
+    """Checks every point that is not finished, and says which of them run together.
 
     Raises:
         ValueError: the points that are wrong, in one line.
     """
-    groups = units.checked(found)
-    share = -(-len(found) // workers)  # a worker's: more in one program would leave another without work
-    sized = []
-    for points_alike, simulated in groups:
-        most = min(len(points_alike), share if batch is None else batch)
-        sized.append((points_alike, _at_once(points_alike[:most], simulated, workers) if most > 1 else 1))
+    left = {member.point.id for member in units.members(found, folder) if not member.is_finished()}
+    share = -(-len(left) // workers)  # a worker's: more in one program would leave another without work
+    datasets, problems, sized = units.Datasets(), Problems(), []
+    for alike in units.alike(found):
+        simulations = []
+        for point in (point for point in alike if point.id in left):
+            try:
+                simulations.append(run_command.simulation(point.arguments, datasets(point.arguments)))
+            except ValueError as error:
+                problems.add(error, point.name)
+        most = min(len(alike), share if batch is None else batch)
+        sized.append((alike, _at_once(alike[:most], simulations[0], workers) if most > 1 and simulations else 1))
+    if problems:
+        raise problems.error()
     return units.arranged(sized, folder, batch)
 
 
@@ -152,8 +161,3 @@ def _launcher(
     if workers == 0:
         return InProcess(bar.tell)
     return Processes(max(1, min(workers, num_units)), folder / units.TOGETHER)
-
-
-def default_workers() -> int:
-    """A worker a GPU, or a worker a core where there are none."""
-    return len(gpus()) or len(cores())

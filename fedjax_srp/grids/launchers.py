@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 from fedjax_srp import stored
 from fedjax_srp.commands.errors import is_ours
@@ -123,21 +123,20 @@ def cores() -> list[int]:
 class _Process:
     """A worker process, and the unit that it is at."""
 
-    def __init__(self, place: int, cores: Sequence[int], gpu: str | None, log: Path, events: queue.Queue):
-        self.place, self._cores, self._gpu, self._log, self._events = place, cores, gpu, log, events
+    def __init__(self, place: int, cores: Sequence[int], gpu: str | None, log: Path, events: queue.Queue[Any]):
+        self._place, self._cores, self._gpu, self._log, self._events = place, cores, gpu, log, events
         self.unit: Unit | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, task: str, unit: Unit) -> None:
+        """Hands it a unit; begins the process where there is none."""
         self.unit = unit
         if self._process is None:
             self._process = self._begin()
-        try:
-            assert self._process.stdin is not None
-            pickle.dump((task, unit), self._process.stdin)
-            self._process.stdin.flush()
-        except OSError:
-            pass  # it has ended, which the thread that reads its answers says
+        to = cast("IO[bytes]", self._process.stdin)
+        with contextlib.suppress(OSError):  # it has ended, which the thread that reads its answers says
+            pickle.dump((task, unit), to)
+            to.flush()
 
     def _begin(self) -> subprocess.Popen[bytes]:
         environment = dict(os.environ)
@@ -147,27 +146,24 @@ class _Process:
             command = [sys.executable, "-m", "fedjax_srp.grids.worker", ",".join(map(str, self._cores))]
             pipe = subprocess.PIPE
             process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment)
-        threading.Thread(target=self._read, args=(process,), name=f"worker {self.place}", daemon=True).start()
+        threading.Thread(target=self._read, args=(process,), name=f"worker {self._place}", daemon=True).start()
         return process
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError):
+        with cast("IO[bytes]", process.stdout) as answers, contextlib.suppress(EOFError, pickle.UnpicklingError):
             while True:
-                self._events.put((self, pickle.load(process.stdout)))
-        code = process.wait()
-        self._events.put((self, f"its process ended with {_ending(code)}; see {self._log}"))
+                self._events.put((self, pickle.load(answers)))
+        self._events.put((self, f"its process ended with {_ending(process.wait())}; see {self._log}"))
 
     def has_ended(self) -> None:
-        """Lets the next unit start a new process."""
+        """Lets the next unit begin a new process."""
         if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                with contextlib.suppress(OSError):
-                    assert stream is not None
-                    stream.close()
-        self._process = None
+            with contextlib.suppress(OSError):
+                cast("IO[bytes]", self._process.stdin).close()
+        self.unit, self._process = None, None
 
     def close(self) -> None:
+        """Ends it as it stands."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -217,7 +213,6 @@ class Processes:
             process, news = self._events.get()
             unit = process.unit
             if isinstance(news, str):  # the process has ended
-                process.unit = None
                 process.has_ended()
                 if unit is not None:
                     return Done(unit, news)

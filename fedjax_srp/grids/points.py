@@ -50,12 +50,16 @@ class Point(NamedTuple):
         name: the values by which it differs from the others.
         values: these, by option; `variant` among them.
         arguments: every option of `run` with its value, but for the folder.
+        record: what its run folder says of them.
+        floats: the options that are arguments of its program.
         id: eight hexadecimal digits, equal where the runs are.
     """
 
     name: str
     values: dict[str, Any]
     arguments: dict[str, Any]
+    record: dict[str, Any]
+    floats: dict[str, Any]
     id: str
 
     @property
@@ -105,7 +109,7 @@ def points(spec: Spec) -> list[Point]:
     groups = run_options.groups()
     options = {o.name: o for group in groups.values() for o in group}
     routed = {o.name for heading in ("method", "model") for o in groups[heading]}
-    problems: list[str] = []
+    problems = Problems()
     spec = _coerced(spec, options, problems)
     if not problems:
         unread = dict.fromkeys({*spec.options, *spec.axes} & routed)
@@ -121,18 +125,37 @@ def points(spec: Spec) -> list[Point]:
                 point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, options, limits)
                 found.setdefault(point.id, point)
             except ValueError as error:
-                problems.append(f"{name}: {error}" if name else str(error))
-        problems += [f"{option}: no method of the grid reads it" for option in unread] if not problems else []
-        if found and not problems:
+                problems.add(error, name)
+        if not found and not problems:
+            problems.add("no runs are left, exclude leaves out all of them; leave out a rule")
+        for option in unread if not problems else ():
+            problems.add(f"{option}: no method of the grid reads it; leave it out")
+        if not problems:
             return list(found.values())
-    raise refusal(problems or ["no runs are left: exclude leaves out all of them"])
+    raise problems.error()
 
 
-def refusal(problems: Sequence[str]) -> ValueError:
-    """All that is wrong with a grid, in one line; what is said several times, once."""
-    distinct = list(dict.fromkeys(problems))
-    count = f"{len(distinct)} things are wrong: " if len(distinct) > 1 else ""
-    return ValueError(f"grid: {count}{'; '.join(distinct)}")
+class Problems:
+    """All that is wrong with a grid."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[str]] = {}
+
+    def add(self, what: object, run: str = "") -> None:
+        """Notes something, of a run or of all."""
+        self._runs.setdefault(str(what), []).extend([run] if run else [])
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def error(self) -> ValueError:
+        """All of it in one line; what several runs have in common, once."""
+        told = []
+        for what, runs in self._runs.items():
+            more = f" and {len(runs) - 1} more runs" if len(runs) > 1 else ""
+            told.append(f"{runs[0]}{more}: {what}" if runs else what)
+        count = f"{len(told)} things are wrong: " if len(told) > 1 else ""
+        return ValueError(f"grid: {count}{'; '.join(told)}")
 
 
 def run_options_check(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
@@ -143,50 +166,52 @@ def run_options_check(given: Mapping[str, Any], options: Mapping[str, Option]) -
     run_command.check_given({**defaults, **given}, set(given))
 
 
-def _coerced(spec: Spec, options: Mapping[str, Option], problems: list[str]) -> Spec:
+def _coerced(spec: Spec, options: Mapping[str, Option], problems: Problems) -> Spec:
     """The values as the options take them; notes what is wrong."""
 
     def value(name: str, given: Any, where: str) -> Any:
         if name in _OF_THE_GRID:
-            problems.append(f"{where}{name} is no option of a grid: {_OF_THE_GRID[name]}")
+            problems.add(f"{where}{name} is no option of a grid: {_OF_THE_GRID[name]}")
         elif name not in options:
-            problems.append(f"{where}{name!r} is no option of fedjax-srp run{nearest(name, options)}")
+            problems.add(f"{where}{name!r} is no option of fedjax-srp run{nearest(name, options)}")
         else:
             try:
                 return coerce(options[name], given)
             except ValueError as error:
-                problems.append(f"{where}{error}")
+                problems.add(f"{where}{error}")
         return given
 
     def table(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(given, Mapping):
-            problems.append(f"{where}{short(given)} must be a table of options")
+            problems.add(f"{where}{short(given)} must be a table of options")
             return {}
         return {name: value(name, of_name, where) for name, of_name in given.items()}
 
     axes: dict[str, list[Any]] = {}
     for name, given in spec.axes.items():
         if isinstance(given, str) or not isinstance(given, Iterable) or not (listed := list(given)):
-            problems.append(f"axes: {name}={short(given)} must be a list with a value at least")
+            problems.add(f"axes: {name}={short(given)} must be a list with a value at least")
             continue
         if name == "load":
-            problems.append("axes: load belongs under options")
+            problems.add("axes: load belongs under options")
         axes[name] = [value(name, item, "axes: ") for item in listed]
     variants = {name: table(given, f"variant {name!r}: ") for name, given in spec.variants.items()}
     for name, given in variants.items():
-        problems += [f"variant {name!r}: {o} is an axis already" for o in given if o in axes]
+        for option in {*given} & {*axes}:
+            problems.add(f"variant {name!r}: {option} is an axis already; leave it out of one of them")
     for option in sorted({*spec.options} & {*axes}):
-        problems.append(f"{option} stands under options and is an axis; leave one of them out")
+        problems.add(f"{option} stands under options and is an axis; leave one of them out")
     exclude = []
     for given in spec.exclude:
         if not isinstance(given, Mapping) or not given:
-            problems.append(f"exclude: {short(given)} must be a table of options")
+            problems.add(f"exclude: {short(given)} must be a table of options")
             continue
         rule: dict[str, list[Any]] = {}
         for name, wanted in given.items():
             if name == VARIANT:
                 rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-                problems += [f"exclude: no variant {short(v)}" for v in rule[name] if v not in variants]
+                for unknown in (v for v in rule[name] if v not in variants):
+                    problems.add(f"exclude: no variant {short(unknown)}{nearest(str(unknown), variants)}")
             else:
                 rule[name] = _any_of(name, wanted, options, lambda n, v: value(n, v, "exclude: "))
         exclude.append(rule)
@@ -279,10 +304,11 @@ def _limits_that_differ(spec: Spec) -> set[str]:
 def _point(values: dict[str, Any], given: Mapping[str, Any], options: Mapping[str, Option], limits: set[str]) -> Point:
     arguments = {n: o.default for n, o in options.items() if o.default is not REQUIRED and n != "out"} | dict(given)
     arguments |= {"out": None, "progress": False}
-    made = run_command.record(arguments)
-    made = {name: value for name, value in made.items() if name not in {*run_command.LIMITS} - limits}
-    digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
-    return Point(_name(values) or str(given.get("method") or given.get("algorithm")), values, arguments, digest[:8])
+    chosen = run_command.choice(arguments)
+    record = run_command.record(arguments)
+    told_apart = {name: value for name, value in record.items() if name not in {*run_command.LIMITS} - limits}
+    digest = hashlib.sha256(json.dumps(told_apart, sort_keys=True).encode()).hexdigest()
+    return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), digest[:8])
 
 
 def _name(values: Mapping[str, Any]) -> str:

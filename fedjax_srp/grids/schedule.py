@@ -23,8 +23,7 @@ class Bar:
         self._points, self._finished, self._failed = num_points, num_points - _size(units), 0
         self._rounds = dict.fromkeys((unit.id for unit in units), 0)
         total = sum(unit.num_rounds() for unit in units)
-        self._bar = tqdm(total=total, bar_format=_SHAPE, disable=silent, smoothing=0)
-        self._describe()
+        self._bar = tqdm(total=total, desc=self._words(), bar_format=_SHAPE, disable=silent, smoothing=0)
 
     def tell(self, event: Event) -> None:
         """Shows what is new."""
@@ -47,8 +46,11 @@ class Bar:
             tqdm.write(line, file=sys.stderr)
 
     def _describe(self) -> None:
+        self._bar.set_description_str(self._words())
+
+    def _words(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
-        self._bar.set_description_str(f"{self._finished} of {self._points} runs{failed}")
+        return f"{self._finished} of {self._points} runs{failed}"
 
     def close(self) -> None:
         """Leaves it as it stands."""

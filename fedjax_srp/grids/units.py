@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import methods, stored
+from fedjax_srp import stored
 from fedjax_srp.base import FederatedSource
 from fedjax_srp.commands import run as run_command
-from fedjax_srp.grids.points import Point, refusal
+from fedjax_srp.grids.points import Point
+from fedjax_srp.report.run_folder import MODELS
 
 BOOK = "grid.json"  # in the folder of a grid: which points run together, and in which folders
 TOGETHER = ".together"  # folder of what several points share
@@ -36,8 +37,16 @@ class Member(NamedTuple):
     folder: Path
 
     def is_finished(self) -> bool:
-        """Whether its run is there, as long as it is asked for."""
-        return run_command.is_finished(self.folder, self.point.arguments)
+        """Whether its run is there, as long as it is asked for.
+
+        Raises:
+            DamagedError: its record does not read.
+        """
+        if not (self.folder / "summary.json").is_file():
+            return False
+        if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
+            return False
+        return run_command.made(self.folder) == self.point.record
 
 
 class Unit(NamedTuple):
@@ -65,10 +74,9 @@ class Batch(NamedTuple):
 
 def batch_of(points: Sequence[Point]) -> Batch:
     """What the points of a batch differ in."""
-    floats = [methods.traced(run_command.choice(point.arguments)) for point in points]
-    differing = [name for name in floats[0] if len({of_point[name] for of_point in floats}) > 1]
+    differing = [name for name in points[0].floats if len({point.floats[name] for point in points}) > 1]
     keys = jnp.stack([jax.random.key(point.arguments["seed"]) for point in points])
-    return Batch(keys, {name: jnp.asarray([float(f[name]) for f in floats]) for name in differing})
+    return Batch(keys, {name: jnp.asarray([float(p.floats[name]) for p in points]) for name in differing})
 
 
 def alike(points: Iterable[Point]) -> list[list[Point]]:
@@ -79,40 +87,13 @@ def alike(points: Iterable[Point]) -> list[list[Point]]:
     groups: dict[str, list[Point]] = {}
     for point in points:
         arguments = point.arguments
-        floats = methods.traced(run_command.choice(arguments))
-        rest = {name: value for name, value in run_command.record(arguments).items() if name not in floats}
-        rest |= {name: arguments[name] for name in ("models", "checkpoint")} | {"seed": None, "floats": [*floats]}
+        rest = {name: value for name, value in point.record.items() if name not in point.floats}
+        rest |= {name: arguments[name] for name in ("models", "checkpoint")} | {"seed": None}
+        rest["floats"] = [*point.floats]
         if arguments["target"] is not None or arguments["time_limit"] is not None:
             rest["alone"] = point.id
         groups.setdefault(json.dumps(rest, sort_keys=True), []).append(point)
     return list(groups.values())
-
-
-class Checked(NamedTuple):
-    """Points that one program can run, and its parts."""
-
-    points: list[Point]
-    simulation: dict[str, Any]  # arguments of `simulate` for the first of them
-
-
-def checked(points: Iterable[Point]) -> list[Checked]:
-    """Makes the parts of every point, before any of them runs.
-
-    Raises:
-        ValueError: the points that are wrong, all of them in one line.
-    """
-    datasets, found, problems = Datasets(), [], []
-    for group in alike(points):
-        simulations = []
-        for point in group:
-            try:
-                simulations.append(run_command.simulation(point.arguments, datasets(point.arguments)))
-            except ValueError as error:
-                problems.append(f"{point.name}: {error}")
-        found += [Checked(group, simulations[0])] if simulations else []
-    if problems:
-        raise refusal(problems)
-    return found
 
 
 class Datasets:
@@ -147,27 +128,32 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
     of_id = {point.id: point for points, _ in groups for point in points}
     with _held(out):
         book = _read(out)
-        folders = {name: folder for members in book.values() for name, folder in members.items()}
-        member = {name: Member(point, out / folders.get(name, point.folder)) for name, point in of_id.items()}
+        member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
         finished = {name for name in of_id if member[name].is_finished()}
         kept = {
-            unit: tuple(member[name] for name in members)
-            for unit, members in book.items()
-            if members.keys() <= of_id.keys()
-            and (at_most is None or len(members) <= at_most or members.keys() <= finished)
+            unit: tuple(member[name] for name in of_unit)
+            for unit, of_unit in book.items()
+            if of_unit.keys() <= of_id.keys()
+            and (at_most is None or len(of_unit) <= at_most or of_unit.keys() <= finished)
         }
-        placed = {of_unit.point.id for members in kept.values() for of_unit in members}
+        placed = {of_point.point.id for of_unit in kept.values() for of_point in of_unit}
         for points, at_once in groups:
             new = [member[point.id] for point in points if point.id not in placed]
             alone = [(of_point,) for of_point in new if of_point.point.id in finished]
-            for members in (*alone, *_divided([m for m in new if m.point.id not in finished], at_once)):
-                kept[_unit_id(members)] = members
-        entries = {unit: {m.point.id: m.folder.name for m in members} for unit, members in kept.items()}
-        others = {unit: members for unit, members in book.items() if not members.keys() & of_id.keys()}
+            for of_unit in (*alone, *_divided([m for m in new if m.point.id not in finished], at_once)):
+                kept[_unit_id(of_unit)] = of_unit
+        entries = {unit: {m.point.id: m.folder.name for m in of_unit} for unit, of_unit in kept.items()}
+        others = {unit: of_unit for unit, of_unit in book.items() if not of_unit.keys() & of_id.keys()}
         stored.write_json(out / BOOK, others | entries)
     order = {name: place for place, name in enumerate(of_id)}
-    units = [Unit(unit, members, out / TOGETHER / unit) for unit, members in kept.items()]
+    units = [Unit(unit, of_unit, out / TOGETHER / unit) for unit, of_unit in kept.items()]
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
+
+
+def members(found: Iterable[Point], out: Path) -> list[Member]:
+    """Points with their folders: those that the book of a folder has, or new ones."""
+    folders = {name: folder for of_unit in _read(out).values() for name, folder in of_unit.items()}
+    return [Member(point, out / folders.get(point.id, point.folder)) for point in found]
 
 
 def _divided(members: Sequence[Member], at_once: int) -> list[tuple[Member, ...]]:
@@ -178,8 +164,8 @@ def _divided(members: Sequence[Member], at_once: int) -> list[tuple[Member, ...]
     return [tuple(itertools.islice(rest, size)) for size in sizes]
 
 
-def _unit_id(members: Iterable[Member]) -> str:
-    return hashlib.sha256(" ".join(member.point.id for member in members).encode()).hexdigest()[:8]
+def _unit_id(of_unit: Iterable[Member]) -> str:
+    return hashlib.sha256(" ".join(member.point.id for member in of_unit).encode()).hexdigest()[:8]
 
 
 def _read(out: Path) -> dict[str, dict[str, str]]:
