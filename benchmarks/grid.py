@@ -1,6 +1,6 @@
 """What it buys to run the points of a grid as one program: 4 learning rates x 4 seeds of FedRep, beside 16 runs.
 
-    python benchmarks/grid.py [--rounds 20] [--repeats 3] [--processes 2] [--devices N] [--out benchmarks/results/NAME.json]
+    python benchmarks/grid.py [--rounds 20] [--repeats 3] [--processes 2] [--devices N] [--out FILE.json]
 
 Three ways: one vmapped program; 16 runs one after the other in one process, which share what is compiled; and a process
 a run, as a loop in a shell does it, of which some are timed. Seconds of running are medians over repeats in turn, with
@@ -78,21 +78,9 @@ def compared(ways: dict[str, Any], rounds: int, repeats: int) -> dict[str, float
 def processes(number: int, rounds: int) -> list[float]:
     """Seconds of whole processes of the command line, one at a time."""
     seconds = []
-    words = [
-        "run",
-        "--method",
-        "fedrep",
-        "--dataset",
-        "digits",
-        "--num-clients",
-        "50",
-        "--classes-per-client",
-        "3",
-        "--hidden",
-        "64",
-        "32",
-    ]
-    words += f"--local-epochs 5 --num-rounds {rounds} --eval-every {rounds} --no-progress --no-checkpoint".split()
+    words = ["run", "--method", "fedrep", "--dataset", "digits", "--num-clients", "50", "--classes-per-client", "3"]
+    words += ["--hidden", "64", "32", "--local-epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
+    words += ["--no-progress", "--no-checkpoint"]
     for rate, seed in POINTS[:number]:
         with tempfile.TemporaryDirectory() as folder:
             own = ["--learning-rate", str(rate), "--seed", str(seed), "--out", f"{folder}/run"]

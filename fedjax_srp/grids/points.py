@@ -123,7 +123,7 @@ def points(spec: Spec) -> list[Point]:
                     unread.pop(option, None)
                 run_options_check(kept, options)
                 point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, options, limits)
-                found.setdefault(point.id, point)
+                found[point.id] = _merged(found.get(point.id, point), point)
             except ValueError as error:
                 problems.add(error, name)
         if not found and not problems:
@@ -309,6 +309,12 @@ def _point(values: dict[str, Any], given: Mapping[str, Any], options: Mapping[st
     told_apart = {name: value for name, value in record.items() if name not in {*run_command.LIMITS} - limits}
     digest = hashlib.sha256(json.dumps(told_apart, sort_keys=True).encode()).hexdigest()
     return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), digest[:8])
+
+
+def _merged(one: Point, other: Point) -> Point:
+    """The same run twice: what it is called by has no part in it where they differ."""
+    values = {name: value for name, value in one.values.items() if other.values.get(name) == value}
+    return one._replace(values=values, name=_name(values) or str(one.record["method"]))
 
 
 def _name(values: Mapping[str, Any]) -> str:
