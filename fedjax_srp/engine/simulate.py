@@ -26,13 +26,14 @@ from fedjax_srp.engine.contract import check_times
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
-    append,
     check_limits,
     ended_after,
     fingerprint,
     histories,
+    recorded,
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
+from fedjax_srp.engine.records import Records
 from fedjax_srp.engine.watching import Bar, Watch, told
 from fedjax_srp.history import History
 from fedjax_srp.watch import Callback, ends
@@ -307,7 +308,7 @@ def _run_with(
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
     check_times(run.clock, "client", start.client_time)
-    state, records, completed = start.state, {}, 0
+    state, records, completed = start.state, Records(), 0
 
     checkpoints = None
     if checkpoint_dir is not None:
@@ -329,9 +330,9 @@ def _run_with(
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
         compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
-        records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
+        records.add(recorded(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
-        check_times(run.clock, "round", records["compute_time"][:, -length:], completed + 1)
+        check_times(run.clock, "round", records.last["compute_time"], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
@@ -339,7 +340,7 @@ def _run_with(
                 is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds))
         finally:
             if checkpoints is not None:
-                checkpoints.save(completed, state, records)
+                checkpoints.save(completed, state, records.last)
     if checkpoints is not None:
         checkpoints.finish()
 
