@@ -3,10 +3,11 @@
     python benchmarks/grid.py [--rounds 20] [--repeats 3] [--processes 2] [--devices N] [--out FILE.json]
 
 Three ways: one vmapped program; 16 runs one after the other in one process, which share what is compiled; and a process
-a run, as a loop in a shell does it, of which some are timed. Seconds of running are medians over repeats in turn, with
-the smallest and the largest ratio; compilation is apart. A small network on digits, and a larger one on random images
-whose weights do not fit the cache so well. The largest difference between the ways is that of any client's accuracy at
-any evaluation and of any parameter of the server, relative to its largest entry.
+a run, as a loop in a shell does it, of which some are measured. Seconds are those of the processor (all threads), which
+a busy machine changes least; medians over repeats in turn, with the smallest and the largest ratio. Compilation is
+apart, and is that of the first call less the median of the others. A small network on digits, and a larger one on
+random images. The largest difference between the ways is that of any parameter of the server, relative to the largest
+entry of its array; beside it, how many answers of how many differ in the last evaluation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -47,36 +49,35 @@ def runs_of(data: Any, rounds: int, options: dict[str, Any], points: list[tuple[
     }
 
 
-def difference(ours: list[srp.History], theirs: list[srp.History]) -> float:
-    """The largest, relative to the largest entry of an array."""
-    found = 0.0
+def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, float]:
+    """Between runs: of parameters, and of answers in the last evaluation."""
+    parameters, answers = 0.0, 0
     for one, other in zip(ours, theirs, strict=True):
         leaves = zip(jax.tree.leaves(one.server_state), jax.tree.leaves(other.server_state), strict=True)
-        for a, b in (*leaves, (one.accuracy, other.accuracy)):
-            found = max(found, float(np.abs(a - b).max() / np.abs(b).max()))
-    return found
+        parameters = max(parameters, *(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in leaves))
+        answers += round(float((np.abs(one.accuracy - other.accuracy)[-1] * one.test_count).sum()))
+    return {"difference": parameters, "answers": answers, "of": int(sum(h.test_count.sum() for h in ours))}
 
 
-def compared(ways: dict[str, Any], rounds: int, repeats: int) -> dict[str, float]:
-    """Seconds of both ways, in turn."""
-    histories, compiling = {}, {}
-    for name, way in ways.items():
-        histories[name] = way()
-        compiling[name] = sum({h.compile_seconds for h in histories[name]})
-    apart = difference(histories["together"], histories["one_by_one"])
-    running: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        running["together"].append(ways["together"]()[0].seconds_per_round * rounds)
-        running["one_by_one"].append(sum(h.seconds_per_round for h in ways["one_by_one"]()) * rounds)
-    ratios = [b / a for a, b in zip(running["together"], running["one_by_one"], strict=True)]
-    result = {f"compile_{name}": seconds for name, seconds in compiling.items()}
-    result |= {f"run_{name}": statistics.median(seconds) for name, seconds in running.items()}
+def compared(ways: dict[str, Any], repeats: int) -> dict[str, float]:
+    """Processor seconds of both ways, in turn."""
+    histories: dict[str, list[srp.History]] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(1 + repeats):
+        for name, way in ways.items():
+            begin = time.process_time()
+            histories[name] = way()
+            seconds[name].append(time.process_time() - begin)
+    running = {name: statistics.median(found[1:]) for name, found in seconds.items()}
+    ratios = [b / a for a, b in zip(seconds["together"][1:], seconds["one_by_one"][1:], strict=True)]
+    result = {f"compile_{name}": found[0] - running[name] for name, found in seconds.items()}
+    result |= {f"run_{name}": found for name, found in running.items()}
     result |= {"run_ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return result | {"difference": apart}
+    return result | difference(histories["together"], histories["one_by_one"])
 
 
 def processes(number: int, rounds: int) -> list[float]:
-    """Seconds of whole processes of the command line, one at a time."""
+    """Processor seconds of whole processes of the command line, one at a time."""
     seconds = []
     words = ["run", "--method", "fedrep", "--dataset", "digits", "--num-clients", "50", "--classes-per-client", "3"]
     words += ["--hidden", "64", "32", "--local-epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
@@ -84,10 +85,11 @@ def processes(number: int, rounds: int) -> list[float]:
     for rate, seed in POINTS[:number]:
         with tempfile.TemporaryDirectory() as folder:
             own = ["--learning-rate", str(rate), "--seed", str(seed), "--out", f"{folder}/run"]
-            begin = time.perf_counter()
+            begin = resource.getrusage(resource.RUSAGE_CHILDREN)
             command = [sys.executable, "-m", "fedjax_srp.commands.cli", *words, *own]
             subprocess.run(command, check=True, capture_output=True)
-            seconds.append(time.perf_counter() - begin)
+            end = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
     return seconds
 
 
@@ -101,19 +103,19 @@ def main() -> None:
     devices = srp.use_all_cores(args.devices)
     results: dict[str, Any] = {}
     data = srp.data.load("digits", num_clients=50, classes_per_client=3)
-    results["digits, 16 points"] = compared(runs_of(data, args.rounds, SMALL, POINTS), args.rounds, args.repeats)
+    results["digits, 16 points"] = compared(runs_of(data, args.rounds, SMALL, POINTS), args.repeats)
     print(json.dumps(results, indent=1), flush=True)
     if not args.skip_large:
         images = synthetic(10, 150, 50, (28, 28))
-        for size in (2, 4):
+        for size in (4,):
             ways = runs_of(images, 1, LARGE, POINTS[:size])
-            results[f"784-512-256-64-10, {size} points"] = compared(ways, 1, args.repeats)
+            results[f"784-512-256-64-10, {size} points"] = compared(ways, args.repeats)
             print(json.dumps(results, indent=1), flush=True)
     if args.processes:
-        results["a process a run"] = {"seconds": processes(args.processes, args.rounds)}
+        results["a process a run"] = {"each": processes(args.processes, args.rounds)}
     machine = {"device": jax.devices()[0].device_kind, "num_devices": devices, "cores": os.cpu_count()}
     found = {"machine": machine | {"jax": jax.__version__}, "rounds": args.rounds, "repeats": args.repeats}
-    found["seconds"] = results
+    found["processor_seconds"] = results
     print(json.dumps(found, indent=1))
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
