@@ -30,6 +30,7 @@ from fedjax_srp.record import recorded
 
 if TYPE_CHECKING:
     from fedjax_srp import algorithms, methods, models
+    from fedjax_srp.grids.grid import grid
     from fedjax_srp.report import plots
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "clocks",
     "data",
     "evaluate",
+    "grid",
     "interned",
     "linear",
     "methods",
@@ -74,12 +76,16 @@ _LATER = {
     "models": "fedjax_srp.models",
     "plots": "fedjax_srp.report.plots",
 }
+_LATER_FUNCTIONS = {"grid": "fedjax_srp.grids.grid"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _LATER_FUNCTIONS:
+        globals()[name] = getattr(importlib.import_module(_LATER_FUNCTIONS[name]), name)
+    elif name in _LATER:
+        globals()[name] = importlib.import_module(_LATER[name])
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = importlib.import_module(_LATER[name])
     return globals()[name]
 
 

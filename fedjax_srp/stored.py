@@ -44,6 +44,10 @@ class DamagedError(ValueError):
     """A file is not what was written; its text says which one and how."""
 
 
+class HeldError(ValueError):
+    """Another process holds a folder."""
+
+
 def named(tree: PyTree) -> dict[str, Any]:
     """The leaves of a tree by their path, "params/dense/kernel": the same for a NamedTuple and a dict of its fields.
 
@@ -243,7 +247,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         argument: how the caller calls the folder.
 
     Raises:
-        ValueError: another process holds it.
+        HeldError: another process holds it.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
@@ -256,7 +260,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(np.int32(bool(refusal))):
             refusal = refusal or f"{argument}={str(folder)!r}: another process is running here"
         if refusal:
-            raise ValueError(refusal)
+            raise HeldError(refusal)
         yield
     finally:
         if lock is not None:

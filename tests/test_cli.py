@@ -19,7 +19,7 @@ from reference.small import assert_same_bits
 import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.commands import cli, clock, options
-from fedjax_srp.commands import run as run_command
+from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.history import History
 
 TINY = shlex.split(

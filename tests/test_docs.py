@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
+from fedjax_srp.grids import points as grid_points
 
 ROOT = Path(__file__).parent.parent
 
@@ -166,10 +168,32 @@ def test_the_example_of_a_clock_compiles_once():
 
 def test_the_readmes_runs_run(tmp_path, capsys):
     """Every `fedjax-srp run` as it stands, but for its length, its model and its folder."""
-    text = (ROOT / "README.md").read_text().replace("\\\n", " ").replace("$rate", "0.01").replace("$seed", "1")
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     runs = re.findall(r"fedjax-srp run (--method.*)$", text, re.MULTILINE)
-    assert len(runs) == 2
+    assert len(runs) == 1
     for number, words in enumerate(runs):
         small = ["--num-rounds", "1", "--hidden", "8", "--head-epochs", "1", "--fine-tune-epochs", "1", "--no-progress"]
         out = ["--out", str(tmp_path / str(number))]
         assert cli.main(["run", *words.split(), *small, *out], set_up_cores=False) == 0, capsys.readouterr().err
+
+
+def test_the_readmes_grid_is_an_example_that_is_reported():
+    """`tests/grids` reads every example."""
+    text = (ROOT / "README.md").read_text()
+    ((file, out),) = re.findall(r"fedjax-srp grid (\S+\.toml) .*\n.*fedjax-srp report (\S+)", text)
+    assert tomllib.loads((ROOT / file).read_text())["out"] == out
+
+
+def test_the_page_of_grids_runs(tmp_path, monkeypatch):
+    text = (ROOT / "docs/grids.md").read_text()
+    (tmp_path / "rates.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
+    monkeypatch.chdir(tmp_path)
+    spec, others = grid_points.read("rates.toml")
+    assert f"fedjax-srp report {others['out']}" in text
+    found = grid_points.points(spec)
+    assert len(found) == 2 * 2 * 3 * 2 - 3
+    assert {"initial" in point.record for point in found} == {True, False}
+    namespace: dict = {}
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    exec(compile(block, "docs/grids.md", "exec"), namespace)
+    assert len(namespace["grid"].to_frame()) == 4 * 4

@@ -20,7 +20,7 @@ from fedjax_srp import stored
 from fedjax_srp._checks import unknown
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import benchmark as benchmark_command
-from fedjax_srp.commands import demo, interrupt, report
+from fedjax_srp.commands import demo, interrupt, report, run_options
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import prepare as prepare_command
 from fedjax_srp.commands import run as run_command
@@ -61,6 +61,18 @@ def _report(arguments: dict[str, Any]) -> None:
     print(report.report(**arguments))
 
 
+def _grid_options() -> dict[str, list[Option]]:
+    from fedjax_srp.grids import command
+
+    return {"": command.OPTIONS}
+
+
+def _grid(arguments: dict[str, Any]) -> None:
+    from fedjax_srp.grids import command
+
+    command.run(arguments)
+
+
 def _list(arguments: dict[str, Any]) -> None:
     print(list_command.catalogue(**arguments))
 
@@ -88,10 +100,16 @@ COMMANDS = {
     ),
     "run": Command(
         "One method on one data set; the same command continues a run that was interrupted.",
-        run_command.groups,
+        run_options.groups,
         run_command.run,
         check=run_command.check_given,
-        prepare=run_command.prepare,
+        prepare=run_options.prepare,
+    ),
+    "grid": Command(
+        "Every combination of options of run, from a TOML file; the same command goes on where it was.",
+        _grid_options,
+        _grid,
+        positional="file",
     ),
     "report": Command(
         "Table and figure of finished runs.",
@@ -166,7 +184,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
 
 
 def _interrupted(words: Sequence[str]) -> str:
-    hint = "; the same command continues from the last checkpoint" if words[:1] == ["run"] else ""
+    hint = "; the same command continues from the last checkpoint" if words[:1] in (["run"], ["grid"]) else ""
     return f"{PROG}: interrupted{hint}"
 
 

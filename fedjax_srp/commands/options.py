@@ -36,15 +36,26 @@ def options_of(
         defaults: for arguments that need one here.
     """
     inner = function.func if isinstance(function, functools.partial) else function
-    hints, help_texts, options = typing.get_type_hints(inner), argument_help(inner), []
+    (hints, help_texts), options = _read(inner), []
     leave_out = (*leave_out, *(function.keywords if isinstance(function, functools.partial) else ()))
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in _parameters(function):
         if name in leave_out or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if (kind := _plain_type(hints.get(name))) is not None:
             default = (defaults or {}).get(name, parameter.default)
             options.append(Option(name, kind, default, help_texts.get(name, "")))
     return options
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(function: Callable) -> tuple[tuple[str, inspect.Parameter], ...]:
+    return tuple(inspect.signature(function).parameters.items())
+
+
+@functools.lru_cache(maxsize=256)
+def _read(function: Callable) -> tuple[dict[str, Any], dict[str, str]]:
+    """Types and help of the arguments of a function."""
+    return typing.get_type_hints(function), argument_help(function)
 
 
 def argument_help(function: Callable) -> dict[str, str]:

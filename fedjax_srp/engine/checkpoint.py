@@ -1,4 +1,4 @@
-"""Checkpoints of a running simulation: its state and what it has recorded so far, written together after a segment."""
+"""Checkpoints of a running simulation: its state, and a log of what it has recorded, both written after a segment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from fedjax_srp import stored
 from fedjax_srp._checks import short
+from fedjax_srp.engine.records import Arrays, Log, Records
 from fedjax_srp.engine.round import SimulationState
 
-Records = dict[str, np.ndarray]  # flat, so that names are paths
-_STATE, _RECORDS = "state/", "records/"
+_STATE = "state/"
 KEPT = 2  # snapshots, so that a damaged one has another beside it
 
 
@@ -45,17 +44,28 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], on_grid: Callable[[int], bool]):
         self._path, self._on_grid = Path(directory).absolute(), on_grid
         self._fingerprint = json.loads(json.dumps(fingerprint))
+        self._log = Log(self._path)
         if jax.process_index() == 0:
             stored.clear(self._path)
 
-    def save(self, num_rounds: int, state: SimulationState, records: Records) -> None:
+    def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
         """Writes a snapshot after `num_rounds` rounds; a kill meanwhile leaves the ones before.
+
+        Args:
+            num_rounds: that are completed.
+            state: after them.
+            segment: what was recorded since the snapshot before, or since `restore`.
 
         Raises:
             OSError: the disk is full.
         """
-        arrays = _state_arrays(state) | {_RECORDS + name: array for name, array in records.items()}
-        stored.write(self._path / str(num_rounds), arrays, {"fingerprint": self._fingerprint})
+        snapshot, mark = self._path / str(num_rounds), None
+        if jax.process_index() == 0:
+            try:
+                mark = self._log.append(segment)
+            except OSError as error:
+                raise stored.as_full_disk(error, snapshot) or error from None
+        stored.write(snapshot, _state_arrays(state), {"fingerprint": self._fingerprint, "records": mark})
         if jax.process_index() == 0:
             self._keep(KEPT)
 
@@ -91,14 +101,17 @@ class Checkpoints:
                 continue
             try:
                 arrays = stored.read(self._path / str(step), like)
+                mark = stored.seal(self._path / str(step))["facts"].get("records")
+                if mark is None:
+                    raise stored.DamagedError("an older version wrote it")
+                segments = self._log.read(mark)
             except stored.DamagedError as error:
                 damages.append(f"{self._path / str(step)} is damaged ({error})")
                 continue
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
             leaves = [arrays[name] for name in like]
-            records = {name.removeprefix(_RECORDS): a for name, a in arrays.items() if name.startswith(_RECORDS)}
-            return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
+            return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), Records(segments))
         if damages:
             raise ValueError(f"{'; '.join(damages)}; delete {str(self._path)!r} to start again, or give another folder")
         return None

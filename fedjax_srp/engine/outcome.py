@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
-from fedjax_srp.engine.checkpoint import Records
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment, Start
+from fedjax_srp.engine.records import Arrays, Records
 from fedjax_srp.history import History, jsonable
 
 
@@ -41,8 +41,8 @@ class Limits(NamedTuple):
         return self._replace(num_rounds=completed + 1).next_evaluation(completed - 1) == completed
 
 
-def append(records: Records, segment: Segment, num_clients: int, batched: bool) -> Records:
-    """Adds a segment to the flat record: leaves (num_seeds, R) and (num_seeds, E, num_clients)."""
+def recorded(segment: Segment, num_clients: int, batched: bool) -> Arrays:
+    """A segment as a flat record: leaves (num_seeds, R), (num_seeds, E), (num_seeds, E, num_clients)."""
     lead = (lambda a: a) if batched else (lambda a: a[None])
     new = {name: lead(np.asarray(value)) for name, value in segment.rounds._asdict().items() if name != "metrics"}
     new |= {f"metrics/{name}": lead(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
@@ -50,12 +50,14 @@ def append(records: Records, segment: Segment, num_clients: int, batched: bool) 
     for evaluation, parts in segment.scores.items():
         for part, value in zip(("sum", "count"), parts, strict=True):
             new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
-    return {name: np.concatenate([records[name], value], 1) if records else value for name, value in new.items()}
+        total, count = (new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count"))
+        new[f"means/{evaluation}"] = total / count
+    return new
 
 
-def mean_scores(records: Records, evaluation: str) -> np.ndarray:
+def mean_scores(records: Arrays, evaluation: str) -> np.ndarray:
     """(num_seeds, E): over clients, weighted by test points."""
-    return records[f"scores/{evaluation}/sum"].sum(-1) / records[f"scores/{evaluation}/count"].sum(-1)
+    return records[f"means/{evaluation}"]
 
 
 def smaller_is_better(data: Any) -> bool:

@@ -25,13 +25,14 @@ from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
-    append,
     check_limits,
     ended_after,
     fingerprint,
     histories,
+    recorded,
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
+from fedjax_srp.engine.records import Records
 from fedjax_srp.engine.watching import Bar, Watch, told
 from fedjax_srp.history import History
 from fedjax_srp.watch import Callback, ends
@@ -192,7 +193,7 @@ def simulate_seeds(
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
     arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
-    at_once = _seeds_at_once(request, keys.size)
+    at_once = seeds_at_once(request, keys.size)
     if at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
     limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first), []
@@ -212,11 +213,21 @@ SEEDS_OPTIONS = (
 )
 
 
-def _seeds_at_once(request: Request, num_seeds: int) -> int:
-    """How many seeds one program holds: all, or batches of equal size that fit the memory."""
+def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
+    """How many seeds one program holds: all, or batches of equal size that fit the memory.
+
+    Args:
+        request: its `values` have a number for each of the seeds.
+        num_seeds: how many there are.
+        sharers: how many such programs are to run at once.
+    """
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
-    first = lambda size: {name: value[:size] for name, value in (request.values or {}).items()}  # noqa: E731
-    fits = lambda size: memory.room(prepare(request._replace(num_seeds=size, values=first(size)))).fits  # noqa: E731
+
+    def fits(size: int) -> bool:
+        first = {name: value[:size] for name, value in (request.values or {}).items()}
+        room = memory.room(prepare(request._replace(num_seeds=size, values=first)))
+        return room._replace(free=None if room.free is None else room.free / sharers).fits
+
     return sizes[min(bisect.bisect_left(sizes, True, key=fits), len(sizes) - 1)]
 
 
@@ -296,7 +307,7 @@ def _run_with(
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     start = compiled.start(root, data)
     _check_times(run.clock, "client", start.client_time)
-    state, records, completed = start.state, {}, 0
+    state, records, completed = start.state, Records(), 0
 
     checkpoints = None
     if checkpoint_dir is not None:
@@ -318,9 +329,9 @@ def _run_with(
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
         compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
-        records = append(records, jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None)
+        records.add(recorded(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
-        _check_times(run.clock, "round", records["compute_time"][:, -length:], completed + 1)
+        _check_times(run.clock, "round", records.last["compute_time"], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
@@ -328,7 +339,7 @@ def _run_with(
                 is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds))
         finally:
             if checkpoints is not None:
-                checkpoints.save(completed, state, records)
+                checkpoints.save(completed, state, records.last)
     if checkpoints is not None:
         checkpoints.finish()
 

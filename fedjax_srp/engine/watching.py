@@ -12,9 +12,9 @@ import numpy as np
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
-from fedjax_srp.engine.checkpoint import Records
 from fedjax_srp.engine.outcome import Ending, Limits, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
+from fedjax_srp.engine.records import Records
 from fedjax_srp.history import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.watch import Callback, Progress
 
@@ -59,8 +59,8 @@ class Bar:
         """Shows so many rounds more, and what was recorded last."""
         run, shown = self._run, {}
         if run.evaluations:
-            shown[score_name(run.data)] = f"{mean_scores(records, run.evaluations[0])[:, -1].mean():.3g}"
-        shown |= {"n": f"{records['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
+            shown[score_name(run.data)] = f"{mean_scores(records.last, run.evaluations[0]).mean():.3g}"
+        shown |= {"n": f"{records.last['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
         self._bar.set_postfix_str(", ".join(f"{name} {value}" for name, value in shown.items()), refresh=False)
         self._bar.update(length)
 
@@ -73,8 +73,8 @@ class Bar:
 
 def told(run: Prepared, limits: Limits, root: Key, ending: Ending, length: int, seeds: range | None) -> Progress:
     """What a callback hears after a segment of so many rounds."""
-    records = ending.records
-    elapsed = np.cumsum(records["compute_time"], 1, np.float64)
+    records = ending.records.last
+    elapsed = np.cumsum(ending.records["compute_time"], 1, np.float64)
     metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}
     scores = {name: mean_scores(records, name)[:, -1] for name in run.evaluations}
     columns = {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
@@ -97,7 +97,7 @@ def told(run: Prepared, limits: Limits, root: Key, ending: Ending, length: int, 
     return Progress(
         name=run.name,
         seeds=seeds,
-        round=records["round"].shape[1],
+        round=elapsed.shape[1],
         num_rounds=limits.num_rounds,
         elapsed=own(elapsed[:, -1]),
         scores=jax.tree.map(own, scores),

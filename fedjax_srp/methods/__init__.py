@@ -5,7 +5,7 @@ factory, its optimizers, the policy and the model take, so a hyper-parameter is 
 reaches Python, the command line, the record of a run and the manual from there.
 """
 
-from fedjax_srp.methods.build import get
+from fedjax_srp.methods.build import get, traced
 from fedjax_srp.methods.options import (
     OBJECTS,
     Choice,
@@ -35,5 +35,6 @@ __all__ = [
     "recipe",
     "register",
     "routes",
+    "traced",
     "without_effect",
 ]

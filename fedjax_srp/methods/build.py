@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_srp import models
 from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
-from fedjax_srp.methods.options import arguments, choose, optimizers
+from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
 from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
@@ -66,11 +66,17 @@ def get(
     policy = participation
     if not isinstance(policy, ParticipationPolicy):
         policy = POLICIES[route.participation](**choice.policy)
-    values = {o: v for f in route.sources() for o, v in choice.algorithm.items() if _is_traced(f, o, v)}
+    values = traced(choice)
     constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
     build = _Build(route.factory, _model(name, row, dataset, model, choice.model), tuple(constants.items()))
     options = {option: describe(value) for option, value in choice.record().items()}
     return Method(choice.name, tunable(build, values), policy, Options(options))
+
+
+def traced(choice: Choice) -> dict[str, Any]:
+    """The options of a method that are arguments of its program, with their values: another value compiles nothing."""
+    sources = choice.route.sources()
+    return {o: v for function in sources for o, v in choice.algorithm.items() if _is_traced(function, o, v)}
 
 
 @dataclasses.dataclass(frozen=True)

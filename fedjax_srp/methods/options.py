@@ -44,8 +44,12 @@ def optimizers(
 def arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The arguments that a function takes, but for the model and what a `functools.partial` has set."""
     fixed = function.keywords if isinstance(function, functools.partial) else ()
-    parameters = inspect.signature(function).parameters.items()
-    return {name: parameter for name, parameter in parameters if name not in ("model", *fixed)}
+    return {name: parameter for name, parameter in _parameters(function) if name not in ("model", *fixed)}
+
+
+@functools.lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, inspect.Parameter], ...]:
+    return tuple(inspect.signature(function).parameters.items())
 
 
 class Routes(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedjax_srp import methods
 from fedjax_srp.commands import cli, demo
-from fedjax_srp.commands import run as run_command
+from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.data import archives
 
 simulation = importlib.import_module("fedjax_srp.engine.simulate")  # srp.simulate is the function

@@ -21,6 +21,7 @@ from reference.small import assert_same_bits, federation, model
 import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.engine.checkpoint import Checkpoints, snapshots
+from fedjax_srp.engine.records import COPIES
 from fedjax_srp.engine.simulate import simulate_seeds
 
 TESTS = Path(__file__).parent.parent
@@ -210,9 +211,15 @@ def small_state(value):
 @pytest.fixture(scope="module")
 def two_snapshots(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
+    checkpoints = open_small(folder)
     for num_rounds in (2, 4):
-        open_small(folder).save(num_rounds, small_state(num_rounds), {"time": np.arange(num_rounds, dtype=np.float64)})
+        checkpoints.save(num_rounds, small_state(num_rounds), times(num_rounds - 2, num_rounds))
     return folder
+
+
+def times(first, last):
+    """What is recorded in these rounds."""
+    return {"time": np.arange(first, last, dtype=np.float64)[None]}
 
 
 def open_small(folder):
@@ -231,8 +238,15 @@ def restored(folder, num_rounds=6):
         state._replace(key=jax.random.key_data(state.key)) for state in (found.state, small_state(found.num_rounds))
     )
     assert_same_bits(actual, expected)
-    assert_same_bits(found.records, {"time": np.arange(found.num_rounds, dtype=np.float64)})
+    assert_same_bits(dict(found.records), times(0, found.num_rounds))
     return found.num_rounds
+
+
+def gone_on(folder, num_rounds):
+    """The folder of a run that goes on after so many rounds."""
+    checkpoints = open_small(folder)
+    assert checkpoints.restore(small_state(0), 6).num_rounds == num_rounds
+    return checkpoints
 
 
 def files_of(snapshot):
@@ -272,6 +286,41 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_in_one_line(damage, fol
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_copy_of_the_log_has_another_beside_it_and_is_mended(damage, folder, capsys):
+    damage(folder / COPIES[0])
+    assert restored(folder) == 4
+    assert capsys.readouterr().err == ""
+    if (folder / COPIES[0]).is_dir():
+        (folder / COPIES[0]).rmdir()
+    gone_on(folder, 4).save(6, small_state(6), times(4, 6))
+    one, other = ((folder / name).read_bytes() for name in COPIES)
+    assert one == other
+    assert restored(folder) == 6
+    for copy in COPIES:  # rounds 5 and 6
+        path = folder / copy
+        path.write_bytes(one[:-1] + bytes([one[-1] ^ 1]))
+    assert restored(folder) == 4
+    assert "6 is damaged (records.0 and records.1 are not what was written)" in capsys.readouterr().err
+
+
+def test_the_log_only_grows_and_forgets_what_a_killed_run_appended(folder):
+    before = (folder / COPIES[0]).read_bytes()
+    (folder / COPIES[0]).write_bytes(before + b"half a frame")
+    gone_on(folder, 4).save(6, small_state(6), times(4, 6))
+    after = (folder / COPIES[0]).read_bytes()
+    assert after.startswith(before)
+    assert len(after) == len(before) * 3 // 2  # segments of equal size
+    assert restored(folder) == 6
+
+
+def test_a_snapshot_does_not_grow_with_what_was_recorded(folder):
+    checkpoints, wide = gone_on(folder, 4), np.zeros((1, 1, 50_000))
+    for num_rounds in (6, 8):
+        checkpoints.save(num_rounds, small_state(1), {"scores": wide, **times(num_rounds - 2, num_rounds)})
+    assert max(stored.size(folder / str(step)) for step in (6, 8)) < wide.nbytes / 4
+
+
 def test_bits_flipped_anywhere_are_never_silent(folder, capsys):
     rng, files = np.random.default_rng(1), files_of(folder / "4")
     sizes = np.array([path.stat().st_size for path in files])
@@ -301,9 +350,9 @@ def test_without_an_intact_snapshot_there_is_one_error_with_the_remedy(folder):
 
 def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):
     flip(folder / "4" / stored.SEAL, np.random.default_rng(3))
-    open_small(folder).save(4, small_state(4), {"time": np.arange(4.0)})
+    gone_on(folder, 2).save(4, small_state(4), times(2, 4))
     assert restored(folder) == 4
-    assert sorted(path.name for path in folder.iterdir()) == ["2", "4"]
+    assert sorted(path.name for path in folder.iterdir()) == ["2", "4", *COPIES]
 
 
 def test_the_newest_of_one_name_is_read(tmp_path):
@@ -317,9 +366,9 @@ def test_the_newest_of_one_name_is_read(tmp_path):
 
 
 def test_what_is_kept(folder):
-    checkpoints = open_small(folder)
-    for num_rounds in (6, 7):
-        checkpoints.save(num_rounds, small_state(num_rounds), {"time": np.arange(float(num_rounds))})
+    checkpoints = gone_on(folder, 4)
+    for first, num_rounds in ((4, 6), (6, 7)):
+        checkpoints.save(num_rounds, small_state(num_rounds), times(first, num_rounds))
     assert snapshots(folder) == [7, 6, 4]  # the last one is not on the grid
     checkpoints.finish()
     assert snapshots(folder) == [7, 6]
@@ -330,17 +379,20 @@ def test_what_is_kept(folder):
 def test_a_full_disk_is_one_line_and_loses_nothing(folder):
     """The system refuses to write more than so many bytes into a file, as it does on a full disk."""
     before, limits = {path: path.read_bytes() for path in files_of(folder)}, resource.getrlimit(resource.RLIMIT_FSIZE)
-    noise = np.random.default_rng(0).normal(size=100_000)
+    noise, checkpoints = np.random.default_rng(0).normal(size=(1, 100_000)), gone_on(folder, 4)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
         with pytest.raises(OSError, match=r"File too large: '.*6'; what was written before is intact") as caught:
-            open_small(folder).save(6, small_state(6), {"time": noise})
+            checkpoints.save(6, small_state(6), {"time": noise})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
-    assert {path: path.read_bytes() for path in before} == before
-    open_small(folder).save(6, small_state(6), {"time": noise})
+    assert {path: path.read_bytes()[: len(content)] for path, content in before.items()} == before
+    assert restored(folder) == 4
+    checkpoints.save(6, small_state(6), {"time": noise})
     assert snapshots(folder) == [6, 4]
+    found = open_small(folder).restore(small_state(0), 6)
+    assert_same_bits(found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +406,7 @@ def test_no_space_is_recognised_from_whoever_says_so(error, folder, monkeypatch)
 
     monkeypatch.setattr(ocp.Checkpointer, "save", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*6'; what was written before is intact; make room"):
-        open_small(folder).save(6, small_state(6), {"time": np.zeros(6)})
+        gone_on(folder, 4).save(6, small_state(6), times(4, 6))
     assert restored(folder) == 4
 
 

@@ -1,0 +1,125 @@
+"""What it buys to run the points of a grid as one program: 4 learning rates x 4 seeds of FedRep, beside 16 runs.
+
+    python benchmarks/grid.py [--rounds 20] [--repeats 3] [--processes 2] [--devices N] [--out FILE.json]
+
+Three ways: one vmapped program; 16 runs one after the other in one process, which share what is compiled; and a process
+a run, as a loop in a shell does it, of which some are measured. Seconds are those of the processor (all threads), which
+a busy machine changes least; medians over repeats in turn, with the smallest and the largest ratio. Compilation is
+apart, and is that of the first call less the median of the others. A small network on digits, and a larger one on
+random images. The largest difference between the ways is that of any parameter of the server, relative to the largest
+entry of its array; beside it, how many answers of how many differ in the last evaluation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.benchmark.measure import synthetic
+
+RATES, SEEDS = (0.01, 0.02, 0.05, 0.1), (0, 1, 2, 3)
+POINTS = [(rate, seed) for rate in RATES for seed in SEEDS]
+SMALL = {"hidden": (64, 32), "local_epochs": 5}
+LARGE = {"hidden": (512, 256, 64), "local_epochs": 1}
+
+
+def runs_of(data: Any, rounds: int, options: dict[str, Any], points: list[tuple[float, int]]) -> dict[str, Any]:
+    """The two ways within a process, as functions that simulate."""
+    common = {"num_rounds": rounds, "eval_every": rounds, "progress": False}
+    method = lambda rate: srp.methods.get("fedrep", dataset=data, learning_rate=rate, **options)  # noqa: E731
+    keys = jnp.stack([jax.random.key(seed) for _, seed in points])
+    values = {"learning_rate": [rate for rate, _ in points]}
+    return {
+        "together": lambda: srp.simulate_seeds(method(RATES[0]), data, keys=keys, values=values, **common),
+        "one_by_one": lambda: [srp.simulate(method(r), data, key=jax.random.key(s), **common) for r, s in points],
+    }
+
+
+def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, float]:
+    """Between runs: of parameters, and of answers in the last evaluation."""
+    parameters, answers = 0.0, 0
+    for one, other in zip(ours, theirs, strict=True):
+        leaves = zip(jax.tree.leaves(one.server_state), jax.tree.leaves(other.server_state), strict=True)
+        parameters = max(parameters, *(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in leaves))
+        answers += round(float((np.abs(one.accuracy - other.accuracy)[-1] * one.test_count).sum()))
+    return {"difference": parameters, "answers": answers, "of": int(sum(h.test_count.sum() for h in ours))}
+
+
+def compared(ways: dict[str, Any], repeats: int) -> dict[str, float]:
+    """Processor seconds of both ways, in turn."""
+    histories: dict[str, list[srp.History]] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(1 + repeats):
+        for name, way in ways.items():
+            begin = time.process_time()
+            histories[name] = way()
+            seconds[name].append(time.process_time() - begin)
+    running = {name: statistics.median(found[1:]) for name, found in seconds.items()}
+    ratios = [b / a for a, b in zip(seconds["together"][1:], seconds["one_by_one"][1:], strict=True)]
+    result = {f"compile_{name}": found[0] - running[name] for name, found in seconds.items()}
+    result |= {f"run_{name}": found for name, found in running.items()}
+    result |= {"run_ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    return result | difference(histories["together"], histories["one_by_one"])
+
+
+def processes(number: int, rounds: int) -> list[float]:
+    """Processor seconds of whole processes of the command line, one at a time."""
+    seconds = []
+    words = ["run", "--method", "fedrep", "--dataset", "digits", "--num-clients", "50", "--classes-per-client", "3"]
+    words += ["--hidden", "64", "32", "--local-epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
+    words += ["--no-progress", "--no-checkpoint"]
+    for rate, seed in POINTS[:number]:
+        with tempfile.TemporaryDirectory() as folder:
+            own = ["--learning-rate", str(rate), "--seed", str(seed), "--out", f"{folder}/run"]
+            begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+            command = [sys.executable, "-m", "fedjax_srp.commands.cli", *words, *own]
+            subprocess.run(command, check=True, capture_output=True)
+            end = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("rounds", 20), ("repeats", 3), ("processes", 2), ("devices", None)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--skip-large", action="store_true")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    devices = srp.use_all_cores(args.devices)
+    results: dict[str, Any] = {}
+    data = srp.data.load("digits", num_clients=50, classes_per_client=3)
+    results["digits, 16 points"] = compared(runs_of(data, args.rounds, SMALL, POINTS), args.repeats)
+    print(json.dumps(results, indent=1), flush=True)
+    if not args.skip_large:
+        images = synthetic(10, 150, 50, (28, 28))
+        for size in (4,):
+            ways = runs_of(images, 1, LARGE, POINTS[:size])
+            results[f"784-512-256-64-10, {size} points"] = compared(ways, args.repeats)
+            print(json.dumps(results, indent=1), flush=True)
+    if args.processes:
+        results["a process a run"] = {"each": processes(args.processes, args.rounds)}
+    machine = {"device": jax.devices()[0].device_kind, "num_devices": devices, "cores": os.cpu_count()}
+    found = {"machine": machine | {"jax": jax.__version__}, "rounds": args.rounds, "repeats": args.repeats}
+    found["processor_seconds"] = results
+    print(json.dumps(found, indent=1))
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""`fedjax-srp grid`: a grid from a TOML file, with a worker a core or a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from fedjax_srp.commands.options import REQUIRED, Option, options_of
+from fedjax_srp.grids.grid import grid
+from fedjax_srp.grids.launchers import cores, gpus
+
+OPTIONS = [
+    Option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
+    Option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
+    *options_of(grid, leave_out=("file", "exclude", "out", "workers")),
+    Option("workers", int | None, None, "processes on this machine; default one a GPU, or one a core; 0 for none"),
+]
+
+
+def run(arguments: Mapping[str, Any]) -> None:
+    """Runs a grid and prints what became of it.
+
+    Args:
+        arguments: option -> value.
+
+    Raises:
+        ValueError: something is wrong with the grid, or a run failed.
+    """
+    workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
+    if workers or arguments["launcher"] != "local":
+        jax.config.update("jax_platforms", "cpu")  # of this process, which plans: GPUs are left to those that work
+    found = grid(**{**arguments, "workers": workers})
+    if arguments["dry_run"]:
+        print(_duration(found.seconds) if found.seconds is not None else "not estimated: jobs wait in a queue")
+        return
+    for failure in found.failures:
+        print(f"failed: {failure.name}: {failure.error}")
+    tables = found.save()
+    print(f"{len(found.folders)} of {len(found.values)} runs finished in {found.folder}")
+    if tables:
+        print(f"tables {', '.join(map(str, tables))}; fedjax-srp report {found.folder} compares the runs")
+    if found.failures:
+        raise ValueError(f"{len(found.failures)} runs failed; the same command tries them again")
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    words = f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
+    return f"about {words}, by a short run of each program up to its first evaluation"

@@ -1,0 +1,163 @@
+"""`grid`: many runs from one description, in Python and on the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedjax_srp._checks import check_integer, checked, unknown
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.engine.prepare import Request
+from fedjax_srp.engine.simulate import SEEDS_OPTIONS, seeds_at_once
+from fedjax_srp.grids import estimate, result, schedule, units
+from fedjax_srp.grids.launchers import InProcess, Launcher, Processes
+from fedjax_srp.grids.points import Point, Problems, Spec, points, read
+from fedjax_srp.grids.result import Grid
+from fedjax_srp.grids.units import Unit
+from fedjax_srp.report.run_folder import writable
+
+LAUNCHERS = ("local", "slurm")
+
+
+@checked
+def grid(
+    file: str | os.PathLike | None = None,
+    *,
+    axes: Mapping[str, Sequence[Any]] | None = None,
+    options: Mapping[str, Any] | None = None,
+    variants: Mapping[str, Mapping[str, Any]] | None = None,
+    exclude: Sequence[Mapping[str, Any]] = (),
+    out: str | os.PathLike | None = None,
+    workers: int = 0,
+    batch: int | None = None,
+    retries: int = 0,
+    launcher: Literal["local", "slurm"] = "local",
+    slurm: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> Grid:
+    """Runs every combination of values, each into a folder of its own, and returns them all.
+
+    Names and values are those of `fedjax-srp run` with underscores. What is finished in the folder is not run again;
+    what was killed goes on from its checkpoint; what fails is told at the end, and tried again by the next call.
+
+    Args:
+        file: TOML with tables [options], [axes], [variants.NAME], [[exclude]] and `out`, instead of arguments.
+        axes: option -> its values; there is a run for each combination.
+        options: of every run. An option that a method does not read is left out of its runs.
+        variants: name -> options that go together: one more axis, called "variant".
+        exclude: leaves out the runs that have all values of one of these; a list stands for any of its values.
+        out: folder of the grid; default that of the file, else runs/grid.
+        workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
+        batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for a
+            choice by measurements, 1 for a program a run.
+        retries: how often a run that fails is tried again.
+        launcher: "slurm" submits jobs with submitit instead of starting processes here.
+        slurm: parameters of submitit, e.g. {"slurm_partition": "gpu", "timeout_min": 60}; `cluster` is one of them.
+        dry_run: checks, plans and measures only; `Grid.seconds` says how long the rest would take.
+        progress: show a progress bar.
+
+    Returns:
+        A `Grid` with histories and tables.
+
+    Raises:
+        ValueError: whatever is wrong with the grid or one of its runs, all in one line, before anything runs.
+
+    Example:
+        >>> import tempfile, fedjax_srp as srp
+        >>> found = srp.grid(
+        ...     axes={"method": ["srpfl", "fedrep"], "seed": [0, 1]},
+        ...     options={"dataset": "digits", "num_clients": 20, "hidden": [16], "num_rounds": 2, "initial": 5},
+        ...     out=tempfile.mkdtemp(), progress=False,
+        ... )
+        >>> found.to_frame().groupby("method")["cohort_size"].mean().to_dict()
+        {'fedrep': 20.0, 'srpfl': 5.0}
+    """
+    check_integer("workers", workers, 0)
+    check_integer("retries", retries, 0)
+    if batch is not None:
+        check_integer("batch", batch, 1)
+    if launcher not in LAUNCHERS:
+        raise unknown("launcher", launcher, LAUNCHERS)
+    spec, others = Spec(options or {}, axes or {}, variants or {}, exclude), dict[str, Any]()
+    if file is not None:
+        if axes or options or variants or exclude:
+            raise ValueError(f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both")
+        spec, others = read(os.fspath(file))
+    folder = writable(out or others.get("out") or "runs/grid")
+    planned = plan(points(spec), folder, batch, max(workers, 1))
+    left = [unit for unit in planned if not unit.is_finished()]
+    members = [member for unit in planned for member in unit.members]
+    say: Callable[[str], None] = (lambda line: print(line, file=sys.stderr)) if progress else (lambda line: None)
+    say(described(planned, left, folder))
+    bar = schedule.Bar([] if dry_run else left, len(members), silent=not progress or dry_run or not left)
+    where = _launcher(launcher, workers, folder, bar, slurm or others.get("slurm") or {}, len(left))
+    failures, seconds = [], None
+    try:
+        if dry_run and launcher == "local":
+            costs = schedule.measure([same[0] for same in estimate.programs(left).values()], where)
+            seconds = estimate.seconds(left, costs, max(workers, 1))
+        elif not dry_run:
+            failures = schedule.run(left, where, bar, retries)
+    finally:
+        where.close()
+        bar.close()
+    return result.of(folder, members, failures, seconds)
+
+
+def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int) -> list[Unit]:
+    """Checks every point that is not finished, and says which of them run together.
+
+    Raises:
+        ValueError: the points that are wrong, in one line.
+    """
+    left = {member.point.id for member in units.members(found, folder) if not member.is_finished()}
+    share = -(-len(left) // workers)  # a worker's: more in one program would leave another without work
+    datasets, problems, sized = units.Datasets(), Problems(), []
+    for alike in units.alike(found):
+        simulations = []
+        for point in (point for point in alike if point.id in left):
+            try:
+                simulations.append(run_command.simulation(point.arguments, datasets(point.arguments)))
+            except ValueError as error:
+                problems.add(error, point.name)
+        most = min(len(alike), share if batch is None else batch)
+        sized.append((alike, _at_once(alike[:most], simulations[0], workers) if most > 1 and simulations else 1))
+    if problems:
+        raise problems.error()
+    return units.arranged(sized, folder, batch)
+
+
+def _at_once(together: Sequence[Point], simulated: Mapping[str, Any], workers: int) -> int:
+    """How many of these points one program holds, when each worker has such a program."""
+    given = {name: simulated[name] for name in SEEDS_OPTIONS if name in simulated}
+    batch = units.batch_of(together)
+    request = Request(simulated["algorithm"], simulated["data"], values=batch.values, **given)
+    return seeds_at_once(request, len(together), workers)
+
+
+def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:
+    """The plan in a line."""
+    runs = sum(len(unit.members) for unit in planned)
+    missing = sum(not member.is_finished() for unit in left for member in unit.members)
+    text = f"{folder}: {runs} runs, {runs - missing} finished"
+    if left:
+        batches = [len(unit.members) for unit in left if len(unit.members) > 1]
+        together = f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
+        text += f"; {missing} to run{together}, {sum(unit.num_rounds() for unit in left)} rounds at most"
+    return text
+
+
+def _launcher(
+    name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: Mapping[str, Any], num_units: int
+) -> Launcher:
+    if name == "slurm":
+        from fedjax_srp.grids.slurm import Slurm
+
+        return Slurm(folder / units.TOGETHER / "slurm", slurm)
+    if workers == 0:
+        return InProcess(bar.tell)
+    return Processes(max(1, min(workers, num_units)), folder / units.TOGETHER)

@@ -1,0 +1,129 @@
+"""What a grid leaves behind: histories by name, and long tables of all of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedjax_srp.grids.schedule import Failure
+from fedjax_srp.grids.units import Member
+from fedjax_srp.history import History
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SUMMARY = (
+    *("evaluation", "score", "final_accuracy", "worst_decile", "simulated_time", "time_to_target", "num_rounds"),
+    *("diverged", "total_bytes_up", "total_bytes_down"),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Grid:
+    """The runs of a grid.
+
+    Attributes:
+        folder: of the grid; each run has its folder in it.
+        folders: name of the run -> its folder, finished runs alone, in the order of the axes.
+        values: name of the run -> the options by which it differs, of all runs.
+        failures: runs that could not be made, with an error of one line each.
+        seconds: how long the rest would take, where that was asked for (`dry_run`); None otherwise.
+    """
+
+    folder: Path
+    folders: dict[str, Path]
+    values: dict[str, dict[str, object]]
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float | None = None
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"Grid({str(self.folder)!r}: {len(self.folders)} of {len(self.values)} runs finished{failed})"
+
+    @functools.cached_property
+    def histories(self) -> dict[str, History]:
+        """Name of the run -> its history, finished runs alone."""
+        return {name: History.load(folder) for name, folder in self.folders.items()}
+
+    def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
+        """A long table: a row a run and round, `History.to_frame` with the options that differ in front.
+
+        Args:
+            communication: cost per communicating round, in time units.
+
+        Raises:
+            ValueError: a cost on top of rounds that overlap.
+        """
+        return self._long(lambda history: history.to_frame(communication))
+
+    def clients_frame(self) -> pd.DataFrame:
+        """As `to_frame`, a row a run, evaluation, round and client: `History.clients_frame`."""
+        return self._long(lambda history: history.clients_frame())
+
+    def summary(self, target: float | None = None, communication: float = 0.0) -> pd.DataFrame:
+        """A row a run: the options that differ, and the run in a few numbers.
+
+        Args:
+            target: mean accuracy to time, see `History.summary`.
+            communication: cost per communicating round, in time units.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, history in self.histories.items():
+            numbers = history.summary(target, communication)
+            rows.append(self._front(name) | {column: numbers[column] for column in _SUMMARY})
+        return pd.DataFrame(rows)
+
+    def save(self, communication: float = 0.0) -> list[Path]:
+        """Writes the tables into the folder: `runs.csv` and `rounds.parquet`, or `rounds.csv` without pyarrow.
+
+        Args:
+            communication: cost per communicating round, in time units.
+
+        Returns:
+            The files; none where nothing is finished.
+        """
+        if not self.folders:
+            return []
+        runs = self.folder / "runs.csv"
+        self.summary(communication=communication).to_csv(runs, index=False, lineterminator="\n")
+        rounds, frame = self.folder / "rounds.csv", self.to_frame(communication)
+        if importlib.util.find_spec("pyarrow") is not None:
+            rounds = rounds.with_suffix(".parquet")
+            frame.to_parquet(rounds, index=False)
+        else:
+            frame.to_csv(rounds, index=False, lineterminator="\n")
+        return [runs, rounds]
+
+    def _front(self, name: str) -> dict[str, object]:
+        """The columns in front: every axis has one, None where the run does not read it."""
+        axes: Sequence[str] = list(dict.fromkeys(axis for values in self.values.values() for axis in values))
+        own = self.values[name]
+        return {"run": name} | {axis: _cell(own.get(axis)) for axis in axes}
+
+    def _long(self, table: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
+        import pandas as pd
+
+        def frames() -> Iterator[pd.DataFrame]:
+            for name, history in self.histories.items():
+                frame = table(history)
+                front = pd.DataFrame({column: [value] * len(frame) for column, value in self._front(name).items()})
+                yield pd.concat([front, frame], axis=1)
+
+        return pd.concat(frames(), ignore_index=True) if self.folders else pd.DataFrame()
+
+
+def of(folder: Path, members: Sequence[Member], failures: Sequence[Failure], seconds: float | None) -> Grid:
+    """The result of a grid, as its folder stands."""
+    finished = {m.point.name: m.folder for m in members if m.is_finished()}
+    return Grid(folder, finished, {m.point.name: m.point.values for m in members}, list(failures), seconds)
+
+
+def _cell(value: object) -> object:
+    """Several values as one text, as the name of a run has them."""
+    return "+".join(map(str, value)) if isinstance(value, tuple) else value

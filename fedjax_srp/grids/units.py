@@ -1,0 +1,196 @@
+"""What runs together: points that differ in seed and floats alone are one vmapped program.
+
+A grid's folder remembers which points run together, so that a grid that was killed ends with the bytes of one that was
+left alone: how sums are rounded may depend on the size of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp import stored
+from fedjax_srp.base import FederatedSource
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.grids.points import Point
+from fedjax_srp.report.run_folder import MODELS
+
+BOOK = "grid.json"  # in the folder of a grid: which points run together, and in which folders
+TOGETHER = ".together"  # folder of what several points share
+_PATIENCE = 60.0  # seconds; the book is held for milliseconds
+
+
+class Member(NamedTuple):
+    """A point, and where its run goes."""
+
+    point: Point
+    folder: Path
+
+    def is_finished(self) -> bool:
+        """Whether its run is there, as long as it is asked for.
+
+        Raises:
+            DamagedError: its record does not read.
+        """
+        if not (self.folder / "summary.json").is_file():
+            return False
+        if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
+            return False
+        return run_command.made(self.folder) == self.point.record
+
+
+class Unit(NamedTuple):
+    """Points that run as one program, or one point."""
+
+    id: str
+    members: tuple[Member, ...]
+    shared: Path  # folder of what they share: the checkpoint of a batch, the last error
+
+    def num_rounds(self) -> int:
+        """At most, of all points together."""
+        return sum(member.point.arguments["num_rounds"] for member in self.members)
+
+    def is_finished(self) -> bool:
+        """Whether all points are."""
+        return all(member.is_finished() for member in self.members)
+
+
+class Batch(NamedTuple):
+    """Arguments of `simulate_seeds`."""
+
+    keys: jax.Array
+    values: dict[str, jax.Array]  # floats that differ
+
+
+def batch_of(points: Sequence[Point]) -> Batch:
+    """What the points of a batch differ in."""
+    differing = [name for name in points[0].floats if len({point.floats[name] for point in points}) > 1]
+    keys = jnp.stack([jax.random.key(point.arguments["seed"]) for point in points])
+    return Batch(keys, {name: jnp.asarray([float(p.floats[name]) for p in points]) for name in differing})
+
+
+def alike(points: Iterable[Point]) -> list[list[Point]]:
+    """Points that one program can run: they differ in seed and in floats that are its arguments.
+
+    A run that ends by a limit ends when the slowest of its batch does, so these run alone.
+    """
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        arguments = point.arguments
+        rest = {name: value for name, value in point.record.items() if name not in point.floats}
+        rest |= {name: arguments[name] for name in ("models", "checkpoint")} | {"seed": None}
+        rest["floats"] = [*point.floats]
+        if arguments["target"] is not None or arguments["time_limit"] is not None:
+            rest["alone"] = point.id
+        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(point)
+    return list(groups.values())
+
+
+class Datasets:
+    """Loads data sets; keeps the last one, which neighbours in a grid share."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, FederatedSource] | None = None
+
+    def __call__(self, arguments: Mapping[str, Any]) -> FederatedSource:
+        """The data set that is asked for; errors as of `load_data`."""
+        asked = {option.name: arguments[option.name] for option in run_command.DATA}
+        if self._known is None or self._known[0] != asked:
+            self._known = None  # its memory first
+            self._known = asked, run_command.load_data(arguments)
+        return self._known[1]
+
+
+def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: int | None = None) -> list[Unit]:
+    """Divides points among units, those that the folder's book has first, so that a batch keeps its points for good.
+
+    A batch of the book is broken up where some of its points are not asked for any more, or where it is larger than
+    `at_most`; its finished points stay finished.
+
+    Args:
+        groups: points that one program can run, and how many of them are to be in a new one.
+        out: folder of the grid.
+        at_most: points in a program; None for no limit on those of the book.
+
+    Raises:
+        ValueError: another process does not let go of the book.
+    """
+    of_id = {point.id: point for points, _ in groups for point in points}
+    with _held(out):
+        book = _read(out)
+        member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
+        finished = {name for name in of_id if member[name].is_finished()}
+        kept = {
+            unit: tuple(member[name] for name in of_unit)
+            for unit, of_unit in book.items()
+            if of_unit.keys() <= of_id.keys()
+            and (at_most is None or len(of_unit) <= at_most or of_unit.keys() <= finished)
+        }
+        placed = {of_point.point.id for of_unit in kept.values() for of_point in of_unit}
+        for points, at_once in groups:
+            new = [member[point.id] for point in points if point.id not in placed]
+            alone = [(of_point,) for of_point in new if of_point.point.id in finished]
+            for of_unit in (*alone, *_divided([m for m in new if m.point.id not in finished], at_once)):
+                kept[_unit_id(of_unit)] = of_unit
+        entries = {unit: {m.point.id: m.folder.name for m in of_unit} for unit, of_unit in kept.items()}
+        others = {unit: of_unit for unit, of_unit in book.items() if not of_unit.keys() & of_id.keys()}
+        stored.write_json(out / BOOK, others | entries)
+    order = {name: place for place, name in enumerate(of_id)}
+    units = [Unit(unit, of_unit, out / TOGETHER / unit) for unit, of_unit in kept.items()]
+    return sorted(units, key=lambda unit: order[unit.members[0].point.id])
+
+
+def members(found: Iterable[Point], out: Path) -> list[Member]:
+    """Points with their folders: those that the book of a folder has, or new ones."""
+    folders = {name: folder for of_unit in _read(out).values() for name, folder in of_unit.items()}
+    return [Member(point, out / folders.get(point.id, point.folder)) for point in found]
+
+
+def _divided(members: Sequence[Member], at_once: int) -> list[tuple[Member, ...]]:
+    """In turn, into as few parts of equal size as `at_once` allows."""
+    num_parts = -(-len(members) // at_once)
+    sizes = [len(members) // num_parts + (part < len(members) % num_parts) for part in range(num_parts)]
+    rest = iter(members)
+    return [tuple(itertools.islice(rest, size)) for size in sizes]
+
+
+def _unit_id(of_unit: Iterable[Member]) -> str:
+    return hashlib.sha256(" ".join(member.point.id for member in of_unit).encode()).hexdigest()[:8]
+
+
+def _read(out: Path) -> dict[str, dict[str, str]]:
+    """The book of a folder; empty where there is none, or, with a word, where it is damaged."""
+    if not (out / BOOK).is_file():
+        return {}
+    try:
+        return stored.read_json(out / BOOK)
+    except stored.DamagedError as error:
+        print(f"{out}: {error}; batches are made anew, finished runs stay", file=sys.stderr)
+        return {}
+
+
+@contextlib.contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Holds the book of a folder, as soon as whoever holds it lets go of it."""
+    patience = time.monotonic() + _PATIENCE
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(stored.held(out / TOGETHER, "out"))
+            except stored.HeldError:
+                if time.monotonic() > patience:
+                    raise
+                time.sleep(0.05)
+                continue
+            yield
+            return

@@ -1,0 +1,133 @@
+"""Attacks on a grid: its process, or one of its workers, is killed at random moments until the grid is finished.
+
+    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--out FILE.json]
+
+The grid has 12 runs: two methods, two rates, three seeds, one of the methods in batches. Says how many runs ended with
+a difference, byte for byte, to a grid that was left alone. What it found, on 2 CPU cores, stands in
+`killed_grid.json`.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FILES = ("history.csv", "clients.csv")
+GRID = """
+[options]
+dataset = "digits"
+num_clients = 10
+classes_per_client = 3
+max_examples = 10
+hidden = [8]
+head_epochs = 1
+fine_tune_epochs = 1
+initial = 5
+num_rounds = {num_rounds}
+eval_every = {eval_every}
+
+[axes]
+method = ["srpfl", "fedrep"]
+learning_rate = [0.05, 0.1]
+seed = [0, 1, 2]
+"""
+PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main())"
+
+
+def start(file, out, cache, *words):
+    """The command line in a process of its own; workers find what was compiled before."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": os.fspath(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+    command = [sys.executable, "-c", PROGRAM, "grid", os.fspath(file), "--out", os.fspath(out), "--no-progress"]
+    return subprocess.Popen([*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def contents(out):
+    """Run folder -> the bytes of its tables."""
+    folders = sorted(path.parent for path in out.glob("*/summary.json"))
+    return {folder.name: [(folder / name).read_bytes() for name in FILES] for folder in folders}
+
+
+def workers_of(process):
+    """The ids of the processes that a process has started."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(child) for child in children]
+
+
+def kill(process, rng, only_a_worker):
+    """SIGKILL for the grid, or for one of its workers."""
+    workers = workers_of(process)
+    if only_a_worker and workers:
+        os.kill(rng.choice(workers), signal.SIGKILL)
+    else:
+        process.kill()
+
+
+def attack(number, folder, rng, num_rounds=40, eval_every=2, words=("--workers", "2", "--retries", "100")):
+    """Kills so many times, over as many grids as it takes, and compares each with one that was left alone."""
+    file, cache = folder / "grid.toml", folder / "cache"
+    file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every))
+    seconds = []
+    for out in ("warm", "whole"):  # the first one compiles
+        begin = time.monotonic()
+        process = start(file, folder / out, cache, *words)
+        printed, _ = process.communicate()
+        assert process.returncode == 0, printed.decode()
+        seconds.append(time.monotonic() - begin)
+    expected = contents(folder / "whole")
+    found = {"runs_of_a_grid": len(expected), "kills": 0, "of_workers": 0, "grids": 0, "restarts": 0}
+    found |= {"differences": 0, "failures": []}
+    assert contents(folder / "warm") == expected
+    while found["kills"] < number:
+        out, is_finished = folder / f"grid_{found['grids']}", False
+        while not is_finished:
+            process = start(file, out, cache, *words)
+            while found["kills"] < number and process.poll() is None:
+                try:
+                    process.wait(rng.uniform(0, seconds[1]))
+                except subprocess.TimeoutExpired:
+                    only_a_worker = rng.random() < 0.5
+                    kill(process, rng, only_a_worker)
+                    found["kills"] += 1
+                    found["of_workers"] += only_a_worker
+            printed, _ = process.communicate()
+            is_finished = process.returncode == 0
+            found["restarts"] += not is_finished
+            if process.returncode not in (0, -signal.SIGKILL):
+                found["failures"].append(printed.decode()[-500:])
+                is_finished = True
+            print(json.dumps(found), file=sys.stderr, flush=True)
+        found["grids"] += 1
+        actual = contents(out)
+        found["differences"] += sum(actual.get(name) != tables for name, tables in expected.items())
+        shutil.rmtree(out)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = {"seed": given.seed} | attack(given.kills, Path(folder), random.Random(given.seed))
+    print(json.dumps(found, indent=1))
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+"""A grid ends with the runs that it is made of, however it runs them, whatever fails and whoever is killed."""
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from attacks import killed_grid
+
+import fedjax_srp as srp
+from fedjax_srp import stored
+from fedjax_srp.commands import cli
+from fedjax_srp.grids import estimate, launchers, schedule, units, work
+from fedjax_srp.grids.launchers import Done, Rounds
+from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.grids.work import Cost, Worker
+from fedjax_srp.history import History
+
+RATES, SEEDS = (0.05, 0.2), (0, 2**32 - 1)
+DATA = {"dataset": "digits", "num_clients": 6, "classes_per_client": 3, "max_examples": 8}
+OPTIONS = DATA | {"hidden": [4], "num_rounds": 2, "eval_every": 1, "devices": 1, "clock": "random"}
+AXES = {"method": ["fedavg"], "learning_rate": RATES, "seed": SEEDS}
+TABLES = ("history.csv", "clients.csv")
+
+
+def grid(out, axes=None, **given):
+    return srp.grid(axes=axes or AXES, options=OPTIONS | given.pop("options", {}), out=out, progress=False, **given)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Four runs in one program."""
+    return grid(tmp_path_factory.mktemp("whole"))
+
+
+def tables(found):
+    return {name: [(folder / table).read_bytes() for table in TABLES] for name, folder in found.folders.items()}
+
+
+def members_of(out):
+    return [len(members) for members in stored.read_json(Path(out) / units.BOOK).values()]
+
+
+def test_a_batch_is_the_runs_one_by_one(whole):
+    data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
+    clock = srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(1 / 6, 1)))
+    assert members_of(whole.folder) == [4]
+    for name, (rate, seed) in zip(whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True):
+        assert name == f"fedavg, learning_rate={rate}, seed={seed}"
+        method = srp.methods.get("fedavg", dataset=data, hidden=(4,), learning_rate=rate)
+        expected = srp.simulate(
+            method, data, clock=clock, num_rounds=2, eval_every=1, devices=1, key=jax.random.key(seed), progress=False
+        )
+        history = whole.histories[name]
+        np.testing.assert_array_equal(history.compute_time, expected.compute_time)
+        np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
+        recorded = history.config["arguments"]
+        assert (recorded["learning_rate"], recorded["seed"], history.config["seed"]) == (rate, seed, seed)
+    finals = [history.accuracy.tobytes() for history in whole.histories.values()]
+    assert len(set(finals)) == 4  # no run stands for another
+
+
+def test_what_is_finished_is_not_run_again(whole, monkeypatch):
+    before = tables(whole)
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is finished"))
+    again = grid(whole.folder)
+    assert tables(again) == before
+    assert repr(again) == f"Grid({str(whole.folder)!r}: 4 of 4 runs finished)"
+
+
+def test_a_run_folder_of_a_batch_is_one_of_run(whole, capsys):
+    folder = whole.folders["fedavg, learning_rate=0.2, seed=0"]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in DATA.items()]
+    words += ["--hidden", "4", "--num-rounds", "2", "--eval-every", "1", "--devices", "1", "--clock", "random"]
+    words += ["--method", "fedavg", "--learning-rate", "0.2", "--out", str(folder), "--no-progress"]
+    assert cli.main(["run", *words], set_up_cores=False) == 0, capsys.readouterr().err
+    assert "holds this run already, finished" in capsys.readouterr().out
+
+
+def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
+    frame, clients, summary = whole.to_frame(communication=3.0), whole.clients_frame(), whole.summary(target=0.0)
+    assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
+    for name, history in whole.histories.items():
+        own = frame[frame["run"] == name]
+        assert own["elapsed"].tolist() == history.elapsed(3.0).tolist()
+        assert own["accuracy_global"].tolist() == history.mean_accuracy.tolist()
+        assert clients[clients["run"] == name]["accuracy"].tolist() == history.accuracy.ravel().tolist()
+    assert summary["final_accuracy"].tolist() == [h.final_accuracy for h in whole.histories.values()]
+    assert summary["seed"].tolist() == [*SEEDS, *SEEDS]
+    rounds = whole.folder / "rounds.csv"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert whole.save() == [whole.folder / "runs.csv", rounds]
+    pd.testing.assert_frame_equal(pd.read_csv(rounds), whole.to_frame())
+    assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
+
+
+def test_parquet_keeps_every_bit(whole):
+    pytest.importorskip("pyarrow")
+    _, rounds = whole.save()
+    pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
+
+
+def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
+    """Once in the middle of the rounds, once between the folders of its runs."""
+    save, count = work.run_command.save, 0
+
+    def save_one(*args):
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise KeyboardInterrupt
+        save(*args)
+
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    for name, value in (("_telling", lambda tell: stop), ("run_command.save", save_one)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"fedjax_srp.grids.work.{name}", value)
+            with pytest.raises(KeyboardInterrupt):
+                grid(tmp_path)
+    (begun,) = (tmp_path / units.TOGETHER).glob("*/checkpoint")
+    assert {int(step.name) for step in begun.iterdir() if step.name.isdecimal()} == {2}
+    assert count == 2
+    finished = [path.parent for path in tmp_path.glob("*/summary.json")]
+    assert len(finished) == 1
+    before = finished[0].stat().st_mtime_ns
+    found = grid(tmp_path)
+    assert tables(found) == tables(whole)
+    assert finished[0].stat().st_mtime_ns == before
+    assert members_of(tmp_path) == [4]
+
+
+def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
+    axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
+    grid(tmp_path, axes, options={"num_rounds": 1})
+    longer = grid(tmp_path, axes)
+    assert members_of(tmp_path) == [2]
+    assert [history.num_rounds for history in longer.histories.values()] == [2, 2]
+    first = "fedavg, learning_rate=0.05, seed=0"
+    np.testing.assert_allclose(longer.histories[first].accuracy, whole.histories[first].accuracy, atol=1e-5)
+    kept = tables(longer)
+    more = grid(tmp_path, axes | {"seed": [0, 1, 2, 3]})
+    assert sorted(members_of(tmp_path)) == [2, 2]
+    assert {name: table for name, table in tables(more).items() if name in kept} == kept
+
+
+def failing(monkeypatch, error, times):
+    """Makes the first tries of a unit fail; returns the seeds of the units that were tried."""
+    run, tried = Worker.run, []
+
+    def fail(self, unit, tell):
+        seed = unit.members[0].point.values["seed"]
+        tried.append(seed)
+        if seed == 0 and tried.count(0) <= times:
+            raise error
+        run(self, unit, tell)
+
+    monkeypatch.setattr(Worker, "run", fail)
+    return tried
+
+
+def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
+    axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
+    tried = failing(monkeypatch, RuntimeError("a\nbug"), 2)
+    found = grid(tmp_path, axes, batch=1, retries=1)
+    assert tried == [0, 1, 0]
+    (failure,) = found.failures
+    assert failure.name == "fedavg, learning_rate=0.05, seed=0"
+    assert failure.error.startswith("RuntimeError: a bug; see ")
+    assert "RuntimeError: a\nbug" in Path(failure.error.partition("see ")[2]).read_text()
+    assert list(found.folders) == ["fedavg, learning_rate=0.05, seed=1"]
+    again = grid(tmp_path, axes, batch=1)
+    assert tried == [0, 1, 0, 0]
+    assert not again.failures
+    assert len(again.folders) == 2
+
+
+def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(tmp_path):
+    axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
+    with pytest.raises(ValueError, match=r"2 things are wrong: .*learning_rate=-1.*and 3 more runs.*clock") as caught:
+        grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*/"))
+
+
+def planned(out, axes, **options):
+    found = points(Spec(OPTIONS | options, axes, {}, ()))
+    return units.arranged([(alike, 2) for alike in units.alike(found)], out)
+
+
+def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path):
+    axes = {"method": ["fedprox"], "mu": [0.1, 1.0, 0.0], "local_epochs": [1, 2], "seed": [0, 1]}
+    found = [[member.point.name for member in unit.members] for unit in planned(tmp_path, axes)]
+    for together in found:
+        values = [dict(word.split("=") for word in name.split(", ")[1:]) for name in together]
+        assert len({value["local_epochs"] for value in values}) == 1
+        assert len({value["mu"] == "0" for value in values}) == 1  # without the term, another program
+    assert sorted(map(len, found)) == [2] * 6
+    limited = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]}, target=0.5)
+    assert [len(unit.members) for unit in limited] == [1, 1]
+
+
+def test_a_batch_keeps_its_points(tmp_path):
+    axes = {"method": ["fedavg"], "seed": [0, 1, 2, 3, 4]}
+    first = planned(tmp_path, axes)
+    assert [len(unit.members) for unit in first] == [2, 2, 1]
+    again = planned(tmp_path, axes | {"seed": [4, 3, 2, 1, 0]})
+    assert {unit.id for unit in again} == {unit.id for unit in first}
+    found = points(Spec(OPTIONS, axes, {}, ()))
+    alone = units.arranged([(found, 1)], tmp_path, at_most=1)
+    assert [len(unit.members) for unit in alone] == [1] * 5
+    (tmp_path / units.BOOK).write_text("{}")
+    assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
+
+
+class Scripted:
+    """A launcher whose units end as they are told to."""
+
+    def __init__(self, *endings):
+        self.endings, self.started, self.seen = list(endings), [], []
+
+    def has_room(self):
+        return len(self.started) < 2
+
+    def start(self, task, unit):
+        self.started.append(unit)
+        self.seen.append(unit.id)
+
+    def next(self):
+        unit, ending = self.started.pop(0), self.endings.pop(0)
+        return Done(unit, None if ending == "fine" else ending, ending == "elsewhere")
+
+    def close(self):
+        pass
+
+
+def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "_WAIT", 0.0)
+    left = planned(tmp_path, {"method": ["fedavg"], "local_epochs": [1, 2, 3]})
+    a, b, c = (unit.id for unit in left)
+    bar = schedule.Bar(left, 3, silent=True)
+    launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
+    failures = schedule.run(left, launcher, bar, retries=1)
+    assert launcher.seen == [a, b, c, a, b, b]
+    assert [(failure.name, failure.error) for failure in failures] == [("fedavg, local_epochs=1", "broken")]
+
+
+def test_the_bar_counts_rounds_of_all_runs(tmp_path):
+    left = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1, 2]})
+    bar = schedule.Bar(left, 5, silent=True)
+    shown = lambda: (bar._bar.n, bar._words())  # noqa: E731
+    counts = []
+    bar._bar.update = counts.append
+    bar.tell(Rounds(left[0], 2))
+    bar.tell(Rounds(left[0], 4))
+    bar.tell(Done(left[0], None))
+    bar.tell(Done(left[1], "broken"))
+    bar.fails(left[1])
+    assert counts == [2, 2, 0, 0]
+    assert shown()[1] == "4 of 5 runs, 1 failed"
+
+
+def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
+    (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
+    with stored.held(unit.shared, "out"):
+        done = launchers.perform(Worker(), "run", unit, lambda count: None)
+    assert done.is_elsewhere
+    assert "is running here" in str(done.error)
+
+
+def test_the_time_is_that_of_the_last_worker(tmp_path):
+    axes = {"method": ["fedavg"], "local_epochs": [1, 2], "seed": [0, 1, 2]}
+    left = planned(tmp_path, axes)  # of 2, 1, 2 and 1 runs of 2 rounds
+    assert [len(unit.members) for unit in left] == [2, 1, 2, 1]
+    assert [len(same) for same in estimate.programs(left).values()] == [1, 1, 1, 1]
+    costs = {unit.id: Cost(10.0 * place, 1.0) for place, unit in enumerate(left)}
+    assert estimate.seconds(left, costs, 1) == 60 + 4 * 2
+    # 0 + 2 and 20 + 2 here, 10 + 2 and 30 + 2 there
+    assert estimate.seconds(left, costs, 2) == 44
+    alone = planned(tmp_path / "alone", {"method": ["fedavg"], "learning_rate": RATES, "clock": ["fixed", "random"]})
+    assert [len(same) for same in estimate.programs(alone).values()] == [1, 1]
+
+
+def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
+    found = grid(tmp_path, dry_run=True)
+    assert found.seconds > 0
+    assert not found.folders
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+def test_workers_share_the_cores_and_a_death_is_a_failure(tmp_path, monkeypatch, capsys):
+    """One worker process; the first one is killed as soon as it has a unit."""
+    file = tmp_path / "grid.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in OPTIONS.items()]
+    file.write_text("\n".join(["[options]", *lines, "[axes]", 'method = ["fedavg"]', "seed = [0, 1]"]))
+    processes, start = [], launchers._Process.start
+
+    def start_and_kill(self, task, unit):
+        start(self, task, unit)
+        processes.append(self._process)
+        if len(processes) == 1:
+            self._process.kill()
+
+    monkeypatch.setattr(launchers._Process, "start", start_and_kill)
+    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "1", "--no-progress"]
+    assert cli.main(words, set_up_cores=False) == 2
+    printed = capsys.readouterr()
+    assert "failed: fedavg, seed=0: its process ended with signal 9" in printed.out.replace("method=", "")
+    assert "error: 2 runs failed; the same command tries them again" in printed.err
+    assert cli.main(words, set_up_cores=False) == 0, capsys.readouterr().err
+    assert "2 of 2 runs finished" in capsys.readouterr().out
+    assert all(process.poll() is not None for process in processes)  # nobody is left
+    assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
+def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(launchers, "cores", lambda: [0, 2, 4, 6, 8])
+    monkeypatch.setattr(launchers, "gpus", lambda: ["3", "5"])
+    processes = launchers.Processes(2, tmp_path / "log")._processes
+    assert [list(process._cores) for process in processes] == [[0, 4, 8], [2, 6]]
+    assert [process._gpu for process in processes] == ["3", "5"]
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert launchers.gpus() == ["1", "GPU-7"]
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert launchers.gpus() == []
+
+
+@pytest.mark.long
+def test_jobs_of_submitit_end_with_the_same_runs(whole, tmp_path):
+    pytest.importorskip("submitit")
+    slurm = {"cluster": "local", "timeout_min": 30}
+    found = grid(tmp_path, AXES | {"seed": [0]}, launcher="slurm", slurm=slurm)
+    assert not found.failures
+    for name, history in found.histories.items():
+        np.testing.assert_allclose(history.accuracy, whole.histories[name].accuracy, atol=1e-5)
+
+
+def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match=r"launcher='slurm': .*mend \[slurm\]"):
+        grid(tmp_path, launcher="slurm", slurm={"cluster": "local", "partitions": "gpu"})
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match="submitit is not installed; pip install"):
+        grid(tmp_path, launcher="slurm", slurm={"cluster": "local"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"workers": -1}, "workers=-1"),
+        ({"batch": 0}, "batch=0"),
+        ({"retries": 1.5}, "retries=1.5"),
+        ({"launcher": "cloud"}, "unknown launcher 'cloud'"),
+        ({"axes": 3}, "axes=3"),
+        ({"file": "x.toml"}, "give a file or axes"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(given, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        srp.grid(**{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False} | given)
+
+
+@pytest.mark.long
+def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
+    found = killed_grid.attack(6, tmp_path, random.Random(1), num_rounds=8)
+    assert found["kills"] >= 6
+    assert found["differences"] == 0, found
+    assert not found["failures"]
+    assert os.listdir(tmp_path)

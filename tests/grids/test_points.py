@@ -1,0 +1,199 @@
+"""The points of a grid: what is combined, what is left out, and that all that is wrong is said at once."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_srp.commands import run as run_command
+from fedjax_srp.commands.options import Option
+from fedjax_srp.grids.points import Spec, coerce, points, read
+
+EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
+BASE = {"dataset": "digits", "num_clients": 10, "classes_per_client": 3, "hidden": [8]}
+
+
+def of(axes=None, variants=None, exclude=(), **options):
+    return points(Spec(BASE | options, axes or {}, variants or {}, exclude))
+
+
+def names(found):
+    return [point.name for point in found]
+
+
+def test_a_grid_is_the_product_of_its_axes_in_their_order():
+    found = of({"method": ["srpfl", "fedrep"], "learning_rate": [0.01, 1], "seed": range(2)})
+    wanted = itertools.product(("srpfl", "fedrep"), (0.01, 1.0), (0, 1))
+    assert [tuple(point.values.values()) for point in found] == list(wanted)
+    assert found[2].name == "srpfl, learning_rate=1, seed=0"
+    assert found[2].arguments["learning_rate"] == 1.0
+    assert found[2].arguments["hidden"] == (8,)
+    assert len({point.id for point in found}) == len({point.folder for point in found}) == 8
+
+
+def test_a_point_is_the_run_of_the_command_line():
+    (point,) = of({"seed": [3]}, method="fedprox", mu=0.2)
+    assert point.record == run_command.record(point.arguments)
+    assert point.record["mu"] == 0.2
+    assert point.record["learning_rate"] == 0.01  # a default
+    assert point.floats["mu"] == 0.2
+
+
+def test_what_a_method_does_not_read_is_left_out_and_equal_runs_are_one():
+    found = of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
+    assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
+    assert [point.record["initial"] for point in found] == [5, 5, 5]
+
+
+def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
+    (alone,) = of(method="fedrep", num_rounds=3)
+    larger = of({"learning_rate": [0.01, 0.1], "seed": [0, 1]}, method="fedrep", num_rounds=5)
+    assert [point.id == alone.id for point in larger] == [True, False, False, False]
+    limits = of({"num_rounds": [3, 5]}, method="fedrep")
+    assert len({point.id for point in limits}) == 2
+
+
+def test_variants_are_options_that_go_together():
+    variants = {"slow": {"clock": "random"}, "many": {"num_clients": 20, "learning_rate": 0.3}}
+    found = of({"seed": [0, 1]}, variants, method="fedavg", learning_rate=0.1)
+    assert names(found) == ["slow, seed=0", "slow, seed=1", "many, seed=0", "many, seed=1"]
+    of_both = [[p.arguments[o] for o in ("clock", "num_clients", "learning_rate")] for p in found[::2]]
+    assert of_both == [["random", 10, 0.1], ["fixed", 20, 0.3]]
+
+
+def test_a_variant_that_makes_no_difference_is_not_named():
+    variants = {"few": {"initial": 2}, "many": {"initial": 5}}
+    found = of({"method": ["srpfl", "fedrep"]}, variants)
+    assert names(found) == ["few, srpfl", "fedrep", "many, srpfl"]
+
+
+def test_rules_leave_out_what_has_all_of_their_values():
+    axes = {"method": ["fedavg", "fedrep", "fedsgd"], "hidden": [[8], [4, 4]], "seed": [0, 1]}
+    rules = [{"method": ["fedavg", "fedsgd"], "seed": 1}, {"hidden": [4, 4], "method": "fedrep"}]
+    options = {name: value for name, value in BASE.items() if name != "hidden"}
+    found = points(Spec(options, axes, {}, rules))
+    left = {(p.values["method"], p.arguments["hidden"], p.values["seed"]) for p in found}
+    whole = set(itertools.product(("fedavg", "fedrep", "fedsgd"), ((8,), (4, 4)), (0, 1)))
+    without = {(m, h, s) for m, h, s in whole if (m != "fedrep" and s == 1) or (m == "fedrep" and h == (4, 4))}
+    assert left == whole - without
+    variants = {"a": {"clock": "random"}, "b": {}}
+    assert names(of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
+
+
+def test_a_file_says_what_python_says(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text(
+        'out = "there"\n[options]\ndataset = "digits"\nnum_clients = 10\n[axes]\nmethod = ["srpfl", "fedavg"]\n'
+        'learning_rate = [1, 0.5]\n[variants.x]\nclock = "random"\n[[exclude]]\nmethod = "fedavg"\n'
+        "[slurm]\ntimeout_min = 3\n"
+    )
+    spec, others = read(file)
+    assert others == {"out": "there", "slurm": {"timeout_min": 3}}
+    wanted = Spec(
+        {"dataset": "digits", "num_clients": 10},
+        {"method": ["srpfl", "fedavg"], "learning_rate": [1.0, 0.5]},
+        {"x": {"clock": "random"}},
+        [{"method": "fedavg"}],
+    )
+    assert points(spec) == points(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[axes", "no TOML"),
+        ("methods = 3", "'methods' is no part of a grid; options stand under"),
+        ("axis = {}", "did you mean axes"),
+        ("[exclude]\nseed = 1", r"exclude=.* must be a list of tables, \[\[exclude\]\]"),
+        ("out = 3", "out=3 must be a text"),
+        ("options = 3", r"options=3 must be a table, \[options\]"),
+    ],
+)
+def test_files_that_are_no_grids_are_refused(text, message, tmp_path):
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "grid.toml")
+    with pytest.raises(ValueError, match="No such file"):
+        read(tmp_path / "nothing.toml")
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    axes = {"method": ["srpfl"], "learning_rat": [1], "seed": [], "hidden": [8], "out": ["a"]}
+    with pytest.raises(ValueError, match=r"^grid: ") as caught:
+        points(Spec({"dataset": 3, "log": "x"}, axes, {"v": {"seed": "a", "method": "fedavg"}}, [{"variant": "w"}, {}]))
+    text = str(caught.value)
+    assert "\n" not in text
+    for part in (
+        "10 things are wrong",
+        "dataset=3 must be a text",
+        "log is no option of a grid",
+        "'learning_rat' is no option of fedjax-srp run (did you mean learning_rate?)",
+        "seed=[] must be a list with a value at least",
+        "hidden=8 must be a list, each a whole number",
+        "out is no option of a grid: the grid names the folders",
+        "variant 'v': seed='a' must be a whole number",
+        "variant 'v': method is an axis already",
+        "exclude: no variant 'w'",
+        "exclude: {} must be a table",
+    ):
+        assert part in text, (part, text)
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "message"),
+    [
+        ({"seed": [0]}, {}, "method is missing"),
+        ({"method": ["fedreb", "fedrepp"]}, {}, "2 things are wrong: fedreb: unknown method 'fedreb'.*did you mean"),
+        ({"method": ["fedavg"]}, {"mu": 0.1}, "mu: no method of the grid reads it"),
+        ({"method": ["fedavg"]}, {"method": "fedrep"}, "method stands under options and is an axis"),
+        ({"method": ["fedavg", "fedsgd"]}, {"redraw": "round"}, "redraw: no method"),
+        ({"seed": range(1000), "partition_seed": range(1000)}, {"method": "fedavg"}, "1000000 products"),
+    ],
+)
+def test_points_that_are_wrong_are_refused(axes, options, message):
+    with pytest.raises(ValueError, match=message):
+        of(axes, **options)
+
+
+def test_a_grid_of_which_nothing_is_left_is_refused():
+    with pytest.raises(ValueError, match="no runs are left, exclude leaves out all of them"):
+        of({"seed": [0]}, exclude=[{"seed": 0}], method="fedavg")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted"),
+    [
+        (float, 1, 1.0),
+        (float | None, None, None),
+        (int | float, 2, 2),
+        (int | float, 2.5, 2.5),
+        (tuple[int, ...] | None, [1, 2], (1, 2)),
+        (tuple[float, ...], [1, 2.5], (1.0, 2.5)),
+        (tuple[str, ...] | None, "all", ("all",)),
+        (bool, True, True),
+        (int, np.int64(3), 3),
+    ],
+)
+def test_values_become_what_the_option_takes(kind, value, wanted):
+    found = coerce(Option("x", kind, None, ""), value)
+    assert (found, type(found)) == (wanted, type(wanted))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(int, True), (int, 1.0), (bool, 1), (float, "1"), (str, 1), (tuple[int, ...], [1, None])]
+)
+def test_values_of_other_types_are_refused(kind, value):
+    with pytest.raises(ValueError, match=r"^x=.* must be "):
+        coerce(Option("x", kind, None, ""), value)
+
+
+COUNTS = {"demo": 24, "learning_rates": 16, "clocks": 2 * 2 * 2 + 2 * 2 + 2}
+
+
+def test_every_example_is_read():
+    assert {file.stem for file in EXAMPLES.glob("*.toml")} == COUNTS.keys()
+    for name, count in COUNTS.items():
+        spec, others = read(EXAMPLES / f"{name}.toml")
+        assert others == {"out": f"runs/grids/{name}"}
+        assert len(points(spec)) == count, name
