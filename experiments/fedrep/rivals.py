@@ -9,6 +9,8 @@ the README.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
@@ -72,7 +74,7 @@ class Column(NamedTuple):
     local_epochs: int
     num_rounds: int
     place: int | None  # in `PAPER`
-    own: dict[str, dict[str, Any]] = {}  # of single methods
+    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # of single methods
     note: str = ""
 
 
