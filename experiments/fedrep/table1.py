@@ -32,7 +32,6 @@ from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.history import jsonable
 
 HERE = Path(__file__).parent
-AFTER = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
 
 
 def what(name: str, column: Column, training: str, seed: int) -> Any:
@@ -80,7 +79,9 @@ def train(column: Column, training: str, seed: int, data: Any, folder: Path, arg
     key = jax.random.fold_in(jax.random.key(seed), column.num_rounds)
     later = tuple(row.evaluation for row in judged if row.after)
     scores = srp.evaluate(method, data, history.server_state, key=key, evaluations=later, devices=devices)
-    (folder / AFTER).write_text(json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8")
+    (folder / rivals_table.AFTER).write_text(
+        json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8"
+    )
     config = {**history.config, "seed": seed, "arguments": arguments}
     dataclasses.replace(history, config=config).save(folder)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
