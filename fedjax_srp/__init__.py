@@ -30,6 +30,7 @@ from fedjax_srp.record import recorded
 
 if TYPE_CHECKING:
     from fedjax_srp import algorithms, methods, models
+    from fedjax_srp.adaptation import adapt
     from fedjax_srp.report import plots
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "RoundContext",
     "RoundInfo",
     "Uncharged",
+    "adapt",
     "algorithms",
     "clocks",
     "data",
@@ -69,6 +71,7 @@ __all__ = [
 
 # Imported when they are first asked for, with flax and optax, which take half as long as JAX.
 _LATER = {
+    "adapt": "fedjax_srp.adaptation",
     "algorithms": "fedjax_srp.algorithms",
     "methods": "fedjax_srp.methods",
     "models": "fedjax_srp.models",
@@ -79,7 +82,8 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = importlib.import_module(_LATER[name])
+    module = importlib.import_module(_LATER[name])
+    globals()[name] = getattr(module, name, module)
     return globals()[name]
 
 
