@@ -10,7 +10,8 @@ its last ten evaluations), so no target favours another method. Accuracy is the 
 every round: own models of clients that doubling has not reached yet count as they are. Times are on the SRPFL clock:
 the slowest participant of every round, plus C.
 
-A factor is the time with everybody over the time with doubling: above 1, doubling is faster. The file has every seed.
+A factor is the time with everybody over the time with doubling: above 1, doubling is faster; 0, doubling never reached
+the target. `doubling_table.json` in --out has every seed; methods that it has are not run again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ SCALES = {
 }
 
 
-def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
+def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array, devices: int | None) -> list[History]:
     """All seeds of a method, evaluated after every round."""
     shared = {
         "hidden": scale.hidden,
@@ -83,6 +84,7 @@ def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array) -> 
         eval_every=1,
         evaluations=METHODS[name],
         progress=False,
+        devices=devices,
     )
 
 
@@ -142,25 +144,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--seeds", type=int, help="default: as the scale has; at least 2")
+    parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep_doubling"))
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     num_seeds = scale.seeds if args.seeds is None else args.seeds
     if num_seeds < 2:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
-    srp.use_all_cores()
+    if args.devices != 1:
+        srp.use_all_cores()
+    file = args.out / "doubling_table.json"
+    facts: dict[str, Any] = {"scale": args.scale, "num_seeds": num_seeds, "results": {}}
+    if file.is_file():
+        known = json.loads(file.read_text("utf-8"))
+        if all(known.get(what) == facts[what] for what in ("scale", "num_seeds")):
+            facts = known
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
-    results: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in scale.methods:
-        pairs = list(zip(*(run(name, doubling, scale, data, keys) for doubling in (False, True)), strict=True))
-        results[name] = {e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]}
-        print(f"{name} done", file=sys.stderr, flush=True)
-    print(table(results))
     args.out.mkdir(parents=True, exist_ok=True)
-    facts = {"scale": args.scale, "num_seeds": num_seeds, "results": in_words(results)}
-    (args.out / "doubling_table.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
-    (args.out / "doubling_table.md").write_text(table(results) + "\n", "utf-8")
+    for name in [name for name in scale.methods if name not in facts["results"]]:
+        runs = (run(name, doubling, scale, data, keys, args.devices) for doubling in (False, True))
+        pairs = list(zip(*runs, strict=True))
+        facts["results"][name] = in_words({e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]})
+        file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
+        print(f"{name} done", file=sys.stderr, flush=True)
+    made = table({name: facts["results"][name] for name in scale.methods})
+    (args.out / "doubling_table.md").write_text(made + "\n", "utf-8")
+    print(made)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ CURVES = {  # label -> method, evaluation, color
 }
 
 
-def accuracies(name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array) -> dict[str, list[float]]:
+def accuracies(
+    name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None
+) -> dict[str, list[float]]:
     """Evaluation -> percent of every seed."""
     own = {"head_epochs": epochs} if name == "fedrep" else {"local_epochs": epochs}
     method = srp.methods.get(
@@ -88,21 +90,23 @@ def accuracies(name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array)
     wanted = tuple(evaluation for method_name, evaluation, _ in CURVES.values() if method_name == name)
     histories = srp.simulate_seeds(
         method, data, keys=keys, num_rounds=scale.num_rounds, eval_every=10, eval_last=10, evaluations=wanted,
-        progress=False,
+        progress=False, devices=devices,
     )  # fmt: skip
     return {e: [100 * float(h.mean_scores(e)[-10:].mean()) for h in histories] for e in wanted}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure5")
+    parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--data-dir", type=Path, help="folder with cifar10")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    srp.use_all_cores()
+    if args.devices != 1:
+        srp.use_all_cores()
     data = srp.data.load(**scale.federation, data_dir=args.data_dir)
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + scale.seeds))
     found = {
-        (name, epochs): accuracies(name, epochs, scale, data, keys)
+        (name, epochs): accuracies(name, epochs, scale, data, keys, args.devices)
         for name in ("fedrep", "fedavg")
         for epochs in scale.epochs
     }
@@ -111,7 +115,8 @@ def main(arguments: list[str] | None = None) -> None:
     for label, (name, evaluation, color) in CURVES.items():
         values = np.transpose([found[name, epochs][evaluation] for epochs in scale.epochs])
         results[label] = curves.line(ax, scale.epochs, values, label, color, marker="o")
-        shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(values.mean(0), values.std(0, ddof=1), strict=True)]
+        spread = values.std(0, ddof=1) if scale.seeds > 1 else np.full(len(scale.epochs), np.nan)
+        shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(values.mean(0), spread, strict=True)]
         print(f"{label:18s} by epochs {scale.epochs}: {', '.join(shown)}")
     ax.set(xlabel="local epochs: of FedRep's head, of all in FedAvg", xscale="log", xticks=scale.epochs)
     ax.set_xticks(scale.epochs, [str(epochs) for epochs in scale.epochs])

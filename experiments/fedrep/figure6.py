@@ -87,7 +87,7 @@ def federations(scale: Scale, seed: int, data_dir: Path | None) -> tuple[Any, An
     return parts[0], parts[1]
 
 
-def trained(name: str, scale: Scale, data: Any, seed: int) -> Any:
+def trained(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
     """The server's state after a run, a tenth of the clients in a round."""
     shared = {
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
@@ -102,16 +102,18 @@ def trained(name: str, scale: Scale, data: Any, seed: int) -> Any:
         own["head_layers"] = 1  # the paper, on FEMNIST: all but the output layer is local
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     rounds = scale.num_rounds
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False}
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": devices}
     return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure6")
+    parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--data-dir", type=Path, help="folder with femnist_leaf105.npz")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    srp.use_all_cores()
+    if args.devices != 1:
+        srp.use_all_cores()
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": "Local, all layers"}
     shape = len(scale.counts), scale.epochs + 1
     accuracy = {name: np.empty((scale.trials, *shape)) for name in labels}
@@ -123,10 +125,11 @@ def main(arguments: list[str] | None = None) -> None:
             "key": jax.random.key(args.seed + trial),
             "epochs": scale.epochs,
             "num_samples": scale.counts,
+            "devices": args.devices,
             "optimizer": srp.algorithms.sgd(scale.learning_rate, momentum=0.5),
         }
         for name in scale.methods:
-            state = trained(name, scale, old, args.seed + trial)
+            state = trained(name, scale, old, args.seed + trial, args.devices)
             params = params_of(state)
             accuracy[name][trial] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean
         accuracy["local"][trial] = srp.adapt(model, new, fresh, part="all", **options).mean
