@@ -122,9 +122,11 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
             cells = []
             for what in ("accuracy", "worst_tenth"):
                 for who in ("everybody", "doubling"):
-                    values = [100 * seed[f"{what}_{who}"] for seed in seeds]
+                    values = [100 * float(seed[f"{what}_{who}"]) for seed in seeds]
                     cells.append(f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}")
-            factors = {place: [seed[place]["factor"] for seed in seeds] for place in seeds[0] if place.startswith("0.")}
+            factors = {
+                place: [float(seed[place]["factor"]) for seed in seeds] for place in seeds[0] if place.startswith("0.")
+            }
             rows.append([label, f"`{evaluation}`", *cells, *map(written, factors.values())])
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 

@@ -1,9 +1,8 @@
-"""What `table1.py --summarize` makes of finished runs: `table1.json`, and the tables of the README."""
+"""What `table1.py --summarize` makes of finished runs: `table1.json`, and the tables of the README that it becomes."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from rivals import AVERAGED, INFERRED, PAPER, ROWS, Column, Row
 from fedjax_srp.history import History
 
 AFTER = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
-MARKS = "<!-- begin table1 -->", "<!-- end table1 -->"
 FAR = 3.0  # points from the paper's number that ask for an explanation
 # (column, row) -> what an ablation found about a difference of more than FAR points.
 EXPLAINED: dict[tuple[str, str], str] = {}
@@ -142,18 +140,9 @@ def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     return "".join(markdown(table(found, columns)) for table in made).rstrip()
 
 
-def page(text: str, found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
-    """A README with its tables renewed."""
-    begin, end = MARKS
-    made = f"{begin}\n{tables(found, columns)}\n{end}"
-    return re.sub(f"{begin}.*?{end}", lambda _: made, text, flags=re.DOTALL)
-
-
-def summarize(columns: Mapping[str, Column], out: Path, results: Path, readme: Path) -> str:
-    """Writes `table1.json`, renews a README, returns the tables."""
+def summarize(columns: Mapping[str, Column], out: Path, results: Path) -> str:
+    """Writes `table1.json` of the finished runs, returns the tables."""
     found = collect(columns, out)
     results.mkdir(parents=True, exist_ok=True)
     (results / "table1.json").write_text(json.dumps({"runs": found}, indent=1) + "\n", "utf-8")
-    if readme.is_file():
-        readme.write_text(page(readme.read_text("utf-8"), found, columns), "utf-8")
     return tables(found, columns)

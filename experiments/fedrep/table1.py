@@ -9,7 +9,7 @@ goes on from its last tenth round. One training serves a method and its "+FT". `
 
 Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
 PerFedAvg, are judged once, after training. `--summarize` reads the finished runs, writes `table1.json` to --results and
-renews the tables of the README beside this file.
+renews all tables of the README beside this file from what lies in --results.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import readme_tables
 import rivals
 import rivals_table
 from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
@@ -107,7 +108,9 @@ def main(arguments: list[str] | None = None) -> None:
         if name not in columns:
             parser.error(f"--columns {name}: --scale {args.scale} has {', '.join(columns)}")
     if args.summarize:
-        print(rivals_table.summarize(columns, args.out, args.results, args.readme))
+        print(rivals_table.summarize(columns, args.out, args.results))
+        if args.readme.is_file():
+            args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), args.results), "utf-8")
         return
     if args.devices != 1:
         srp.use_all_cores()
