@@ -136,6 +136,8 @@ def markdown(rows: list[list[str]]) -> str:
 
 def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     """The generated part of the README."""
+    if not found:
+        return "No run has finished yet."
     made = (main_table, order_table, far_table, worst_table)
     return "".join(markdown(table(found, columns)) for table in made).rstrip()
 
