@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples, FederatedAlgorithm, RoundContext, Uncharged
+from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.parts import plain
 
 HERE = Path(__file__).parent
@@ -72,6 +76,61 @@ def methods() -> list[list[str]]:
     return rows
 
 
+class CountedModel:
+    """A model that counts the examples that go through it."""
+
+    def __init__(self, head_layers: int):
+        self.count: Counter[str] = Counter()
+        model = srp.models.mlp((5,), 3, (4, 4, 4)).cut_above(head_layers)
+        counted = {name: self._counted(name, getattr(model, name)) for name in ("represent", "classify")}
+        self.model = model._replace(**counted)
+
+    def _counted(self, name: str, function: Any) -> Any:
+        def call(params: Any, x: Any, key: Any = None) -> Any:
+            self.count[name] += x.shape[0]
+            return function(params, x, key)
+
+        return call
+
+
+def passes(algorithm: FederatedAlgorithm, model: CountedModel) -> str:
+    """What a participant trains in a round, in passes over its examples, counted while it trains."""
+    examples, one = Examples(jnp.zeros((10, 5)), jnp.zeros(10, jnp.int32), jnp.int32(10)), jnp.int32(1)
+    context = RoundContext(one, one, one, 100, one)
+    with jax.disable_jit():
+        for seed in range(40):  # L2GD tosses a coin whether the round trains
+            server = algorithm.init(jax.random.key(seed), SHAPES)
+            state, down = (
+                algorithm.init_client(jax.random.key(1), server, examples),
+                algorithm.round.broadcast(server, context),
+            )
+            model.count.clear()
+            algorithm.round.client(jax.random.key(2), down, state, examples, context)
+            if model.count:
+                break
+    whole, head = model.count["represent"], model.count["classify"] - model.count["represent"]
+    return " + ".join([f"{head // 10} of the head"] * bool(head) + [f"{whole // 10}"] * bool(whole))
+
+
+def costs() -> list[list[str]]:
+    """What a round costs a participant, one row an algorithm that has a method."""
+    rows = [["algorithm", "sent, kB", "received, kB", "kept, kB", "trained: passes over its examples", "file"]]
+    zeros, labels = np.zeros((4, 28, 28), np.float32), np.zeros(4, np.int32)
+    data = srp.data.from_arrays(
+        zeros, labels, zeros + 1, labels, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]], num_classes=10
+    )
+    for name in dict.fromkeys(
+        srp.methods.get(n, dataset=SHAPES, hidden=(4, 4, 4)).algorithm.name for n in srp.methods.names()
+    ):
+        method = srp.methods.get(name, dataset=data, participation="full")
+        sizes = prepare(Request(method, data, evaluations=())).sizes
+        counted = CountedModel(srp.methods.recipe(name).head_layers)
+        algorithm = srp.methods.get(name, dataset=SHAPES, model=counted.model, participation="full").algorithm
+        kilobytes = [f"{size / 1000:.0f}" for size in (sizes.up, sizes.down, sizes.client_state)]
+        rows.append([f"`{name}`", *kilobytes, passes(algorithm, counted), f"`algorithms/{name}.py`"])
+    return rows
+
+
 def evaluations() -> list[list[str]]:
     """One row an evaluation of an algorithm, the default one first."""
     model = srp.models.mlp((5,), 3, (4, 4))
@@ -91,7 +150,7 @@ def evaluations() -> list[list[str]]:
     return rows
 
 
-TABLES = {"methods.md": {"methods": methods}, "concepts.md": {"evaluations": evaluations}}
+TABLES = {"methods.md": {"methods": methods, "costs": costs}, "concepts.md": {"evaluations": evaluations}}
 
 
 def markdown(rows: list[list[str]]) -> str:
@@ -101,10 +160,12 @@ def markdown(rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
 
-def page(name: str) -> str:
-    """The text of a page with its tables as the registry has them."""
+def page(name: str, tables: Collection[str] | None = None) -> str:
+    """The text of a page with its tables, or some of them, as the registry has them."""
     text = (HERE / name).read_text("utf-8")
     for table, make in TABLES[name].items():
+        if tables is not None and table not in tables:
+            continue
         begin, end = f"<!-- begin {table} -->", f"<!-- end {table} -->"
         made = f"{begin}\n{markdown(make())}\n{end}"
         text = re.sub(f"{begin}.*?{end}", lambda _, made=made: made, text, flags=re.DOTALL)

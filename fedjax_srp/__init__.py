@@ -30,6 +30,7 @@ from fedjax_srp.record import recorded
 
 if TYPE_CHECKING:
     from fedjax_srp import algorithms, methods, models
+    from fedjax_srp.adaptation import adapt
     from fedjax_srp.grids.grid import grid
     from fedjax_srp.report import plots
 
@@ -47,6 +48,7 @@ __all__ = [
     "RoundContext",
     "RoundInfo",
     "Uncharged",
+    "adapt",
     "algorithms",
     "clocks",
     "data",
@@ -76,7 +78,7 @@ _LATER = {
     "models": "fedjax_srp.models",
     "plots": "fedjax_srp.report.plots",
 }
-_LATER_FUNCTIONS = {"grid": "fedjax_srp.grids.grid"}
+_LATER_FUNCTIONS = {"adapt": "fedjax_srp.adaptation", "grid": "fedjax_srp.grids.grid"}
 
 
 def __getattr__(name: str) -> Any:

@@ -40,6 +40,7 @@ INTEGERS = {
     ("simulate", "num_rounds"): (partial(simulate, "num_rounds"), 1, False),
     ("simulate", "eval_every"): (partial(simulate, "eval_every"), 1, False),
     ("simulate", "eval_first"): (partial(simulate, "eval_first"), 0, False),
+    ("simulate", "eval_last"): (partial(simulate, "eval_last"), 0, False),
     ("simulate", "chunk_size"): (partial(simulate, "chunk_size"), 1, True),
     ("simulate", "devices"): (partial(simulate, "devices"), 1, True),
     ("fedavg", "batch_size"): (lambda v: algorithms.fedavg(MLP, batch_size=v), 1, False),

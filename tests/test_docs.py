@@ -23,9 +23,16 @@ sys.path.append(str(ROOT / "docs"))
 import tables  # noqa: E402
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
-def test_tables_are_those_of_the_registry(name):
-    assert tables.page(name) == (ROOT / "docs" / name).read_text(), "make tables writes them anew"
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("methods.md", "methods"),
+        pytest.param("methods.md", "costs", marks=pytest.mark.long),
+        ("concepts.md", "evaluations"),
+    ],
+)
+def test_tables_are_those_of_the_registry(name, table):
+    assert tables.page(name, (table,)) == (ROOT / "docs" / name).read_text(), "make tables writes them anew"
 
 
 def test_every_evaluation_says_what_it_judges():

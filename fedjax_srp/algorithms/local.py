@@ -255,8 +255,7 @@ def local_sgd(
 
     Args:
         key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
-        loss: `(params, frozen, x, y, key) -> (batch,)`, the loss of each example; its key is new in every step, for
-            models that are random in training.
+        loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new in every step, for noise.
         params: what is trained; returned as it is if it has no leaves.
         frozen: passed to `loss` untouched.
         examples: x (max_examples, ...), y (max_examples,), count ().
@@ -345,20 +344,21 @@ def fit_head(
     training: LocalTraining,
     first_epoch: Array | int = 0,
 ) -> PyTree:
-    """Trains a head on a frozen representation.
-
-    What the representation computes before anything random in it (augmentation, dropout) is computed once, not once an
-    epoch.
-    """
+    """Trains a head on a frozen representation; what that computes before anything random in it is computed once."""
     if not jax.tree.leaves(head):
         return head
-    settled = examples._replace(x=model.stem(representation, examples.x))
-    frozen = {name: params for name, params in representation.items() if name not in model.settled}
+    loss, frozen, settled = head_problem(model, representation, examples)
+    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
+
+
+def head_problem(model: SplitModel, representation: PyTree, examples: Examples) -> tuple[Loss, PyTree, Examples]:
+    """The loss of a head, with the frozen parameters and the examples that it takes."""
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
 
-    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
+    frozen = {name: params for name, params in representation.items() if name not in model.settled}
+    return loss, frozen, examples._replace(x=model.stem(representation, examples.x))
 
 
 def with_tuned_head(

@@ -38,11 +38,11 @@ class Checkpoints:
     Args:
         directory: there already.
         fingerprint: JSON-able facts that a continued run must share.
-        on_grid: whether a run that goes on evaluates after so many rounds.
+        goes_on: whether a run of more rounds goes on from here, evaluated where that would have been.
     """
 
-    def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], on_grid: Callable[[int], bool]):
-        self._path, self._on_grid = Path(directory).absolute(), on_grid
+    def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
+        self._path, self._goes_on = Path(directory).absolute(), goes_on
         self._fingerprint = json.loads(json.dumps(fingerprint))
         self._log = Log(self._path)
         if jax.process_index() == 0:
@@ -97,7 +97,7 @@ class Checkpoints:
                 f"give at least {found[0]}, or another folder"
             )
         for step in found:
-            if step != num_rounds and not self._on_grid(step):
+            if step != num_rounds and not self._goes_on(step):
                 continue
             try:
                 arrays = stored.read(self._path / str(step), like)
@@ -108,6 +108,9 @@ class Checkpoints:
             except stored.DamagedError as error:
                 damages.append(f"{self._path / str(step)} is damaged ({error})")
                 continue
+            evaluated = arrays.get(f"{_RECORDS}eval_round", np.zeros((1, 0), np.int32))[0]
+            if step != num_rounds and not all(self._goes_on(int(after)) for after in evaluated):
+                continue  # the last rounds of a shorter run with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
             leaves = [arrays[name] for name in like]
@@ -124,9 +127,9 @@ class Checkpoints:
             )
 
     def _keep(self, number: int) -> None:
-        """Removes all snapshots but the newest on the grid, so many of them, and the newest."""
+        """Removes all snapshots but the newest to go on from, so many of them, and the newest."""
         found = snapshots(self._path)
-        kept = {*found[:1], *[step for step in found if self._on_grid(step)][:number]}
+        kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
         for step in set(found) - kept:
             stored.remove(self._path / str(step))
 

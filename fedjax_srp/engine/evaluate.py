@@ -67,11 +67,7 @@ def evaluate(
     """
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
-    if server_state is None:
-        raise ValueError(
-            "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
-            "the history that simulate returns"
-        )
+    check_kept(server_state)
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
     run = prepare(
@@ -79,10 +75,10 @@ def evaluate(
     )
     num_clients = run.plan.num_clients
     server, client = jax.eval_shape(lambda key, data: _initial(run.algorithm, key, data), key, data)
-    server_state = place(run.plan, _fitted("server_state", server_state, server))
+    server_state = place(run.plan, fitted("server_state", server_state, server))
     if client_states is not None:
         of_all = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
-        client_states = place_clients(run.plan, _fitted("client_states", client_states, of_all))
+        client_states = place_clients(run.plan, fitted("client_states", client_states, of_all))
     root, placed = run.placed(key)
     scores = jax.device_get(run.program().scores(server_state, root, placed, client_states))
     return {
@@ -91,13 +87,22 @@ def evaluate(
     }
 
 
+def check_kept(server_state: ServerState) -> None:
+    """Raises a `ValueError` of one line where a history has no server state."""
+    if server_state is None:
+        raise ValueError(
+            "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
+            "the history that simulate returns"
+        )
+
+
 def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> tuple[PyTree, PyTree]:
     """The states that a run starts from: the server's, and one client's."""
     server = as_arrays(algorithm.init(key, data))
     return server, as_arrays(algorithm.init_client(key, server, data.train_client(jnp.int32(0))))
 
 
-def _fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
+def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The arrays given, in the containers expected: a state that was loaded has dicts for all of them.
 
     Raises:

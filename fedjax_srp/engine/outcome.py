@@ -26,19 +26,27 @@ class Limits(NamedTuple):
     time_limit: float | None
     target: float | None
     eval_first: int = 0
+    eval_last: int = 0
 
     def next_evaluation(self, completed: int) -> int:
         """The round whose end is evaluated next, after so many completed ones.
 
-        The grid is that of `eval_every`, every round up to `eval_first` besides, and the last one; it does not depend
-        on where a run that is continued ended.
+        The grid is that of `eval_every`, every round up to `eval_first` besides; it does not depend on where a run that
+        is continued ended. The last round and the last `eval_last` ones come on top.
         """
         every = 1 if completed < self.eval_first else self.eval_every
-        return min(completed + every - completed % every, self.num_rounds)
+        first_of_last = max(completed, self.num_rounds - self.eval_last) + 1
+        return min(completed + every - completed % every, first_of_last, self.num_rounds)
 
     def on_grid(self, completed: int) -> bool:
         """Whether a run of more rounds evaluates after so many."""
-        return self._replace(num_rounds=completed + 1).next_evaluation(completed - 1) == completed
+        longer = self._replace(num_rounds=completed + 1, eval_last=0)
+        return longer.next_evaluation(completed - 1) == completed
+
+    def goes_on(self, completed: int) -> bool:
+        """Whether a run of more rounds goes on from here: all evaluations up to here are on its grid."""
+        first_of_last = self.num_rounds - self.eval_last + 1
+        return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))
 
 
 def recorded(segment: Segment, num_clients: int, batched: bool) -> Arrays:
@@ -113,6 +121,7 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "unknown": list(run.unknown),
         "eval_every": limits.eval_every,
         "eval_first": limits.eval_first,
+        "eval_last": limits.eval_last,
         "evaluations": list(run.evaluations),
         "chunk_size": run.plan.chunk_size,
         "num_devices": run.plan.num_devices,

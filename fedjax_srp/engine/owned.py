@@ -156,3 +156,12 @@ def supply(plan: Layout, data: Any, split: str) -> Supply:
         lambda client_ids: collect(plan, stored, client_ids),
         lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
     )
+
+
+def supply_both(plan: Layout, data: Any) -> Supply:
+    """Training and test data of clients, as pairs."""
+    train, test = supply(plan, data, "train"), supply(plan, data, "test")
+    return Supply(
+        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
+        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
+    )

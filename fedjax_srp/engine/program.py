@@ -29,6 +29,7 @@ from fedjax_srp.base import (
     RoundInfo,
     named_key,
 )
+from fedjax_srp.engine.follow import Course, follow
 from fedjax_srp.engine.owned import is_by_client, own_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import evaluate
@@ -167,6 +168,16 @@ class Program:
         if clients is None:
             return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
         return self._run(Function("scores of states", judged, (_NO, _YES), _NO), server, clients, root, data=data)
+
+    def followed(
+        self, course: Course, server: PyTree, counts: Array, root: Key, data: FederatedSource
+    ) -> tuple[Array, Array]:
+        """What clients score while they adapt, see `follow`; nothing of the simulation is asked."""
+
+        def followed(server: PyTree, counts: Array, root: Key, values: list[Array], data: FederatedSource):
+            return follow(course, data, server, counts, root, self.spec.plan)
+
+        return self._run(Function(("follow", course), followed, (_NO, _NO), _NO), server, counts, root, data=data)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, Personalize, RoundContext
 from fedjax_srp.engine.contract import score
-from fedjax_srp.engine.owned import Supply, supply
+from fedjax_srp.engine.owned import supply_both
 from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
 
@@ -43,13 +43,7 @@ def evaluate(
 
         return client
 
-    train, test = supply(plan, data, "train"), supply(plan, data, "test")
-    both = Supply(
-        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
-        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
-    )
-
-    key = stream(root, "evaluation", state.round)
+    key, both = stream(root, "evaluation", state.round), supply_both(plan, data)
     scores = {}
     for name in names:
         client = judge(name, algorithm.evaluations[name])

@@ -49,6 +49,7 @@ def simulate(
     key: Key,
     eval_every: int = 10,
     eval_first: int = 0,
+    eval_last: int = 0,
     chunk_size: int | None = None,
     time_limit: float | None = None,
     target: float | None = None,
@@ -82,6 +83,8 @@ def simulate(
         eval_first: evaluate after each of the first so many rounds too, so that early times are not upper bounds.
             A multiple of `eval_every` compiles one segment more, of one round; others compile two more.
         chunk_size: clients that train at once on each device; None for a measured default. Memory follows it.
+        eval_last: evaluate after each of the last so many of the `num_rounds` rounds too, for means over them. A run
+            that is made longer goes on from before them.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
@@ -121,7 +124,7 @@ def simulate(
     request = request._replace(record_loss=record_loss)
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
-    limits = Limits(num_rounds, eval_every, time_limit, target, eval_first)
+    limits = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last)
     watch = Watch(progress, callback)
     return _thrown(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
 
@@ -136,6 +139,7 @@ def simulate_seeds(
     num_rounds: int,
     eval_every: int = 10,
     eval_first: int = 0,
+    eval_last: int = 0,
     time_limit: float | None = None,
     target: float | None = None,
     progress: bool = True,
@@ -157,6 +161,7 @@ def simulate_seeds(
         num_rounds: as in `simulate`.
         eval_every: as in `simulate`.
         eval_first: as in `simulate`.
+        eval_last: as in `simulate`.
         time_limit: as in `simulate`; a batch ends when every seed of it has reached the limit, or the target.
         target: as in `simulate`.
         progress: as in `simulate`.
@@ -196,7 +201,7 @@ def simulate_seeds(
     at_once = seeds_at_once(request, keys.size)
     if at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
-    limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first), []
+    limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last), []
     for first in range(0, keys.size, at_once):
         batch, folder = keys[first : first + at_once], checkpoint_dir
         if folder is not None and at_once < keys.size:
@@ -240,7 +245,7 @@ def _simulate(
     keep_clients: bool,
 ) -> list[History]:
     """Checks everything, then runs."""
-    for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0)):
+    for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
         check_integer(argument, getattr(limits, argument), least)
     if limits.time_limit is not None and not limits.time_limit > 0:
         raise ValueError(f"time_limit={limits.time_limit} must be positive, in time units (None sets no limit)")
@@ -313,7 +318,7 @@ def _run_with(
     if checkpoint_dir is not None:
         facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
         facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
-        checkpoints = Checkpoints(checkpoint_dir, facts, limits.on_grid)
+        checkpoints = Checkpoints(checkpoint_dir, facts, limits.goes_on)
         if (snapshot := checkpoints.restore(state, limits.num_rounds)) is not None:
             completed, state, records = snapshot
             check_limits(records, run, limits, completed, checkpoint_dir)

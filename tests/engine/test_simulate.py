@@ -99,6 +99,43 @@ def test_the_grid_of_evaluations_is_dense_at_first(eval_every, eval_first, grid)
     assert completed[1:] == list(grid)
 
 
+@pytest.mark.parametrize(
+    ("eval_every", "eval_first", "eval_last", "grid"),
+    [
+        (3, 0, 2, [3, 6, 7]),
+        (3, 0, 3, [3, 5, 6, 7]),
+        (9, 2, 1, [1, 2, 7]),
+        (4, 0, 9, range(1, 8)),
+        (2, 6, 2, range(1, 8)),
+    ],
+)
+def test_the_last_rounds_are_evaluated_too(eval_every, eval_first, eval_last, grid):
+    limits, completed = Limits(7, eval_every, None, None, eval_first, eval_last), [0]
+    while completed[-1] < 7:
+        completed.append(limits.next_evaluation(completed[-1]))
+    assert completed[1:] == list(grid)
+    plain, longer = limits._replace(eval_last=0), []  # a run of 99 rounds evaluates nowhere else up to there
+    for after in range(1, 8):
+        undisturbed = [r for r in completed[1:] if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
+        if plain.on_grid(after) and undisturbed:
+            longer.append(after)
+    assert [after for after in range(1, 8) if limits.goes_on(after)] == longer
+
+
+def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
+    options = {"eval_every": 2, "eval_last": 3, "checkpoint_dir": tmp_path / "run"}
+    short = simulate(num_rounds=6, **options)
+    np.testing.assert_array_equal(short.eval_round, [2, 4, 5, 6])
+    again, continued = simulate(num_rounds=6, **options), simulate(num_rounds=9, **options)
+    assert again.seconds_per_round != again.seconds_per_round  # nan: no round was run
+    np.testing.assert_array_equal(again.eval_round, [2, 4, 5, 6])
+    undisturbed = simulate(num_rounds=9, eval_every=2, eval_last=3)
+    np.testing.assert_array_equal(continued.eval_round, [2, 4, 6, 7, 8, 9])
+    np.testing.assert_array_equal(continued.accuracy, undisturbed.accuracy)
+    with pytest.raises(ValueError, match="eval_last=3"):
+        simulate(num_rounds=9, **options | {"eval_last": 0})
+
+
 def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
     plain, dense = simulate(evaluations="all"), simulate(evaluations="all", eval_first=3)
     np.testing.assert_array_equal(dense.eval_round, [1, 2, 3, 4, 5])
@@ -354,6 +391,7 @@ def few_classes():
         ({"num_rounds": None}, ["num_rounds=None", "integer"]),
         ({"eval_every": 0}, ["eval_every=0", "at least 1"]),
         ({"eval_first": -1}, ["eval_first=-1", "at least 0"]),
+        ({"eval_last": -1}, ["eval_last=-1", "at least 0"]),
         ({"time_limit": -1.0}, ["time_limit=-1.0", "positive"]),
         ({"evaluations": "globl"}, ["'globl'", "did you mean global", "fine_tune_all"]),
         ({"evaluations": ("global", "own_head")}, ["'own_head'", "fedavg", "fine_tune"]),

@@ -1,0 +1,116 @@
+"""Rounds of personalisation methods against the passes over the data that they consist of, each timed on its own.
+
+    python benchmarks/personal.py [--methods NAME ...] [--repeats 15] [--quick] [--out FOLDER]
+
+Ditto is two local trainings, SCAFFOLD one, a FedRep round ten epochs of a head and one of a representation. A pass is a
+round of a method that does nothing else: FedAvg for training all layers, FedRep without one of its two halves. A ratio
+above 1 is what a method spends besides: penalties, variates, mixtures, the states of its clients.
+
+Times are CPU seconds of the process, one device and one thread, method and passes in turn, the median of the ratios
+pair by pair with their quartiles: so other processes disturb little, though caches and clock rates are shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.benchmark.measure import Rounds, in_turn, synthetic
+
+PASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "all layers": ("fedavg", {}),
+    "ten epochs of the head": ("fedrep", {"representation_epochs": 0}),
+    "representation": ("fedrep", {"head_epochs": 0}),
+    "gradient over all examples": ("fedavg", {"batch_size": 10**6}),
+}
+# method -> options that make a round what it is, passes that it consists of
+METHODS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
+    "local_only": ({}, {"all layers": 1}),
+    "fedprox": ({}, {"all layers": 1}),
+    "scaffold": ({}, {"all layers": 1}),
+    "fed_mtl": ({}, {"all layers": 1}),
+    "lg_fedavg": ({}, {"all layers": 1}),
+    "fedper": ({}, {"all layers": 1}),
+    "l2gd": ({"aggregation_probability": 0.0}, {"all layers": 1}),  # every round trains
+    "apfl": ({}, {"all layers": 2}),  # two gradients a step
+    "ditto": ({}, {"all layers": 2}),
+    "per_fedavg": ({}, {"all layers": 4}),  # four gradients a step
+    "fedrep": ({}, {"ten epochs of the head": 1, "representation": 1}),
+    "fedsgd": ({}, {"gradient over all examples": 1}),
+}
+BOUND = 1.3
+
+
+def cpu_seconds(function: Callable[[], object], times: int) -> float:
+    """CPU time of the process for a call, over so many."""
+    begin = time.process_time()
+    for _ in range(times):
+        function()
+    return (time.process_time() - begin) / times
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="toy sizes: whether it runs, not how fast")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark"), help="folder for personal.json")
+    args = parser.parse_args(arguments)
+    clients, examples, hidden = (4, 20, (8, 8)) if args.quick else (20, 150, (512, 256, 64))
+    data = synthetic(clients, examples, tests=2)
+
+    def rounds(name: str, options: dict[str, Any]) -> Rounds:
+        method = srp.methods.get(name, dataset=data, hidden=hidden, momentum=0.5, participation="full", **options)
+        return Rounds(method.algorithm, data, srp.participation.full(), devices=1)
+
+    passes: dict[str, Rounds] = {}
+    results: dict[str, Any] = {}
+    for name in args.methods:
+        options, consists_of = METHODS[name]
+        for part in consists_of:
+            if part not in passes:
+                passes[part] = rounds(PASSES[part][0], PASSES[part][1])
+        ours = rounds(name, options)
+        times = max(1, round(0.2 / max(1e-4, cpu_seconds(ours, 1))))
+        contenders = {part: partial(cpu_seconds, passes[part], times) for part in consists_of}
+        found = in_turn({"round": partial(cpu_seconds, ours, times)} | contenders, args.repeats, 0.0)
+        expected = sum(count * np.array(found[part]) for part, count in consists_of.items())
+        ratios = np.array(found["round"]) / expected
+        low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+        results[name] = {
+            "passes": consists_of,
+            "milliseconds": round(1000 * float(np.median(found["round"])), 3),
+            "ratio": round(float(median), 3),
+            "quartiles": [round(float(low), 3), round(float(high), 3)],
+        }
+        much = "" if median <= BOUND else f"  above {BOUND}"
+        of = " + ".join(f"{count} x {part}" for part, count in consists_of.items())
+        print(f"{name:12s} {median:5.2f} ({low:.2f} to {high:.2f}) of {of}{much}", flush=True)
+    args.out.mkdir(parents=True, exist_ok=True)
+    machine = {"device": jax.devices()[0].device_kind, "processor": platform.machine(), "jax": jax.__version__}
+    facts = {
+        "machine": machine,
+        "clients": clients,
+        "examples": examples,
+        "hidden": hidden,
+        "repeats": args.repeats,
+        "results": results,
+    }
+    (args.out / "personal.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""What doubling buys each personalisation method: the same method with everybody in a round, and with doubling.
+
+    python experiments/fedrep/doubling_table.py [--scale cpu|smoke] [--out experiments/fedrep/results] [--seeds 4]
+
+Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1); doubling starts with the 5 fastest and doubles every
+10 rounds, until everybody takes part. No paper has this table: SRPFL doubles FedRep, LG-FedAvg and FedAvg alone.
+
+A method's two runs of a seed share the target, a fraction of the final accuracy of the run with everybody (the mean of
+its last ten evaluations), so no target favours another method. Accuracy is the mean over ALL clients, evaluated after
+every round: own models of clients that doubling has not reached yet count as they are. Times are on the SRPFL clock:
+the slowest participant of every round, plus C.
+
+A factor is the time with everybody over the time with doubling: above 1, doubling is faster; 0, doubling never reached
+the target. `doubling_table.json` in --out has every seed; methods that it has are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.history import History
+
+COSTS = (0.0, 10.0, 100.0)
+FRACTIONS = (0.95, 0.99)
+# method -> evaluations: what FedRep's table judges first
+METHODS = {
+    "fedavg": ("fine_tune",),
+    "per_fedavg": ("fine_tune_all",),
+    "fedper": ("own_head", "fine_tune"),
+    "fedrep": ("own_head", "fine_tune"),
+    "lg_fedavg": ("own_representation", "fine_tune"),
+    "ditto": ("own_model",),
+    "apfl": ("own_model",),
+    "l2gd": ("own_model",),
+}
+
+
+class Scale(NamedTuple):
+    """How long, and how large."""
+
+    num_clients: int
+    num_rounds: int
+    local_epochs: int
+    hidden: tuple[int, ...]
+    seeds: int
+    methods: tuple[str, ...]
+
+
+SCALES = {
+    "cpu": Scale(50, 100, 5, (64, 32), 4, tuple(METHODS)),
+    "smoke": Scale(10, 12, 1, (8, 8), 2, ("fedper",)),
+}
+
+
+def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array, devices: int | None) -> list[History]:
+    """All seeds of a method, evaluated after every round."""
+    shared = {
+        "hidden": scale.hidden,
+        "learning_rate": 0.05,
+        "momentum": 0.5,
+        "local_epochs": scale.local_epochs,
+        "initial": max(2, scale.num_clients // 10),
+    }
+    # FedRep's paper: ten epochs of the head, then as many of the representation as the others train in all.
+    own = {"local_epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
+    policy = {"participation": "doubling" if doubling else "full"}
+    method = srp.methods.get(name, dataset=data, shared=shared, **own, **policy)
+    return srp.simulate_seeds(
+        method,
+        data,
+        keys=keys,
+        clock=srp.clocks.fixed(srp.clocks.exponential(1.0)),
+        num_rounds=scale.num_rounds,
+        eval_every=1,
+        evaluations=METHODS[name],
+        progress=False,
+        devices=devices,
+    )
+
+
+def compared(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
+    """One seed in numbers; a time is inf where the target was not reached."""
+    final = {"everybody": everybody, "doubling": doubling}
+    found: dict[str, Any] = {
+        f"accuracy_{who}": float(history.mean_scores(evaluation)[-10:].mean()) for who, history in final.items()
+    }
+    found |= {
+        f"worst_tenth_{who}": float(history.worst_scores(evaluation)[-10:].mean()) for who, history in final.items()
+    }
+    for fraction in FRACTIONS:
+        target = fraction * found["accuracy_everybody"]
+        for cost in COSTS:
+            times = {who: float(h.time_to(target, cost, evaluation=evaluation)) for who, h in final.items()}
+            found[f"{fraction:g} C={cost:g}"] = times | {"factor": times["everybody"] / times["doubling"]}
+    return found
+
+
+def written(factors: list[float]) -> str:
+    """The median of the factors with their range; 0 where doubling never reached the target."""
+    low, middle, high = np.min(factors), np.median(factors), np.max(factors)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
+    """In Markdown: medians over the seeds, with the lowest and highest."""
+    head = ["method", "judged by", "everybody %", "doubling %", "worst tenth: everybody %", "doubling %"]
+    head += [f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS]
+    rows = [head, ["---"] * len(head)]
+    for name, by_evaluation in results.items():
+        for evaluation, seeds in by_evaluation.items():
+            label = srp.methods.label("fedavg_ft" if name == "fedavg" else name)
+            cells = []
+            for what in ("accuracy", "worst_tenth"):
+                for who in ("everybody", "doubling"):
+                    values = [100 * float(seed[f"{what}_{who}"]) for seed in seeds]
+                    cells.append(f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}")
+            factors = {
+                place: [float(seed[place]["factor"]) for seed in seeds] for place in seeds[0] if place.startswith("0.")
+            }
+            rows.append([label, f"`{evaluation}`", *cells, *map(written, factors.values())])
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def in_words(value: Any) -> Any:
+    """Numbers with four digits, and words where JSON has none."""
+    if isinstance(value, dict):
+        return {name: in_words(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [in_words(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else str(value)
+    return value
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser.add_argument("--seeds", type=int, help="default: as the scale has; at least 2")
+    parser.add_argument("--devices", type=int, help="default: all cores")
+    parser.add_argument("--out", type=Path, default=Path("runs/fedrep_doubling"))
+    args = parser.parse_args(arguments)
+    scale = SCALES[args.scale]
+    num_seeds = scale.seeds if args.seeds is None else args.seeds
+    if num_seeds < 2:
+        parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
+    if args.devices != 1:
+        srp.use_all_cores()
+    file = args.out / "doubling_table.json"
+    facts: dict[str, Any] = {"scale": args.scale, "num_seeds": num_seeds, "results": {}}
+    if file.is_file():
+        known = json.loads(file.read_text("utf-8"))
+        if all(known.get(what) == facts[what] for what in ("scale", "num_seeds")):
+            facts = known
+    data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
+    keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in [name for name in scale.methods if name not in facts["results"]]:
+        runs = (run(name, doubling, scale, data, keys, args.devices) for doubling in (False, True))
+        pairs = list(zip(*runs, strict=True))
+        facts["results"][name] = in_words({e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]})
+        file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
+        print(f"{name} done", file=sys.stderr, flush=True)
+    made = table({name: facts["results"][name] for name in scale.methods})
+    (args.out / "doubling_table.md").write_text(made + "\n", "utf-8")
+    print(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Figure 6 of the FedRep paper: how fast new clients get good on the representations that methods have learnt.
+
+    python experiments/fedrep/figure6.py [--scale cpu|smoke] [--out DIR] [--seed N]
+    python experiments/fedrep/figure6.py --scale femnist --data-dir DIR [--out DIR]
+
+Every method trains a federation; then clients that took no part train a head on its representation, which stays as it
+is, epoch by epoch. Local trains all layers of a fresh model on the new client alone.
+
+The paper trains on ten letters of FEMNIST, and new clients have ten digits, 500 samples each. Here, `cpu`: training
+clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are writers that were held out, with
+the same 62 classes. All heads start from the same random one, so that the representation alone differs; the paper does
+not say where its heads start. Numbers of samples are at most those of the panels; a panel with "all" takes all there
+are.
+
+`srp.adapt` follows the new clients; every method is judged on the same samples in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+
+import fedjax_srp as srp
+from fedjax_srp.adaptation import params_of
+
+ALL = 10**9  # more samples than any client has
+COLORS = {
+    "fedrep": curves.BLUE,
+    "fedavg": curves.GREEN,
+    "fedprox": curves.YELLOW,
+    "per_fedavg": curves.GREY,
+    "lg_fedavg": curves.ORANGE,
+    "apfl": curves.PINK,
+    "l2gd": curves.SKY,
+}
+
+
+class Scale(NamedTuple):
+    """How long, and how large."""
+
+    dataset: str
+    num_rounds: int
+    epochs: int
+    counts: tuple[int, ...]
+    hidden: tuple[int, ...]
+    learning_rate: float
+    local_epochs: int
+    trials: int
+    methods: tuple[str, ...]
+
+
+SCALES = {
+    "cpu": Scale("digits", 100, 30, (5, ALL), (64, 32), 0.05, 5, 5, tuple(COLORS)),
+    "femnist": Scale("femnist_leaf105", 100, 30, (20, ALL), (128, 64), 0.01, 5, 2, tuple(COLORS)),
+    "smoke": Scale("digits", 2, 2, (3, ALL), (8,), 0.05, 1, 2, ("fedrep",)),
+}
+
+
+def federations(scale: Scale, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
+    """Those who train, and those who come later."""
+    if scale.dataset == "digits":
+        options = {"classes_per_client": 3, "seed": seed}
+        old = srp.data.load("digits", num_clients=30, classes=range(5), **options)
+        return old, srp.data.load("digits", num_clients=20, classes=range(5, 10), **options)
+    if data_dir is None:
+        raise SystemExit(f"--scale femnist: give --data-dir, a folder with {scale.dataset}.npz")
+    with np.load(data_dir / f"{scale.dataset}.npz") as file:
+        stored = {name: file[name] for name in file.files}
+    writers, sizes = np.unique(stored["writer_train"], return_counts=True)
+    writers = np.random.default_rng(seed).permutation(
+        [w for w in writers[sizes >= 50] if (stored["writer_test"] == w).any()]
+    )
+    parts = []
+    for some in (writers[20:], writers[:20]):
+        rows = {kind: [np.flatnonzero(stored[f"writer_{kind}"] == w) for w in some] for kind in ("train", "test")}
+        arrays = [stored[name] for name in ("x_train", "y_train", "x_test", "y_test")]
+        indices = {f"{kind}_indices": rows[kind] for kind in rows}
+        parts.append(srp.data.from_arrays(*arrays, **indices, num_classes=62, scale=1 / 255, name="femnist"))
+    return parts[0], parts[1]
+
+
+def trained(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
+    """The server's state after a run, a tenth of the clients in a round."""
+    shared = {
+        "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
+        "local_epochs": scale.local_epochs,
+    }  # fmt: skip
+    own: dict[str, Any] = {"participation": "uniform", "k": max(1, data.num_clients // 10)}
+    if name == "fedrep":
+        own |= {"local_epochs": 1, "representation_epochs": scale.local_epochs}
+    if name == "l2gd":
+        own = {"participation": "full"}  # as in table 1
+    if name == "lg_fedavg":
+        own["head_layers"] = 1  # the paper, on FEMNIST: all but the output layer is local
+    method = srp.methods.get(name, dataset=data, shared=shared, **own)
+    rounds = scale.num_rounds
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": devices}
+    return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure6")
+    parser.add_argument("--devices", type=int, help="default: all cores")
+    parser.add_argument("--data-dir", type=Path, help="folder with femnist_leaf105.npz")
+    args: argparse.Namespace = parser.parse_args(arguments)
+    scale = SCALES[args.scale]
+    if args.devices != 1:
+        srp.use_all_cores()
+    labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": "Local, all layers"}
+    shape = len(scale.counts), scale.epochs + 1
+    accuracy = {name: np.empty((scale.trials, *shape)) for name in labels}
+    for trial in range(scale.trials):
+        old, new = federations(scale, args.seed + trial, args.data_dir)
+        model = srp.models.get("mlp", old, hidden=scale.hidden)
+        fresh = model.init(jax.random.key(10_000 + args.seed + trial))
+        options = {
+            "key": jax.random.key(args.seed + trial),
+            "epochs": scale.epochs,
+            "num_samples": scale.counts,
+            "devices": args.devices,
+            "optimizer": srp.algorithms.sgd(scale.learning_rate, momentum=0.5),
+        }
+        for name in scale.methods:
+            state = trained(name, scale, old, args.seed + trial, args.devices)
+            params = params_of(state)
+            accuracy[name][trial] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean
+        accuracy["local"][trial] = srp.adapt(model, new, fresh, part="all", **options).mean
+        print(f"trial {trial + 1} of {scale.trials} done", flush=True)
+
+    figure, axes = curves.panels(len(scale.counts), width=4.6, height=4.0, sharey=True)
+    results: dict[str, dict[str, Any]] = {}
+    for place, (ax, count) in enumerate(zip(axes, scale.counts, strict=True)):
+        title = "all samples" if count == ALL else f"{count} samples"
+        for name, label in labels.items():
+            values, style = 100 * accuracy[name][:, place], {"linestyle": ":"} if name == "local" else {}
+            color = COLORS.get(name, "#000000")
+            results.setdefault(title, {})[label] = curves.line(
+                ax, np.arange(scale.epochs + 1), values, label, color, **style
+            )
+            shown = [f"{values[:, e].mean():.1f} ± {values[:, e].std(ddof=1):.1f}" for e in (1, scale.epochs)]
+            print(f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %")
+        ax.set(title=f"{title} of each new client", xlabel="epochs")
+    axes[0].set_ylabel("mean test accuracy of new clients, %")
+    curves.legend(figure, axes[0], 4)
+    facts = {"trials": scale.trials, "dataset": scale.dataset, "rounds": scale.num_rounds, "results": results}
+    curves.save(args, "figure6" if args.scale != "femnist" else "figure6_femnist", facts, figure)
+
+
+if __name__ == "__main__":
+    main()

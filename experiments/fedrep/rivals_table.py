@@ -1,0 +1,150 @@
+"""What `table1.py --summarize` makes of finished runs: `table1.json`, and the tables of the README that it becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rivals import AVERAGED, INFERRED, PAPER, ROWS, Column, Row
+
+from fedjax_srp.history import History
+
+AFTER = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
+FAR = 3.0  # points from the paper's number that ask for an explanation
+# (column, row) -> what an ablation found about a difference of more than FAR points.
+EXPLAINED: dict[tuple[str, str], str] = {}
+
+
+def clients_scores(folder: Path, row: Row) -> tuple[np.ndarray, np.ndarray]:
+    """(evaluations, clients) accuracies that a row of the paper's table averages, and the clients' test points.
+
+    Raises:
+        ValueError: the run was not evaluated after each of its last rounds.
+    """
+    history = History.load(folder)
+    if row.after:
+        scores = json.loads((folder / AFTER).read_text("utf-8"))[row.evaluation]
+        return np.asarray(scores, float)[None], history.test_count
+    last = np.arange(history.num_rounds - AVERAGED, history.num_rounds) + 1
+    if not np.array_equal(history.eval_round[-AVERAGED:], last):
+        raise ValueError(f"{folder}: was not evaluated after each of its last {AVERAGED} rounds; run it again")
+    return history.scores(row.evaluation)[-AVERAGED:], history.test_count
+
+
+def measured(folder: Path, row: Row) -> dict[str, float]:
+    """One run in numbers, all in percent."""
+    scores, count = clients_scores(folder, row)
+    tested = count > 0
+    scores, count = 100 * scores[:, tested], count[tested]
+    worst = np.sort(scores, axis=1)[:, : max(1, scores.shape[1] // 10)]
+    by_round = scores @ count / count.sum()
+    spread = by_round.std() if len(by_round) > 1 else 0.0
+    found = {"accuracy": by_round.mean(), "worst_tenth": worst.mean(), "std_of_rounds": spread}
+    return {name: round(float(value), 3) for name, value in found.items()}
+
+
+def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
+    """Every finished run below a folder: column -> row -> seed -> numbers."""
+    found: dict[str, Any] = {}
+    for name in columns:
+        for label, row in ROWS.items():
+            for folder in sorted((out / name / row.training).glob("seed_*")):
+                if (folder / "summary.json").is_file():
+                    seed = folder.name.removeprefix("seed_")
+                    found.setdefault(name, {}).setdefault(label, {})[seed] = measured(folder, row)
+    return found
+
+
+def numbers(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") -> tuple[float, str]:
+    """The mean over seeds, and how it is written."""
+    values = np.array([of_seed[what] for of_seed in seeds.values()])
+    if len(values) == 1:
+        return values[0], f"{values[0]:.1f}"
+    return values.mean(), f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({len(values)})"
+
+
+def papers(label: str, column: Column) -> float | None:
+    """The paper's number, where it survived."""
+    return None if column.place is None else PAPER[label][column.place]
+
+
+def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+    """Ours beside the paper's, a row a method."""
+    head = ["method"]
+    for name in found:
+        head += [columns[name].title] + (["paper"] if columns[name].place is not None else [])
+    rows = [head]
+    for label in ROWS:
+        row = [label]
+        for name, of_column in found.items():
+            row.append(numbers(of_column[label])[1] if label in of_column else "")
+            if columns[name].place is not None:
+                theirs = papers(label, columns[name])
+                row.append("lost" if theirs is None else f"{theirs:.1f}" + ("*" if label in INFERRED else ""))
+        rows.append(row)
+    return rows
+
+
+def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+    """The worst tenth of the clients."""
+    rows = [["worst tenth of the clients", *(columns[name].title for name in found)]]
+    for label in ROWS:
+        cells = [numbers(found[name][label], "worst_tenth")[1] if label in found[name] else "" for name in found]
+        rows.append([label, *cells])
+    return rows
+
+
+def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+    """How well our order of the methods agrees with the paper's."""
+    rows = [["column", "methods compared", "rank correlation", "mean difference, ours less the paper's", "largest"]]
+    for name, of_column in found.items():
+        theirs = {label: papers(label, columns[name]) for label in of_column}
+        pairs = [(numbers(of_column[label])[0], value) for label, value in theirs.items() if value is not None]
+        if len(pairs) < 3:
+            continue
+        frame = pd.DataFrame(pairs, columns=["ours", "paper"])
+        ranks, difference = frame.rank(), frame["ours"] - frame["paper"]
+        largest = difference[difference.abs().idxmax()]
+        cells = f"{ranks['ours'].corr(ranks['paper']):.2f}", f"{difference.mean():+.1f}", f"{largest:+.1f}"
+        rows.append([columns[name].title, str(len(pairs)), *cells])
+    return rows
+
+
+def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+    """The cells that are further from the paper's than `FAR` points."""
+    rows = [["column", "method", "ours", "paper", "difference", "why"]]
+    for name, of_column in found.items():
+        for label, seeds in of_column.items():
+            ours, theirs = numbers(seeds)[0], papers(label, columns[name])
+            if theirs is not None and abs(ours - theirs) > FAR:
+                why = EXPLAINED.get((name, label), "unexplained")
+                rows.append([columns[name].title, label, f"{ours:.1f}", f"{theirs:.1f}", f"{ours - theirs:+.1f}", why])
+    return rows
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """A table in Markdown; nothing for a head alone."""
+    if len(rows) == 1:
+        return ""
+    head, *body = rows
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body)) + "\n\n"
+
+
+def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
+    """The generated part of the README."""
+    if not found:
+        return "No run has finished yet."
+    made = (main_table, order_table, far_table, worst_table)
+    return "".join(markdown(table(found, columns)) for table in made).rstrip()
+
+
+def summarize(columns: Mapping[str, Column], out: Path, results: Path) -> str:
+    """Writes `table1.json` of the finished runs, returns the tables."""
+    found = collect(columns, out)
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "table1.json").write_text(json.dumps({"runs": found}, indent=1) + "\n", "utf-8")
+    return tables(found, columns)

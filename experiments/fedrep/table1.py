@@ -1,0 +1,137 @@
+"""Table 1 of the FedRep paper: the accuracy of every rival, on real images at the paper's size.
+
+    python experiments/fedrep/table1.py --data-dir DIR [--columns NAME ...] [--methods NAME ...] [--seeds 0 1]
+        [--out runs/fedrep] [--scale cpu|smoke]
+    python experiments/fedrep/table1.py --summarize
+
+A run is a folder OUT/COLUMN/METHOD/seed_S and is never done twice: what is finished is left alone, what was interrupted
+goes on from its last tenth round. One training serves a method and its "+FT". `rivals.py` has rows and columns.
+
+Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
+PerFedAvg, are judged once, after training. `--summarize` reads the finished runs, writes `table1.json` to --results and
+renews all tables of the README beside this file from what lies in --results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import readme_tables
+import rivals
+import rivals_table
+from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
+
+import fedjax_srp as srp
+from fedjax_srp.commands.errors import is_ours
+from fedjax_srp.history import jsonable
+
+HERE = Path(__file__).parent
+
+
+def what(name: str, column: Column, training: str, seed: int) -> Any:
+    """Everything that makes a run, to know a finished one by."""
+    facts = column._replace(title="", place=None, note="")._asdict() | {"own": column.own.get(training, {})}
+    return jsonable({"column": name, "training": training, "seed": seed, **facts})
+
+
+def is_finished(folder: Path, expected: Any) -> bool:
+    """Whether a folder holds this run.
+
+    Raises:
+        ValueError: it holds another one.
+    """
+    if not (folder / "summary.json").is_file():
+        return False
+    known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments") or {}
+    if known != expected:
+        changed = [fact for fact, value in expected.items() if known.get(fact) != value]
+        raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --out, or delete it")
+    return True
+
+
+def train(column: Column, training: str, seed: int, data: Any, folder: Path, arguments: Any, devices: Any) -> str:
+    """One training run and what it is judged by, into its folder; says how it went."""
+    options = rivals.method_options(column, training, data.num_clients)
+    model = options["shared"].pop("model")
+    method = srp.methods.get(training, dataset=data, model=model, **options)
+    judged = [row for row in ROWS.values() if row.training == training]
+    during = tuple(row.evaluation for row in judged if not row.after) or ("global",)
+    begin = time.process_time()
+    history = srp.simulate(
+        method,
+        data,
+        num_rounds=column.num_rounds,
+        eval_every=10,
+        eval_last=AVERAGED,
+        evaluations=during,
+        key=jax.random.key(seed),
+        progress=False,
+        checkpoint_dir=folder / "checkpoint",
+        devices=devices,
+        name=training,
+    )
+    key = jax.random.fold_in(jax.random.key(seed), column.num_rounds)
+    later = tuple(row.evaluation for row in judged if row.after)
+    scores = srp.evaluate(method, data, history.server_state, key=key, evaluations=later, devices=devices)
+    (folder / rivals_table.AFTER).write_text(
+        json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8"
+    )
+    config = {**history.config, "seed": seed, "arguments": arguments}
+    dataclasses.replace(history, config=config).save(folder)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    last = history.mean_accuracy[-AVERAGED:].mean()
+    return f"{100 * last:.2f} % ({during[0]}), {time.process_time() - begin:.0f} CPU seconds"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=COLUMNS, default="cpu")
+    parser.add_argument("--columns", nargs="+", metavar="NAME", help="default: all of the scale but sent140")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
+    parser.add_argument("--devices", type=int, help="default: all cores")
+    parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of table1.json")
+    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="whose tables are renewed")
+    parser.add_argument("--summarize", action="store_true", help="train nothing: renew the tables")
+    args = parser.parse_args(arguments)
+    columns = COLUMNS[args.scale]
+    for name in args.columns or ():
+        if name not in columns:
+            parser.error(f"--columns {name}: --scale {args.scale} has {', '.join(columns)}")
+    if args.summarize:
+        print(rivals_table.summarize(columns, args.out, args.results))
+        if args.readme.is_file():
+            args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), args.results), "utf-8")
+        return
+    if args.devices != 1:
+        srp.use_all_cores()
+    try:
+        for name in args.columns or [name for name in columns if name != "sent140"]:
+            column, data = columns[name], None
+            for seed in args.seeds:
+                for training in args.methods:
+                    folder = args.out / name / training / f"seed_{seed}"
+                    made_of = what(name, column, training, seed)
+                    if is_finished(folder, made_of):
+                        continue
+                    if data is None:
+                        data = srp.data.load(**column.federation, data_dir=args.data_dir)
+                    said = train(column, training, seed, data, folder, made_of, args.devices)
+                    print(f"{column.title}: {training}, seed {seed}: {said}", flush=True)
+    except (ValueError, FileNotFoundError) as error:
+        if not (is_ours(error) or is_ours(error, HERE)):
+            raise
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

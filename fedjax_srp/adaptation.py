@@ -1,0 +1,254 @@
+"""`adapt`: how fast new clients get good on what others have learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_srp._checks import check_choice, check_integer, check_integers, checked, short
+from fedjax_srp.algorithms.local import Optimizer, example_loss, fine_tuning, head_problem, local_sgd
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    Phase,
+    PyTree,
+    ServerState,
+    named_key,
+    nothing,
+)
+from fedjax_srp.data.linear import LinearTask
+from fedjax_srp.engine.evaluate import check_kept, fitted
+from fedjax_srp.engine.follow import Course, Steps
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.sharding import place
+from fedjax_srp.linear import LinearClient, samplers
+from fedjax_srp.linear.sampling import least_squares
+from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.parts import interned
+
+ALL = np.iinfo(np.int32).max  # more samples than any client has
+
+
+class Adaptation(NamedTuple):
+    """How clients adapted: S numbers of samples, E epochs, M clients.
+
+    Attributes:
+        num_samples: (S,) training examples that a client was given at most; -1 for all of its own.
+        epochs: (E + 1,) epochs behind each score, from 0.
+        scores: (S, E + 1, M) of each client on its test data: accuracies, or errors for linear tasks; nan for a client
+            without test data.
+        mean: (S, E + 1) over clients, weighted by test points.
+    """
+
+    num_samples: np.ndarray
+    epochs: np.ndarray
+    scores: np.ndarray
+    mean: np.ndarray
+
+
+class Learner(NamedTuple):
+    """What is trained, and what its optimizer remembers from step to step."""
+
+    params: PyTree
+    memory: PyTree
+
+
+@checked
+def adapt(
+    model: SplitModel | LinearTask,
+    data: FederatedSource,
+    server_state: ServerState,
+    *,
+    key: Key,
+    part: Literal["head", "all"] = "head",
+    epochs: int = 10,
+    num_samples: Sequence[int] | None = None,
+    optimizer: Optimizer | None = None,
+    batch_size: int = 10,
+    chunk_size: int | None = None,
+    devices: Sequence[Any] | int | None = None,
+    shard_data: bool = False,
+) -> Adaptation:
+    """Trains new clients on what others have learnt, and scores each of them before, between and after the epochs.
+
+    Every client starts from the model in the server state, trains its head under the frozen representation (or all
+    layers) on its own training data, and is scored on its test data after each epoch (FedRep, figure 6). One compiled
+    program serves all clients, epochs and numbers of samples. After E epochs the scores are those of
+    `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key;
+    `part="all"` goes with `fine_tune_all`.
+
+    On a linear task there are no epochs: the head is the least-squares solution on samples that the client draws, of
+    smallest norm where they do not determine it (FedRep, figure 4).
+
+    Args:
+        model: that the state is of, cut where its head begins; a `LinearTask` of the state's shapes on linear tasks.
+        data: whose clients adapt.
+        server_state: `history.server_state`, of a run or of a folder that was loaded, of any algorithm whose server has
+            a whole model; or `SplitParams`, for a head of your own. On linear tasks the state of `linear_fedrep`.
+        key: of samples and batches; the same key draws the same for every method.
+        part: "head", or "all" layers.
+        epochs: E, over a client's shuffled samples. Linear tasks have none.
+        num_samples: S numbers of training examples, each drawn at random from a client's own, the smaller among the
+            larger; None for all of them. Linear tasks need them.
+        optimizer: its state goes on from epoch to epoch; default SGD with step size 0.01.
+        batch_size: samples a step; the last batch of an epoch may be smaller.
+        chunk_size: clients at once on each device; None for a measured default.
+        devices: devices to spread the clients over, or how many; None for all, those of every process.
+        shard_data: keep every client's examples on one device, as in `simulate`.
+
+    Returns:
+        An `Adaptation` of NumPy arrays.
+
+    Raises:
+        ValueError: an argument out of range, a missing server state or one without a model, states of other names,
+            shapes or types than those of the model.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> method = srp.methods.get("fedrep", dataset=data, hidden=(32,))
+        >>> history = srp.simulate(method, data, num_rounds=2, key=jax.random.key(0), progress=False)
+        >>> new = srp.data.load("digits", num_clients=10, classes_per_client=5, seed=1)
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> options = {"epochs": 3, "num_samples": [5, 20]}
+        >>> srp.adapt(model, new, history.server_state, key=jax.random.key(1), **options).scores.shape
+        (2, 4, 10)
+    """
+    if key.shape != ():
+        raise ValueError(f"key has shape {key.shape}, adapt takes one key")
+    check_kept(server_state)
+    counts = None if num_samples is None else check_integers("num_samples", num_samples, 1)
+    if isinstance(model, LinearTask):
+        course, state, expected = _linear(model, server_state, counts)
+    else:
+        check_integer("epochs", epochs, 1)
+        model.check_fits(data)
+        fine_tuning(optimizer, None, batch_size, 1)
+        course = _course(model, check_choice("part", part, ("head", "all")), epochs, optimizer, batch_size)
+        state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
+    run = prepare(Request(_STILL, data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data))
+    placed = place(run.plan, fitted("server_state", state, expected))
+    root, on_devices = run.placed(key)
+    limits = place(run.plan, jnp.asarray(counts or (ALL,), jnp.int32))
+    found = jax.device_get(run.program().followed(course, placed, limits, root, on_devices))
+    totals, number = (np.asarray(array, np.float64)[:, : run.plan.num_clients] for array in found)
+    with np.errstate(invalid="ignore"):
+        scores = np.swapaxes(totals / number[..., None], 1, 2)
+    mean = totals.sum(1) / number.sum(1)[:, None]
+    return Adaptation(np.asarray(counts or (-1,)), np.arange(course.num_epochs + 1), scores, mean)
+
+
+def params_of(server_state: ServerState) -> SplitParams:
+    """The whole model in a server's state, by the names of its fields: `params`, or `representation` and `head`.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
+    if "params" in fields:
+        return params_of(fields["params"])
+    if not {"representation", "head"} <= fields.keys():
+        raise ValueError(
+            f"server_state={short(server_state)} has neither params nor representation and head; give "
+            "srp.models.SplitParams(representation, head)"
+        )
+    return SplitParams(fields["representation"], fields["head"])
+
+
+_STILL = FederatedAlgorithm(  # the engine prepares data and devices for it; nothing of it runs
+    name="adapt",
+    init=lambda key, data: (),
+    init_client=lambda key, server, client: (),
+    round=Phase(nothing, lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s),
+    evaluations={},
+)
+
+
+def remembering(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same steps on a `Learner`, whose memory stands among the parameters, so that epochs may come one by one."""
+
+    def update(direction: Learner, state: tuple, learner: Any) -> tuple[Learner, tuple]:
+        updates, memory = optimizer.update(direction.params, learner.memory, learner.params)
+        return Learner(updates, jax.tree.map(jnp.subtract, memory, learner.memory)), state
+
+    return optax.GradientTransformation(lambda learner: (), update)  # type: ignore[arg-type]
+
+
+def some(key: Key, examples: Examples, count: Array) -> Examples:
+    """At most `count` of a client's examples, drawn at random, in the order in which they were; fewer among more."""
+    rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
+    drawn = jnp.where(rows < examples.count, jax.random.uniform(key, rows.shape), jnp.inf)
+    rank = jnp.argsort(jnp.argsort(drawn, stable=True))
+    order = jnp.argsort(rank >= count, stable=True)  # those that are taken come first
+    return Examples(examples.x[order], examples.y[order], jnp.minimum(examples.count, count))
+
+
+@interned
+def _course(model: SplitModel, part: str, epochs: int, optimizer: Optimizer | None, batch_size: int) -> Course:
+    """Epochs of a head, or of all layers; the draws are those of `fine_tune` and `fine_tune_all`."""
+    training = fine_tuning(optimizer, None, batch_size, 1)
+    one = training._replace(optimizer=remembering(training.optimizer))  # type: ignore[arg-type]
+
+    def begin(key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:
+        examples = some(named_key(key, "samples"), examples, count)
+        if part == "head":
+            start, key_part = server.head, named_key(key, "head")
+            loss, frozen, seen = head_problem(model, server.representation, examples)
+        else:
+            start, key_part = server, named_key(key, "local")
+            loss, frozen, seen = example_loss(model), (), examples
+
+        def of_learner(learner: Learner, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+            return loss(learner.params, frozen, x, y, key)
+
+        def descend(objective: Any, learner: Learner, weights: Array) -> Learner:
+            slope = jax.grad(lambda params: objective(Learner(params, learner.memory), weights))(learner.params)
+            return Learner(slope, learner.memory)
+
+        def epoch(learner: Learner, e: Array) -> Learner:
+            return local_sgd(key_part, of_learner, learner, frozen, seen, one, e, descend)
+
+        def predict(params: PyTree, x: Array) -> Array:
+            if part == "head":
+                return model.classify(params, model.represent(server.representation, x))
+            return model.logits(params, x)
+
+        learner = Learner(start, training.optimizer.init(start))  # type: ignore[union-attr]
+        return Steps(learner, epoch, lambda learner: learner.params, predict)
+
+    return Course(begin, epochs, together=part == "head")
+
+
+def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...] | None) -> tuple[Course, Any, Any]:
+    """The course of a linear task, the representation, and its shape."""
+    if counts is None:
+        raise ValueError("num_samples=None: clients of a linear task draw their samples; say how many, e.g. (5, 10)")
+    fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
+    if "representation" not in fields:
+        raise ValueError(f"server_state={short(server_state)} has no representation; give that of linear_fedrep")
+    shape = jax.ShapeDtypeStruct((task.dim, task.rank), task.representation.dtype)
+    return _fit(max(counts)), {"representation": fields["representation"]}, {"representation": shape}
+
+
+@interned
+def _fit(most: int) -> Course:
+    """A head fitted to the first of `most` samples of a client, in closed form."""
+    sampler = samplers.full(most)
+
+    def begin(key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> Steps:
+        b = server["representation"]
+        batch = sampler.draw(key, b, (), client)
+        taken = (jnp.arange(most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros
+        w = least_squares(batch.features * taken[:, None], batch.y * taken)
+        return Steps(w, lambda w, e: w, lambda w: w, lambda w, x: x @ (b @ w))
+
+    return Course(begin, 0, together=True)

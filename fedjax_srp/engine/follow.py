@@ -1,0 +1,86 @@
+"""Following clients while they adapt: every client's score before, between and after the epochs of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientData, ClientOutput, FederatedSource, Key, PyTree, RoundContext
+from fedjax_srp.engine.contract import score
+from fedjax_srp.engine.owned import supply_both
+from fedjax_srp.engine.round import all_clients, cohort_pass, stream
+from fedjax_srp.engine.sharding import Layout, gather
+
+Carry = Any
+
+
+class Steps(NamedTuple):
+    """How one client adapts, epoch by epoch."""
+
+    start: Carry  # before the first epoch
+    epoch: Callable[[Carry, Array], Carry]  # (carry, number of the epoch, from 0) -> carry
+    judged: Callable[[Carry], PyTree]  # what predictions need of a carry
+    predict: Callable[[PyTree, Array], Array]  # (what they need, inputs) -> outputs
+
+
+class Course(NamedTuple):
+    """A way to adapt: what it makes of a client, and how long.
+
+    Attributes:
+        begin: `(key, server state, TRAINING data of the client, number of samples () int32) -> Steps`; the key is that
+            of an evaluation.
+        num_epochs: how often `Steps.epoch` is called.
+        together: whether what was `judged` after each epoch is kept and scored in one go, so that what it shares is
+            computed once; else it is scored epoch by epoch, which keeps one model of each client.
+    """
+
+    begin: Callable[[Key, PyTree, ClientData, Array], Steps]
+    num_epochs: int
+    together: bool
+
+
+def follow(
+    course: Course, data: FederatedSource, server: PyTree, counts: Array, root: Key, plan: Layout
+) -> tuple[Array, Array]:
+    """Every client's sum of scores, (counts, clients, num_epochs + 1), and number of scores, (counts, clients).
+
+    Clients are in order of their id, (owned * num_devices) of them on every device; `root` and a client's id make the
+    key that `begin` gets, as in an evaluation before the first round.
+    """
+    plan = plan.for_evaluation()
+    cohort = all_clients(plan.num_clients)
+    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, cohort.size)
+
+    def client(samples: Array, key: Key, train: ClientData, test: ClientData) -> ClientOutput:
+        steps = course.begin(key, server, train, samples)
+
+        def scored(judged: PyTree) -> tuple[Array, Array]:
+            return score("adapt", data, lambda x: steps.predict(judged, x), test)
+
+        def epoch(carry: Carry, e: Array) -> tuple[Carry, PyTree]:
+            carry = steps.epoch(carry, e)
+            judged = steps.judged(carry)
+            return carry, judged if course.together else scored(judged)[0]
+
+        before = steps.judged(steps.start)
+        first, count = scored(before)
+        _, later = jax.lax.scan(epoch, steps.start, jnp.arange(course.num_epochs, dtype=jnp.int32))
+        if course.together and course.num_epochs:
+            later = jax.vmap(lambda judged: scored(judged)[0])(later)
+        totals = [first, *(later[e] for e in range(course.num_epochs))]
+        return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
+
+    key, both = stream(root, "evaluation", jnp.int32(0)), supply_both(plan, data)
+
+    def with_samples(samples: Array) -> tuple[Array, Array]:
+        def one(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
+            return client(samples, key, *client_data)
+
+        records = cohort_pass(one, both, (), cohort, context, key, plan, record=True).records
+        totals = jnp.stack([records[str(e)] for e in range(course.num_epochs + 1)], axis=1)
+        return gather(plan, (totals, records["count"]))
+
+    return jax.lax.map(with_samples, counts)

@@ -1,0 +1,157 @@
+"""FedRep's table 1: what is averaged, how runs are told apart, and that the README has what the files have."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.history import History
+
+FEDREP = Path(__file__).parents[2] / "experiments/fedrep"
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """The modules of the experiment."""
+    monkeypatch.syspath_prepend(str(FEDREP))
+    import rivals
+    import rivals_table
+    import table1
+
+    return table1, rivals, rivals_table
+
+
+def history(scores, eval_round, count):
+    """A finished run of which only the scores matter."""
+    rounds, clients = int(eval_round[-1]), len(count)
+    return History(
+        name="run", round=np.arange(rounds) + 1, stage=np.zeros(rounds), cohort_size=np.ones(rounds),
+        compute_time=np.ones(rounds), communicated=np.ones(rounds), finite=np.ones(rounds, bool),
+        client_time=np.ones(clients), eval_round=np.asarray(eval_round), accuracies={"own_head": np.asarray(scores)},
+        test_count=np.asarray(count),
+    )  # fmt: skip
+
+
+def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp_path, monkeypatch):
+    _, rivals, rivals_table = table
+    rng = np.random.default_rng(0)
+    scores, count = rng.uniform(size=(12, 20)), np.array([0, *rng.integers(1, 9, 19)])  # one client has no tests
+    runs = {"run": history(scores, [10, *range(20, 31)], count)}
+    monkeypatch.setattr(rivals_table.History, "load", lambda folder: runs[folder.name])
+    found = rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
+    by_round = 100 * np.array([sum(s * n for s, n in zip(row, count, strict=True)) / sum(count) for row in scores[2:]])
+    assert found["accuracy"] == pytest.approx(by_round.mean(), abs=1e-3)
+    assert found["std_of_rounds"] == pytest.approx(by_round.std(), abs=1e-3)
+    assert found["worst_tenth"] == pytest.approx(100 * scores[2:, 1:].min(1).mean(), abs=1e-3)  # 1 of 19
+    # A row that is judged after training has one evaluation, of its own file.
+    (tmp_path / "run").mkdir()
+    later = rng.uniform(size=20)
+    (tmp_path / "run" / rivals_table.AFTER).write_text(json.dumps({"fine_tune": later.tolist()}))
+    found = rivals_table.measured(tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True))
+    assert found["accuracy"] == pytest.approx(100 * later @ count / count.sum(), abs=1e-3)
+    runs["run"] = history(scores, range(2, 25, 2), count)  # rounds between the evaluations
+    with pytest.raises(ValueError, match="each of its last 10 rounds"):
+        rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
+
+
+def test_tables_compare_with_the_paper(table):
+    _, rivals, rivals_table = table
+    column = rivals.COLUMNS["cpu"]["cifar10_100x2"]
+    ours = {"FedAvg": 40.0, "FedProx": 30.0, "FedPer": 88.0, "Ditto": 86.0, "L2GD": 81.0}
+    found = {"cifar10_100x2": {n: {"0": {"accuracy": a, "worst_tenth": a / 2}} for n, a in ours.items()}}
+    found["cifar10_100x2"]["FedPer"]["1"] = {"accuracy": 90.0, "worst_tenth": 45.0}
+    rows = {row[0]: row[1:] for row in rivals_table.main_table(found, {"cifar10_100x2": column})}
+    assert rows["FedPer"] == ["89.0 ± 1.4 (2)", "87.1"]
+    assert rows["Local only"] == ["", "lost"]
+    assert rows["FedAvg"] == ["40.0", "42.6"]
+    (_, order) = rivals_table.order_table(found, {"cifar10_100x2": column})
+    # Ours: FedProx, FedAvg, L2GD, Ditto, FedPer; the paper's: the same.
+    assert order[1:3] == ["5", "1.00"]
+    swapped = {"cifar10_100x2": found["cifar10_100x2"] | {"L2GD": {"0": {"accuracy": 99.0, "worst_tenth": 9.0}}}}
+    (_, order) = rivals_table.order_table(swapped, {"cifar10_100x2": column})
+    assert order[2] == f"{1 - 6 * (2**2 + 1 + 1) / (5 * 24):.2f}"  # Spearman's formula
+    far = rivals_table.far_table(found, {"cifar10_100x2": column})
+    assert [row[1:] for row in far[1:]] == [["FedProx", "30.0", "39.9", "-9.9", "unexplained"]]
+
+
+def test_every_training_gets_the_options_of_the_paper(table):
+    _, rivals, _ = table
+    data = srp.data.load("digits", num_clients=20, classes_per_client=2)
+    column = rivals.COLUMNS["smoke"]["digits"]._replace(local_epochs=5)
+    for training in rivals.TRAININGS:
+        given = rivals.method_options(column, training, 20)
+        model = given["shared"].pop("model")
+        method = srp.methods.get(training, dataset=data, model=model, **given)
+        epochs = "representation_epochs" if training == "fedrep" else "local_epochs"
+        options = method.options
+        assert (options["momentum"], options["batch_size"], options[epochs]) == (0.5, 10, 5)
+        assert method.participation.name == ("full" if training == "l2gd" else "uniform")
+        rows = [row for row in rivals.ROWS.values() if row.training == training]
+        assert all(row.evaluation in method.algorithm.evaluations for row in rows)
+    assert options["head_epochs"] == 10  # FedRep's is the last
+    assert options["local_epochs"] == 1
+    assert set(rivals.PAPER) == set(rivals.ROWS)
+    assert {len(row) for row in rivals.PAPER.values()} == {7}
+
+
+@pytest.mark.long
+def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
+    table1, _, _ = table
+    words = ["--scale", "smoke", "--methods", "fedavg", "--devices", "1", "--out", str(tmp_path / "runs")]
+    words += ["--results", str(tmp_path), "--readme", str(tmp_path / "README.md")]
+    (tmp_path / "README.md").write_text("before\n<!-- begin table1 -->\n<!-- end table1 -->\nafter\n")
+    table1.main(words)
+    made = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("*") if file.is_file()}
+    assert any(file.name == "summary.json" for file in made)
+    table1.main(words)
+    assert {file: file.stat().st_mtime_ns for file in made} == made
+    table1.main([*words, "--summarize"])
+    runs = json.loads((tmp_path / "table1.json").read_text())["runs"]["digits"]
+    assert set(runs) == {"FedAvg", "FedAvg+FT"}
+    assert runs["FedAvg+FT"]["0"]["accuracy"] > runs["FedAvg"]["0"]["accuracy"]
+    text = (tmp_path / "README.md").read_text()
+    assert re.fullmatch(r"before\n<!-- begin table1 -->\n.*FedAvg\+FT.*<!-- end table1 -->\nafter\n", text, re.DOTALL)
+    capsys.readouterr()
+
+
+def test_the_readme_has_what_the_files_have(table):
+    import readme_tables
+
+    text = (FEDREP / "README.md").read_text()
+    assert readme_tables.page(text, FEDREP / "results") == text, "table1.py --summarize writes them anew"
+    for name in readme_tables.TABLES:
+        assert f"<!-- begin {name} -->" in text
+
+
+def test_tables_of_figures_show_the_right_epochs(table):
+    import readme_tables
+
+    curve = {"x": [0, 1, 2, 5, 6], "mean": [1, 2, 3, 4, 5], "lowest": [0, 1, 2, 3, 4], "highest": [2, 3, 4, 5, 6]}
+    made = readme_tables.new_clients({"results": {"5 samples": {"FedRep": curve}}})
+    assert (
+        made.splitlines()[0] == "| representation of | 5 samples, 1 epoch | 5 samples, 5 epochs | 5 samples, 6 epochs |"
+    )
+    assert made.splitlines()[2] == "| FedRep | 2.0 (1.0 to 3.0) | 4.0 (3.0 to 5.0) | 5.0 (4.0 to 6.0) |"
+    made = readme_tables.by_epochs({"results": {"FedRep": curve}})
+    assert made.splitlines()[0] == "| local epochs | 0 | 1 | 2 | 5 | 6 |"
+
+
+def test_doubling_is_compared_on_the_clock(table):
+    import doubling_table
+
+    ends, clients = np.arange(12) + 1, np.ones(2)
+    slow = history(np.full((12, 2), 0.8), ends, clients)
+    scores = np.full((12, 2), 0.8)
+    scores[:3] = 0.5  # reached after the fourth round
+    fast = history(scores, ends, clients)
+    object.__setattr__(fast, "compute_time", np.full(12, 0.1))
+    found = doubling_table.compared(slow, fast, "own_head")
+    assert found["0.95 C=0"] == pytest.approx({"everybody": 1.0, "doubling": 0.4, "factor": 2.5})
+    assert found["0.99 C=10"]["factor"] == pytest.approx((1 + 10) / (4 * 10.1))
+    never = doubling_table.compared(slow, history(scores - 0.4, ends, clients), "own_head")
+    assert never["0.95 C=0"]["factor"] == 0
+    kept = json.loads(json.dumps(doubling_table.in_words({"ditto": {"own_model": [never, never]}})))
+    assert "| 0.00 (0.00 to 0.00) |" in doubling_table.table(kept)

@@ -1,0 +1,122 @@
+"""New clients that adapt: the scores are those of evaluations that fine-tune as long, and of NumPy's least squares."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.adaptation import params_of, some
+from fedjax_srp.base import Examples
+
+KEY = jax.random.key(3)
+MODEL = srp.models.mlp((8, 8), num_classes=10, hidden=(6,))
+SGD = srp.algorithms.sgd(0.1, momentum=0.5)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return srp.data.load("digits", num_clients=5, classes_per_client=3, max_examples=24)
+
+
+@pytest.fixture(scope="module")
+def params():
+    return MODEL.init(jax.random.key(1))
+
+
+@pytest.mark.parametrize(("part", "evaluation"), [("head", "fine_tune"), ("all", "fine_tune_all")])
+def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
+    state = {"params": params._asdict()}  # as a folder of models has it
+    options = {"epochs": 3, "optimizer": SGD, "devices": 1}
+    found = srp.adapt(MODEL, data, state, key=KEY, part=part, **options)
+    assert found.scores.shape == (1, 4, 5)
+    assert found.num_samples.tolist() == [-1]
+    for epochs in (0, 3):
+        algorithm = srp.algorithms.fedavg(MODEL, SGD, fine_tune_epochs=epochs)
+        expected = srp.evaluate(algorithm, data, state, key=KEY, evaluations=evaluation, devices=1)[evaluation]
+        np.testing.assert_allclose(found.scores[0, epochs], expected, rtol=1e-6)
+    assert found.mean[0, 3] > found.mean[0, 0]
+    counts = np.asarray(jax.vmap(lambda i: data.test_client(i).count)(jnp.arange(5)))
+    np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
+
+
+def test_fewer_samples_on_several_devices(data, params):
+    counts, options = (2, 8, 100), {"epochs": 2, "optimizer": SGD}
+    one = srp.adapt(MODEL, data, params, key=KEY, num_samples=counts, devices=1, **options)
+    several = srp.adapt(MODEL, data, params, key=KEY, num_samples=counts, devices=2, chunk_size=1, **options)
+    np.testing.assert_allclose(several.scores, one.scores, atol=1e-6)
+    everything = srp.adapt(MODEL, data, params, key=KEY, devices=1, **options)
+    np.testing.assert_array_equal(one.scores[2], everything.scores[0])
+    np.testing.assert_array_equal(one.scores[:, 0], np.broadcast_to(one.scores[0, 0], (3, 5)))  # nobody has trained
+    assert one.mean[0, 2] < one.mean[2, 2]
+
+
+def test_samples_are_nested_and_never_padding():
+    examples = Examples(jnp.arange(9.0), jnp.arange(9, dtype=jnp.int32), jnp.int32(6))
+    drawn = {n: some(KEY, examples, jnp.int32(n)) for n in (1, 3, 6, 50)}
+    taken = {n: np.asarray(e.y)[: int(e.count)].tolist() for n, e in drawn.items()}
+    assert [len(rows) for rows in taken.values()] == [1, 3, 6, 6]
+    assert set(taken[1]) < set(taken[3]) < set(taken[6]) == set(range(6))
+    assert taken[3] == sorted(taken[3])
+    assert taken[50] == list(range(6))
+    many = jax.vmap(lambda key: some(key, examples, jnp.int32(2)).y[:2])(jax.random.split(KEY, 600))
+    share = np.bincount(np.asarray(many).ravel(), minlength=9) / 600
+    np.testing.assert_allclose(share[:6], 1 / 3, atol=4 * np.sqrt(2 / 9 / 600))  # four standard errors
+    assert not share[6:].any()
+
+
+def test_linear_heads_are_least_squares():
+    task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2, noise_std=0.3)
+    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 4, sampling="full", init="random", evaluation_samples=7)
+    state = srp.simulate(algorithm, task, num_rounds=1, key=KEY, progress=False, devices=1).server_state
+    found = srp.adapt(task, task, state, key=KEY, num_samples=(1, 3, 7), devices=1)
+    assert found.scores.shape == (3, 1, 6)
+    expected = srp.evaluate(algorithm, task, state, key=KEY, devices=1)["fit_head"]
+    np.testing.assert_allclose(found.scores[2, 0], expected, rtol=1e-5)
+    assert (found.scores[2] < found.scores[0]).mean() > 0.5
+    # In NumPy: 3 samples of client 0 determine its head; the same draws as the evaluation's.
+    from fedjax_srp.base import named_key
+    from fedjax_srp.linear.sampling import draw_batch
+
+    key = jax.random.fold_in(jax.random.fold_in(named_key(KEY, "evaluation"), 0), 0)
+    x, y = (np.asarray(part, np.float64)[:3] for part in draw_batch(key, task.train_client(jnp.int32(0)), 7))
+    b = np.asarray(state.representation, np.float64)
+    theta = b @ np.linalg.lstsq(x @ b, y, rcond=None)[0]
+    truth = np.asarray(task.representation, np.float64) @ np.asarray(task.heads[0], np.float64)
+    np.testing.assert_allclose(found.scores[1, 0, 0], np.sum((theta - truth) ** 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 0}, ["epochs=0", "at least 1"]),
+        ({"part": "body"}, ["part='body'", "head"]),
+        ({"num_samples": [0]}, ["num_samples", "at least 1"]),
+        ({"server_state": None}, ["server_state=None", "models=True"]),
+        ({"server_state": (1, 2)}, ["server_state=", "representation", "SplitParams"]),
+        ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
+        ({"model": "mlp"}, ["model='mlp'", "srp.models.mlp"]),
+        ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
+        ({"optimizer": lambda round: SGD}, ["optimizer", "follow the round"]),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(data, params, change, words):
+    given = {"model": MODEL, "data": data, "server_state": params, "key": KEY} | change
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        srp.adapt(**given)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_task_needs_numbers_of_samples_and_a_representation():
+    task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2)
+    with pytest.raises(ValueError, match="num_samples=None"):
+        srp.adapt(task, task, {"representation": task.representation}, key=KEY)
+    with pytest.raises(ValueError, match="has no representation"):
+        srp.adapt(task, task, {"w": task.representation}, key=KEY, num_samples=[2])
+
+
+def test_whole_models_are_found_in_every_state(params):
+    for state in (params, {"params": params}, {"params": params._asdict()}, params._asdict()):
+        assert jax.tree.all(jax.tree.map(np.array_equal, params_of(state), params))
