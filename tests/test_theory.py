@@ -233,7 +233,7 @@ def test_step_sizes_of_flanp():
     assert alpha(10**8, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3)))
     assert alpha(10**8, 0.25, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3) * 8))
     assert alpha(4, 1.0, 1.0, 1e9) == pytest.approx(2 / math.sqrt(15e9))
-    assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 1e-9))
+    assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx((1 / 96e-18) ** (1 / 3))
     assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9))
     for n in (1, 7, 1000):
         eta, gamma = theory.flanp_step_sizes(n, 0.1, 2.0, 3.0, local_steps=40.0)

@@ -73,6 +73,8 @@ CALLS = {
         "test_indices": [[2], [3]], "num_classes": 4, "scale": 1.0, "offset": 0.0, "name": "a",
     },
     srp.data.linear_task: defaults(srp.data.linear_task, key=KEY, num_clients=3, dim=6, rank=2),
+    srp.data.linear_regression: defaults(srp.data.linear_regression, key=KEY, num_clients=3, samples=4, dim=2),
+    srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -92,6 +94,7 @@ CALLS = {
     models.lenet5: {**defaults(models.lenet5), **LENET},
     models.lenet5_cifar100: {**defaults(models.lenet5_cifar100), **LENET},
     models.lstm: defaults(models.lstm, input_shape=(7,), num_classes=2),
+    models.linear_regression: defaults(models.linear_regression, dim=3),
     models.mlp: defaults(models.mlp, input_shape=(7,), num_classes=2),
     models.options: {"name": "mlp"},
     models.split: {
@@ -174,6 +177,7 @@ def test_every_public_function_is_called():
     without = {
         models.names,
         models.cross_entropy,
+        models.half_square,
         partition.check_tested_classes,
     }  # nothing to give, or inside programs
     assert not {name_of(function) for function in public - without - CALLS.keys()}

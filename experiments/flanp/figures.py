@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from paper import Panel
+from panels import Panel
 
 
 class Figure(NamedTuple):
@@ -46,11 +46,11 @@ def _linears(title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]],
 
 def _partial(kind: str) -> dict[str, list[Panel]]:
     title = f"k clients that are {'drawn at random' if kind == 'random' else 'the fastest'}"
-    methods = ("flanp", *(f"{kind}{k}" for k in (5, 10, 25)))
+    methods = ("flanp", *(f"{kind}{k}" for k in (5, 25)))
     options = MNIST | {"num_clients": 50}
     return {
         "full": [Panel(title, "network", options | {"samples": 1200}, methods, 1000, 5)],
-        "cpu": [Panel(title, "network", options | {"samples": 120}, methods, 150, 3)],
+        "cpu": [Panel(title, "network", options | {"samples": 80}, methods, 120, 3, 2)],
         "smoke": [Panel(title, "network", MNIST | DIGITS | {"num_clients": 30, "samples": 20}, methods, 4, 2, 2)],
     }
 
@@ -63,7 +63,7 @@ FIGURES = {
         "logistic regression on MNIST, speeds uniform on [50, 500]",
         {
             "full": [Panel("MNIST, N = 50, s = 1200", "logistic", LOGISTIC, CONVEX, 600, 2)],
-            "cpu": [Panel("MNIST, N = 50, s = 1200", "logistic", LOGISTIC, CONVEX, 150, 2)],
+            "cpu": [Panel("MNIST, N = 50, s = 240", "logistic", LOGISTIC | {"samples": 240}, CONVEX, 150, 2, 2)],
             "smoke": [Panel("digits", "logistic", DIGITS, CONVEX, 6, 2, 2)],
         },
     ),
@@ -71,13 +71,13 @@ FIGURES = {
         "linear regression on synthetic data, speeds uniform on [50, 500]",
         _linears("N = {num_clients}, s = {samples}", CONVEX, [SYNTHETIC], 120, 5),
     ),
-    "figure3": Figure("network 128-64, speeds uniform on [50, 500]", _deep("MNIST, N = 20", MNIST, 3000, 300, 3, 150)),
+    "figure3": Figure("network 128-64, speeds uniform on [50, 500]", _deep("MNIST, N = 20", MNIST, 3000, 200, 2, 120)),
     "figure4": Figure(
-        "network 128-64, speeds uniform on [50, 500]", _deep("CIFAR-10, N = 20", CIFAR, 2500, 250, 2, 150)
+        "network 128-64, speeds uniform on [50, 500]", _deep("CIFAR-10, N = 20", CIFAR, 2500, 100, 1, 90)
     ),
     "figure5": Figure(
         "network 128-64, exponential speeds",
-        _deep("MNIST, N = 20", MNIST | {"speeds": "exponential"}, 3000, 300, 3, 150),
+        _deep("MNIST, N = 20", MNIST | {"speeds": "exponential"}, 3000, 200, 2, 120),
     ),
     "figure6": Figure(
         "network 128-64 on MNIST, N = 50, partial participation",

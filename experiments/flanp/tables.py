@@ -13,9 +13,8 @@ import json
 import math
 from typing import Any, NamedTuple
 
-import curves
 import numpy as np
-from paper import Panel, Runs, all_runs, parser, spread
+from panels import Panel, Runs, all_runs, curves, parser, spread
 from worlds import World
 
 import fedjax_srp as srp

@@ -164,6 +164,7 @@ class Curve(NamedTuple):
             world.algorithm(self.algorithm, steps), world.data, participation=self.policy(world),
             clock=world.clock(steps), num_rounds=num_rounds, eval_every=num_rounds if world.metric else eval_every,
             evaluations=() if world.metric else None, key=jax.random.key(seed), progress=False, name=self.label,
+            devices=1 if world.metric else None,
         )  # fmt: skip
 
 

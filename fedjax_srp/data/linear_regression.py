@@ -153,7 +153,7 @@ def linear_regression(
 
     def of_client(client_id: Array) -> tuple[Array, Array]:
         own = jax.random.fold_in(named_key(key, "samples"), client_id)
-        x = deviations * jax.random.normal(named_key(own, "x"), (samples, dim), jnp.float32)
+        x = deviations[None, :] * jax.random.normal(named_key(own, "x"), (samples, dim), jnp.float32)
         noise = jax.random.normal(named_key(own, "noise"), (samples,), jnp.float32)
         return x, jnp.dot(x, truth, precision="highest") + jnp.float32(noise_std) * noise
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import short
+from fedjax_srp._checks import checked, short
 from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 
@@ -79,6 +79,7 @@ class TrainingLoss:
 jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields=["loss"])
 
 
+@checked
 def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) -> TrainingLoss:
     """Data whose clients are judged by the loss of their training examples, the y axis of FLANP's figures.
 
@@ -92,7 +93,7 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
         The data to simulate with.
 
     Raises:
-        ValueError: a loss that is no function.
+        ValueError: data that are none, or a loss that is no function.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -100,9 +101,9 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
         >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=())
         >>> history = srp.simulate(srp.algorithms.fedavg(model), srp.data.training_loss(data, model.loss),
         ...                        num_rounds=2, eval_every=1, key=jax.random.key(0), progress=False)
-        >>> history.score_name, bool(history.mean_accuracy[2] < history.mean_accuracy[0])
+        >>> history.score_name, bool(history.mean_accuracy[1] < history.mean_accuracy[0])
         ('training loss', True)
     """
-    if not callable(loss):
-        raise ValueError(f"training_loss: loss={short(loss)} is no function; give model.loss")
+    if not hasattr(data, "train_client"):
+        raise ValueError(f"training_loss: data={short(data)} is no federation; give srp.data.load(name, ...)")
     return TrainingLoss(data, loss)

@@ -1,6 +1,6 @@
 """What the figures and tables of the FLANP paper share: panels, runs in their folders, speed-ups and command line.
 
-A run is a folder below --out and is never done twice. Curves are means over seeds on a common axis, with a band from
+A run is a file below --out and is never done twice. Curves are means over seeds on a common axis, with a band from
 the lowest to the highest seed; the strip below a panel has a row for each seed of FLANP and a colour for each stage.
 
 A speed-up is the time of a method over FLANP's, seed by seed. "At the end" is at 1.05 times the lowest value that both
@@ -50,37 +50,64 @@ class Panel(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The runs of a panel: curve -> one history a seed, and what the worlds were."""
+    """The runs of a panel: curve -> one history a seed, what the worlds were, and curve -> test accuracy a seed."""
 
     panel: Panel
     histories: dict[str, list[srp.History]]
     worlds: list[World]
+    tests: dict[str, list[float]]
+
+
+def _arrays(history: srp.History) -> dict[str, np.ndarray]:
+    """What curves and stages need of a run."""
+    metrics = {f"metric/{name}": values for name, values in history.metrics.items()}
+    scores = {f"score/{name}": values for name, values in history.accuracies.items()}
+    return {name: getattr(history, name) for name in _KEPT} | metrics | scores
+
+
+def _history(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
+    """Of what `_arrays` kept."""
+    groups = {kind: {k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")} for kind in _GROUPS}
+    kept = {field: stored[field] for field in _KEPT}
+    return srp.History(
+        name, **kept, metrics=groups["metric"], accuracies=groups["score"], score_name="training loss",
+        smaller_is_better=True,
+    )  # fmt: skip
+
+
+_GROUPS = ("metric", "score")
+_KEPT = (
+    "round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round",
+    "test_count",
+)  # fmt: skip
 
 
 def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
     """All methods and seeds of a panel; finished runs are read back."""
     histories: dict[str, list[srp.History]] = {}
+    tests: dict[str, list[float]] = {}
     worlds = [WORLDS[panel.world](seed, data_dir, **panel.options) for seed in range(panel.seeds)]
     rules = {"batch": BATCH, "on_time": ON_TIME, "penalty": PENALTY}
     for method in panel.methods:
         for seed, world in enumerate(worlds):
-            folder = out / panel.name() / method / f"seed_{seed}"
-            what = jsonable({"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules})
-            if (folder / "summary.json").is_file():
-                known = json.loads((folder / "what.json").read_text())["what"]
-                if known != what:
-                    raise ValueError(
-                        f"{folder} holds a run of {known}, not of {what}; give another --out, or delete it"
-                    )
-            else:
+            file = out / panel.name() / method / f"seed_{seed}.npz"
+            what = {"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules}
+            what = json.dumps(jsonable(what), sort_keys=True)
+            if not file.is_file():
                 begin = time.perf_counter()
                 history = CURVES[method].run(world, seed, panel.num_rounds, panel.eval_every)
-                history.save(folder)
-                facts = {"what": what} | ({} if world.metric else {"accuracy": accuracy(history, world)})
-                (folder / "what.json").write_text(json.dumps(facts) + "\n")
+                tested = math.nan if world.metric else accuracy(history, world)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.savez(file, what=what, tested=tested, **_arrays(history))
                 print(f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s", flush=True)
-            histories.setdefault(method, []).append(srp.History.load(folder))
-    return Runs(panel, histories, worlds)
+            with np.load(file) as stored:
+                if str(stored["what"]) != what:
+                    raise ValueError(
+                        f"{file} holds a run of {stored['what']}, not of {what}; give another --out, or delete it"
+                    )
+                histories.setdefault(method, []).append(_history(method, stored))
+                tests.setdefault(method, []).append(float(stored["tested"]))
+    return Runs(panel, histories, worlds, tests)
 
 
 def course(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -214,7 +241,7 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
     figure.savefig(path, dpi=90)
 
 
-def facts(runs: Runs, out: Path) -> dict[str, Any]:
+def facts(runs: Runs) -> dict[str, Any]:
     """What a results file has of a panel: curves over time, stages, speed-ups, last values."""
     metric = runs.worlds[0].metric
     found: dict[str, Any] = {"title": runs.panel.title, "rounds": runs.panel.num_rounds, "seeds": runs.panel.seeds}
@@ -227,8 +254,7 @@ def facts(runs: Runs, out: Path) -> dict[str, Any]:
             "last": [curves.short(course(history, metric)[2][-1]) for history in histories],
         }
         if metric is None:
-            folders = [out / runs.panel.name() / method / f"seed_{seed}" for seed in range(runs.panel.seeds)]
-            row["accuracy"] = [json.loads((f / "what.json").read_text())["accuracy"] for f in folders]
+            row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
         if method in ("flanp", "heuristic"):
             row["stages"] = [
                 [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
@@ -294,7 +320,7 @@ def main(name: str, arguments: list[str] | None = None) -> None:
     runs = all_runs(args, result, figure.panels[args.scale])
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
-    found = [facts(of_panel, args.out / args.scale) for of_panel in runs]
+    found = [facts(of_panel) for of_panel in runs]
     draw(runs, figure.title, results / f"{name}.png")
     text = {"scale": args.scale, "results": found}
     (results / f"{name}.json").write_text(json.dumps(text, indent=1, allow_nan=False) + "\n")
