@@ -1,6 +1,6 @@
 import ast
-import inspect
 import math
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,13 @@ A, N, CHAT = 0.02, 256, 1.1
 
 
 def public():
-    tree = ast.parse(inspect.getsource(theory))
-    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    trees = [ast.parse(path.read_text()) for path in Path(theory.__file__).parent.glob("[a-z]*.py")]
+    return [
+        node
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
 
 
 def test_every_function_has_a_kind_and_cites_its_source():
@@ -23,7 +28,7 @@ def test_every_function_has_a_kind_and_cites_its_source():
     assert set(theory.KIND.values()) == {"exact", "exact recursion", "valid bound", "printed bound"}
     for node in public():
         doc = ast.get_docstring(node) or ""
-        assert any(word in doc for word in ("eq.", "Eq.", "Theorem", "Lemma", "section")), node.name
+        assert any(word in doc for word in ("eq.", "Eq.", "Theorem", "Lemma", "Proposition", "section")), node.name
 
 
 # Times
@@ -219,3 +224,32 @@ def test_flanp_times():
 def test_bound_of_flanp_holds(exponent):
     n = 2**exponent
     assert theory.flanp_ratio(n, 100, 1.0, 1.0) <= theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
+
+
+def test_step_sizes_of_flanp():
+    """Theorem 1, by hand: which of its five bounds is the smallest depends on kappa, c and n."""
+    alpha = theory.flanp_alpha
+    assert alpha(1, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 3))
+    assert alpha(10**8, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3)))
+    assert alpha(10**8, 0.25, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3) * 8))
+    assert alpha(4, 1.0, 1.0, 1e9) == pytest.approx(2 / math.sqrt(15e9))
+    assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx((1 / 96e-18) ** (1 / 3))
+    assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9))
+    for n in (1, 7, 1000):
+        eta, gamma = theory.flanp_step_sizes(n, 0.1, 2.0, 3.0, local_steps=40.0)
+        assert eta * math.sqrt(n) * 40 == pytest.approx(theory.flanp_alpha(n, 0.1, 2.0, 3.0))
+        assert eta * gamma * 40 == pytest.approx(1 / 4)
+    assert theory.flanp_local_steps(100.0, 0.5, 2.0) == 37.5
+
+
+def test_rounds_of_a_stage_suffice_where_nothing_is_random():
+    """Gradient descent by 1 / (2L) on the slowest direction: 3 V, the warm start of a doubling, falls to V / 2."""
+    for kappa in (1.0, 5.0, 300.0):
+        assert 3 * (1 - 1 / (2 * kappa)) ** (2 * theory.flanp_stage_rounds(kappa)) < 0.5
+    assert theory.flanp_stage_rounds(5.0) == pytest.approx(60 * math.log(6))
+
+
+def test_warm_start_of_flanp():
+    for m in (1, 3, 20):  # 3 V_ms for n = 2m, as Proposition 1 goes on
+        assert theory.flanp_warm_gap(2 * m, m, 10.0, 2.0) == pytest.approx(3 * 2 / (10 * m))
+    assert theory.flanp_warm_gap(5, 4, 10.0, 2.0) == pytest.approx(2 / 5 * (2 / 10 + 2 / 40) + 2 / 40)

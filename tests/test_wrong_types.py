@@ -63,7 +63,7 @@ OF_THEORY = {
     "n": 5, "i": 2, "rate": 1.0, "sigma_max": 1.0, "step_size": 0.1, "initial_distance": 0.9, "sigma_min": 1.0,
     "distance": 0.5, "a": 0.02, "ratio": 2.0, "ratios": np.ones(3), "num_clients": 8, "initial": 1, "chat": 1.1,
     "communication": 0.0, "start": 3.0, "end": 2.9, "c": 0.1, "times": np.arange(1.0, 9.0), "kappa": 2.0,
-    "samples": 10.0, "noise": 0.1, "initial_gap": 1.0,
+    "samples": 10.0, "noise": 0.1, "initial_gap": 1.0, "mu": 0.5, "smoothness": 2.0, "local_steps": 10.0, "before": 2,
 }  # fmt: skip
 
 # function -> arguments that are right
@@ -73,6 +73,8 @@ CALLS = {
         "test_indices": [[2], [3]], "num_classes": 4, "scale": 1.0, "offset": 0.0, "name": "a",
     },
     srp.data.linear_task: defaults(srp.data.linear_task, key=KEY, num_clients=3, dim=6, rank=2),
+    srp.data.linear_regression: defaults(srp.data.linear_regression, key=KEY, num_clients=3, samples=4, dim=2),
+    srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -92,6 +94,7 @@ CALLS = {
     models.lenet5: {**defaults(models.lenet5), **LENET},
     models.lenet5_cifar100: {**defaults(models.lenet5_cifar100), **LENET},
     models.lstm: defaults(models.lstm, input_shape=(7,), num_classes=2),
+    models.linear_regression: defaults(models.linear_regression, dim=3),
     models.mlp: defaults(models.mlp, input_shape=(7,), num_classes=2),
     models.options: {"name": "mlp"},
     models.split: {
@@ -174,6 +177,7 @@ def test_every_public_function_is_called():
     without = {
         models.names,
         models.cross_entropy,
+        models.half_square,
         partition.check_tested_classes,
     }  # nothing to give, or inside programs
     assert not {name_of(function) for function in public - without - CALLS.keys()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,8 +13,10 @@ from fedjax_srp.base import Array, ClientFunction, ClientOutput, Examples, Key, 
 from fedjax_srp.loops import sequential
 
 
-def global_gradient(loss: Loss, training: LocalTraining, client_weighting: str) -> ClientFunction:
-    """`FederatedAlgorithm.gradient` of algorithms that broadcast the model: grad L_i(w), over all of i's examples.
+def global_gradient(
+    loss: Loss, training: LocalTraining, client_weighting: str, frozen: Callable[[Any], PyTree] = lambda state: ()
+) -> ClientFunction:
+    """`FederatedAlgorithm.gradient` of algorithms that broadcast what they share: grad L_i(w), over i's examples.
 
     L_i is what local SGD descends, so the penalty of its weight decay belongs to it; of an optimizer that is not made
     by `srp.algorithms.sgd` nothing is known, and the gradient is that of the mean loss. The model is taken as it is
@@ -23,14 +26,15 @@ def global_gradient(loss: Loss, training: LocalTraining, client_weighting: str) 
         loss: of the examples, as for `local_sgd`.
         training: of the clients.
         client_weighting: of the server's mean.
+        frozen: client state -> what the loss takes as frozen: the personal part, where there is one.
     """
 
-    def of_all(params: PyTree, examples: Examples) -> PyTree:
-        return full_gradient(loss, params, (), examples)
+    def of_all(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
+        return full_gradient(loss, params, personal, examples)
 
     def gradient(key: Key, params: PyTree, state: Any, examples: Examples, context: RoundContext) -> ClientOutput:
         # one client after the other: its examples are many, and stay in the cache
-        of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, examples)
+        of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, frozen(state), examples)
         optimizer = training.in_round(context).optimizer
         message = with_decay(optimizer, of_loss, params) if isinstance(optimizer, SGD) else of_loss
         return ClientOutput(message, weight=client_weight(client_weighting, examples))

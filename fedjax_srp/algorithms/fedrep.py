@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_srp import tally
 from fedjax_srp._checks import check_integer
+from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms.local import (
     Optimizer,
     check_weighting,
@@ -17,6 +18,7 @@ from fedjax_srp.algorithms.local import (
     fit_head,
     fit_representation,
     local_training,
+    representation_loss,
     with_tuned_head,
 )
 from fedjax_srp.base import (
@@ -165,4 +167,5 @@ def fedrep(
         init_client=lambda key, server, examples: FedRepClientState(server.head, jnp.bool_(False)),
         round=Phase(lambda server, context: server.representation, client, server),
         evaluations={"fine_tune": fine_tune, "own_head": own_head, "own_or_mean_head": own_or_mean_head},
+        gradient=global_gradient(representation_loss(model), training, client_weighting, lambda state: state.head),
     )

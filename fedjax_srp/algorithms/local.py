@@ -222,6 +222,15 @@ def example_loss(model: SplitModel) -> Loss:
     return loss
 
 
+def representation_loss(model: SplitModel) -> Loss:
+    """The loss of each example in the representation, under a frozen head: `(representation, head, x, y, key)`."""
+
+    def loss(representation: PyTree, head: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        return model.loss(model.classify(head, model.represent(representation, x, key), key), y)
+
+    return loss
+
+
 def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
     """The gradient of the mean loss over all of a client's examples, zero for a client without any.
 
@@ -379,10 +388,7 @@ def fit_representation(
     first_epoch: Array | int = 0,
 ) -> PyTree:
     """Trains a representation under a frozen head."""
-
-    def loss(representation: PyTree, head: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        return model.loss(model.classify(head, model.represent(representation, x, key), key), y)
-
+    loss = representation_loss(model)
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)
 
 

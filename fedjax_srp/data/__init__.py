@@ -2,7 +2,7 @@
 
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
 `partition` holds the ways of dividing examples, as functions of labels, sizes and a seed. `prepare` turns the original
-archives of named sources into what `load` reads.
+archives of named sources into what `load` reads. `training_loss` judges clients by the loss of what they train on.
 """
 
 from fedjax_srp.data import partition
@@ -10,22 +10,28 @@ from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.linear import LinearTask, linear_task
+from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
+from fedjax_srp.data.training_loss import TrainingLoss, training_loss
 
 __all__ = [
     "NORMALISATION",
     "SOURCES",
     "FederatedData",
+    "LinearRegression",
     "LinearTask",
     "RawArrays",
+    "TrainingLoss",
     "data_folder",
     "from_arrays",
     "is_ready",
+    "linear_regression",
     "linear_task",
     "load",
     "names",
     "partition",
     "prepare",
+    "training_loss",
 ]

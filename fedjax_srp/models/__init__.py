@@ -7,6 +7,7 @@ from typing import Any, Literal
 from fedjax_srp._checks import checked, unknown
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
+from fedjax_srp.models.linear_regression import half_square, linear_regression
 from fedjax_srp.models.lstm import lstm
 from fedjax_srp.models.mlp import mlp
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
@@ -20,8 +21,10 @@ __all__ = [
     "crop_and_flip",
     "cross_entropy",
     "get",
+    "half_square",
     "lenet5",
     "lenet5_cifar100",
+    "linear_regression",
     "lstm",
     "mlp",
     "names",

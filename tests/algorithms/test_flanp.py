@@ -208,6 +208,22 @@ def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
         np.testing.assert_allclose(flat(layers_of(of_client(output.message, i))), flat(expected), rtol=0, atol=1e-12)
 
 
+def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
+    algorithm = srp.algorithms.fedrep(split_model(), optimizer(HEAVY), batch_size=BATCH, head_epochs=1)
+    run = Run(algorithm, federation(SMALL()), flanp(2))
+    norms = run.rounds(2).rounds.metrics["global_grad_norm"]
+    state = run.host_state()  # of the second round, whose cohort are the two fastest
+    cohort = np.argsort(run.client_time, kind="stable")[:2]
+    gradients = []
+    for i in cohort:
+        params = by_layer(split_model(), state.server.representation, of_client(state.clients.head, i))
+        gradient = mlp.gradient(params, SMALL()[i].x, SMALL()[i].y)
+        for layer in state.server.representation:
+            gradient[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
+        gradients.append(flat({layer: gradient[layer] for layer in state.server.representation}))
+    np.testing.assert_allclose(norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9)
+
+
 # A quadratic, whose minimum is known: linear regression, clients of different curvature.
 
 NUM_CLIENTS, NUM_EXAMPLES, DIM, STEP = 6, 9, 4, 0.1

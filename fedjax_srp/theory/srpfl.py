@@ -1,119 +1,26 @@
-"""What the papers' theory says about rounds and simulated time, as functions of NumPy floats and arrays.
-
-Every function cites its equation, and `KIND` says what its value is:
-
-* "exact": an identity under the stated model of times;
-* "exact recursion": what follows, without further bounds, when inequality (9) is taken as an equality in every round;
-* "valid bound": proven and checked;
-* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` does.
-
-Numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated learning";
-Reisizadeh et al., "Straggler-resilient federated learning"). n0 participants at first, N in the end; stage r has
-n_r = min(N, n0 2^r); E_r = E[T_(n_r)] is the expected time of the n_r-th fastest of N clients; C is the communication
-cost of a round, in time units. Logarithms without a base are natural, numbers of stages are log2.
-
-    >>> from fedjax_srp import theory
-    >>> plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)
-    >>> plan.rounds_per_stage
-    [0, 0, 0, 36, 108, 114, 130, 292, 153]
-    >>> srpfl, fedrep = plan.time, theory.fedrep_time(0.02, 256, 1, 1.1)
-    >>> round(srpfl), round(fedrep)
-    (1199, 2578)
-"""
+"""Rounds and times of SRPFL and FedRep (Tziotis et al., "Straggler-resilient personalized federated learning")."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, check_numbers, checked, is_number, short
 from fedjax_srp.participation._stages import stage_sizes
-
-KIND = {
-    "harmonic": "exact",
-    "order_statistic_mean": "exact",
-    "max_step_size": "valid bound",
-    "contraction_rate": "valid bound",
-    "contraction": "exact recursion",
-    "distances": "exact recursion",
-    "fixed_point": "exact recursion",
-    "target_distance": "exact recursion",
-    "switching_distances": "exact recursion",
-    "rounds_between": "exact recursion",
-    "stage_rounds": "exact recursion",
-    "schedule": "exact recursion",
-    "fedrep_rounds": "exact recursion",
-    "fedrep_time": "exact recursion",
-    "srpfl_time_bound": "printed bound",
-    "fedrep_rounds_bound": "printed bound",
-    "fedrep_time_bound": "printed bound",
-    "speedup_bound": "printed bound",
-    "flanp_time": "exact",
-    "fedgate_time": "exact",
-    "flanp_ratio": "exact",
-    "flanp_ratio_bound": "valid bound",
-}
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _formula(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a formula refuse, in one line, what is no number and what it has no value for."""
-    checking, signature = checked(function, least=1), inspect.signature(function)
-
-    @functools.wraps(function)
-    def value(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name, number in signature.bind(*args, **kwargs).arguments.items():
-            if signature.parameters[name].annotation != "int" and (is_number(number) or isinstance(number, np.ndarray)):
-                check_numbers(name, number, f"{function.__name__} takes such")
-        try:
-            return checking(*args, **kwargs)
-        except (ArithmeticError, LookupError, ValueError) as error:
-            if ";" in str(error) or "=" in str(error):  # our own, which name value and remedy
-                raise
-            given = ", ".join([*map(short, args), *(f"{name}={short(number)}" for name, number in kwargs.items())])
-            reason = str(error)
-        raise ValueError(f"{function.__name__}({given}) has no value: {reason}; see its docstring for what it takes")
-
-    return value
-
-
-# Times
-
-
-@_formula
-def harmonic(n: int) -> float:
-    """H_n = 1 + 1/2 + ... + 1/n (FLANP, appendix D, below eq. 40)."""
-    if n < 256:
-        return float(np.sum(1 / np.arange(1, n + 1)))
-    return math.log(n) + float(np.euler_gamma) + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
-
-
-@_formula
-def order_statistic_mean(i: int, n: int, rate: float = 1.0) -> float:
-    """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
-    if check_integer("i", i, 1) > check_integer("n", n, 1):
-        raise ValueError(f"i={i} must be at most n={n}")
-    return (harmonic(n) - (harmonic(n - i) if i < n else 0.0)) / rate
-
+from fedjax_srp.theory._formula import formula
+from fedjax_srp.theory.times import order_statistic_mean
 
 # Contraction
 
 
-@_formula
+@formula
 def max_step_size(sigma_max: float) -> float:
     """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2), sigma_max the largest singular value of W* / sqrt(n)."""
     return 1 / (8 * sigma_max**2)
 
 
-@_formula
+@formula
 def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
     """The a of Theorem 4.5: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
@@ -124,13 +31,13 @@ def contraction_rate(step_size: float, initial_distance: float, sigma_min: float
     return _checked(a)
 
 
-@_formula
+@formula
 def contraction(distance: float, a: float, ratio: float) -> float:
     """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
     return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
 
 
-@_formula
+@formula
 def fixed_point(a: float, ratio: float) -> float:
     """Where eq. 9 ends up with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
 
@@ -140,7 +47,7 @@ def fixed_point(a: float, ratio: float) -> float:
     return (1 + s) / (s * math.sqrt(ratio))
 
 
-@_formula
+@formula
 def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
     """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
     out, distance = np.empty(len(ratios)), initial_distance
@@ -149,7 +56,7 @@ def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np
     return out
 
 
-@_formula
+@formula
 def target_distance(a: float, num_clients: int, initial: int, chat: float) -> float:
     """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2).
 
@@ -163,7 +70,7 @@ def target_distance(a: float, num_clients: int, initial: int, chat: float) -> fl
     return chat * fixed_point(a, num_clients / initial)
 
 
-@_formula
+@formula
 def switching_distances(
     a: float, num_clients: int, initial: int, communication: float = 0.0, rate: float = 1.0
 ) -> np.ndarray:
@@ -187,7 +94,7 @@ def switching_distances(
     return np.array([math.inf, *crossings])
 
 
-@_formula
+@formula
 def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
     """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199).
 
@@ -202,7 +109,7 @@ def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
     return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
 
 
-@_formula
+@formula
 def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) -> np.ndarray:
     """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
 
@@ -234,7 +141,7 @@ class Schedule(NamedTuple):
         return sum(t * cost for t, cost in zip(self.rounds_per_stage, self.stage_times, strict=True))
 
 
-@_formula
+@formula
 def schedule(
     a: float,
     num_clients: int,
@@ -273,7 +180,7 @@ def schedule(
     return Schedule(rounds, sizes, times, eps)
 
 
-@_formula
+@formula
 def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial_distance: float = 1.0) -> int:
     """Rounds of FedRep, all N clients in each, to eps (eq. 244).
 
@@ -284,7 +191,7 @@ def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial
     return rounds_between(initial_distance, eps, a, num_clients / initial)
 
 
-@_formula
+@formula
 def fedrep_time(
     a: float,
     num_clients: int,
@@ -302,7 +209,7 @@ def fedrep_time(
 # Bounds as printed
 
 
-@_formula
+@formula
 def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, rate: float = 1.0) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
@@ -311,13 +218,13 @@ def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, ra
     return math.log(num_clients) * (6 * (c + 1) + 4 * math.log(1 / (chat - 1))) / -math.log1p(-a) / rate
 
 
-@_formula
+@formula
 def fedrep_rounds_bound(a: float, num_clients: int, chat: float) -> float:
     """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound and none."""
     return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
 
 
-@_formula
+@formula
 def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0) -> float:
     """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
 
@@ -329,55 +236,11 @@ def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0
     return math.log(num_clients) * fedrep_rounds_bound(a, num_clients, chat) / rate
 
 
-@_formula
+@formula
 def speedup_bound(num_clients: int, chat: float, c: float = 0.0) -> float:
     """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
     gap = math.log(1 / (chat - 1))
     return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)
-
-
-# FLANP
-
-
-@_formula
-def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, noise: float, c: float) -> float:
-    """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
-
-    R = 12 kappa log 6 rounds a stage and tau = 1.5 s sigma^2 / c steps a round.
-
-    Args:
-        times: (N,) T_(1) <= ... <= T_(N), or their expectations.
-        initial: n0.
-        kappa: condition number L / mu.
-        samples: s, per client.
-        noise: sigma^2, variance of the stochastic gradients.
-        c: of the statistical accuracy V_ns = c / (n s).
-    """
-    stages = [float(times[n - 1]) for n in stage_sizes(initial, len(times))]
-    return 12 * kappa * math.log(6) * (1.5 * samples * noise / c) * sum(stages)
-
-
-@_formula
-def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
-    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c."""
-    gap = math.log(5 * initial_gap * len(times) * samples / c)
-    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(times[-1])
-
-
-@_formula
-def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
-    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45)."""
-    times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
-    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
-
-
-@_formula
-def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: float) -> float:
-    """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
-
-    For n0 = 1 and N a power of 2.
-    """
-    return 12 * math.log(6) / (5 * math.log(5 * initial_gap * num_clients * samples / c)) * (2 + 1 / num_clients)
 
 
 def _checked(a: float) -> float:

@@ -1,0 +1,95 @@
+"""SRPFL with stages of fixed length and with stages that end on FLANP's criterion: time to FedRep's accuracy.
+
+    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu [--out DIR]
+
+scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
+5 local epochs, fixed exponential speeds), another division of the data and other speeds for each seed. The criterion is
+the heuristic: the gradient of the participants' mean loss in the representation, each under its own head, falls to half
+of its first norm, and the threshold shrinks from stage to stage, by 1/2 (the paper's) or by 1/sqrt(2) (what c / (n s)
+would give). Targets are 95 and 99 % of the accuracy that FedRep has in the end with the same seed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+
+import fedjax_srp as srp
+
+SCALES = {"smoke": (2, 6), "cpu": (6, 150)}  # seeds, rounds
+SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5}
+STAGES: dict[str, dict[str, Any]] = {
+    "FedRep, no stages": {"participation": "full"},
+    "2 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 2},
+    "5 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 5},
+    "10 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 10},
+    "20 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 20},
+    "criterion, shrinks by 1/2": {"participation": "statistical_accuracy", "initial": 5},
+    "criterion, by 1/sqrt(2)": {"participation": "statistical_accuracy", "initial": 5, "shrinkage": 0.5**0.5},
+}
+COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREY, curves.YELLOW, curves.GREEN, curves.PINK)
+FRACTIONS = (0.95, 0.99)
+
+
+def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
+    """Times to the targets, rounds of every stage, accuracies; a list has a value for each seed."""
+    histories: dict[str, list[srp.History]] = {name: [] for name in STAGES}
+    for seed in range(seeds):
+        data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
+        for name, stages in STAGES.items():
+            method = srp.methods.get("fedrep", dataset=data, **SHARED, **stages)
+            history = srp.simulate(
+                method, data, clock=srp.clocks.fixed(srp.clocks.exponential(1.0)), num_rounds=num_rounds, eval_every=1,
+                key=jax.random.key(seed), progress=False,
+            )  # fmt: skip
+            histories[name].append(history)
+        print(f"seed {seed} done", flush=True)
+    goals = [[f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]]
+    return {
+        name: {
+            "times": [[curves.short(h.time_to(g)) for g in of] for h, of in zip(runs, goals, strict=True)],
+            "rounds": [[stage.num_rounds for stage in h.stages()] for h in runs],
+            "accuracy": [curves.short(h.final_accuracy) for h in runs],
+        }
+        for name, runs in histories.items()
+    }
+
+
+def main() -> None:
+    """The command line."""
+    args = curves.parser(__doc__, SCALES, "runs/flanp").parse_args()
+    srp.use_all_cores()
+    results = measure(*SCALES[args.scale])
+    figure, axes = curves.panels(len(FRACTIONS), width=5.2, height=3.4, sharey=True)
+    rng = np.random.default_rng(0)
+    for place, (ax, fraction) in enumerate(zip(axes, FRACTIONS, strict=True)):
+        for row, (found, color) in enumerate(zip(results.values(), COLORS, strict=True)):
+            times = np.array([of_seed[place] for of_seed in found["times"]], float)
+            seen = times[np.isfinite(times)]
+            ax.plot(seen, row + rng.uniform(-0.15, 0.15, len(seen)), "o", color=color, markersize=4, alpha=0.7)
+            if len(seen) == len(times):
+                ax.plot([np.median(times)] * 2, [row - 0.3, row + 0.3], color=color, linewidth=2.5)
+            else:
+                ax.text(0.99, row, f"{len(seen)} of {len(times)} came there", ha="right", va="center", fontsize=7,
+                        transform=ax.get_yaxis_transform())  # fmt: skip
+        ax.set(
+            xscale="log", xlabel="simulated time (time units)", title=f"to {100 * fraction:g} % of FedRep's accuracy"
+        )
+        ax.set_yticks(range(len(STAGES)), list(STAGES))
+    axes[0].invert_yaxis()
+    figure.suptitle("SRPFL on digits: a point for each seed, bar: median", fontsize=11)
+    for name, found in results.items():
+        times = np.array(found["times"], float)
+        print(f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}")
+    curves.save(args, "criterion_for_fedrep", {"results": results}, figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""Figure 5 of the FLANP paper; see `panels.py`.
+
+python experiments/flanp/figure5.py --scale smoke|cpu|full --data-dir DIR
+"""
+
+from panels import main
+
+if __name__ == "__main__":
+    main("figure5")

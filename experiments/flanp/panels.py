@@ -1,0 +1,328 @@
+"""What the figures and tables of the FLANP paper share: panels, runs in their folders, speed-ups and command line.
+
+A run is a file below --out and is never done twice. Curves are means over seeds on a common axis, with a band from
+the lowest to the highest seed; the strip below a panel has a row for each seed of FLANP and a colour for each stage.
+
+A speed-up is the time of a method over FLANP's, seed by seed. "At the end" is at 1.05 times the lowest value that both
+methods reach in every seed; "at most" is the largest mean over 40 values between there and the start, as the paper has
+"up to".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.lines import Line2D
+from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, accuracy
+
+import fedjax_srp as srp
+from fedjax_srp.commands.errors import is_ours
+from fedjax_srp.history import jsonable
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+
+ALPHA, VALUES, POINTS = 0.15, 40, 60
+
+
+class Panel(NamedTuple):
+    """One experiment: a world and the methods that meet in it."""
+
+    title: str
+    world: str  # of `worlds.WORLDS`
+    options: dict[str, Any]
+    methods: tuple[str, ...]
+    num_rounds: int
+    eval_every: int = 1
+    seeds: int = 3
+
+    def name(self) -> str:
+        """Of the folder of its runs."""
+        return "_".join([self.world, *(str(value) for value in self.options.values())])
+
+
+class Runs(NamedTuple):
+    """The runs of a panel: curve -> one history a seed, what the worlds were, and curve -> test accuracy a seed."""
+
+    panel: Panel
+    histories: dict[str, list[srp.History]]
+    worlds: list[World]
+    tests: dict[str, list[float]]
+
+
+def _arrays(history: srp.History) -> dict[str, np.ndarray]:
+    """What curves and stages need of a run."""
+    metrics = {f"metric/{name}": values for name, values in history.metrics.items()}
+    scores = {f"score/{name}": values for name, values in history.accuracies.items()}
+    return {name: getattr(history, name) for name in _KEPT} | metrics | scores
+
+
+def _history(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
+    """Of what `_arrays` kept."""
+    groups = {kind: {k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")} for kind in _GROUPS}
+    kept = {field: stored[field] for field in _KEPT}
+    return srp.History(
+        name, **kept, metrics=groups["metric"], accuracies=groups["score"], score_name="training loss",
+        smaller_is_better=True,
+    )  # fmt: skip
+
+
+_GROUPS = ("metric", "score")
+_KEPT = (
+    "round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round",
+    "test_count",
+)  # fmt: skip
+
+
+def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
+    """All methods and seeds of a panel; finished runs are read back."""
+    histories: dict[str, list[srp.History]] = {}
+    tests: dict[str, list[float]] = {}
+    worlds = [WORLDS[panel.world](seed, data_dir, **panel.options) for seed in range(panel.seeds)]
+    rules = {"batch": BATCH, "on_time": ON_TIME, "penalty": PENALTY}
+    for method in panel.methods:
+        for seed, world in enumerate(worlds):
+            file = out / panel.name() / method / f"seed_{seed}.npz"
+            what = {"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules}
+            what = json.dumps(jsonable(what), sort_keys=True)
+            if not file.is_file():
+                begin = time.perf_counter()
+                history = CURVES[method].run(world, seed, panel.num_rounds, panel.eval_every)
+                tested = math.nan if world.metric else accuracy(history, world)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.savez(file, what=what, tested=tested, **_arrays(history))
+                print(f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s", flush=True)
+            with np.load(file) as stored:
+                if str(stored["what"]) != what:
+                    raise ValueError(
+                        f"{file} holds a run of {stored['what']}, not of {what}; give another --out, or delete it"
+                    )
+                histories.setdefault(method, []).append(_history(method, stored))
+                tests.setdefault(method, []).append(float(stored["tested"]))
+    return Runs(panel, histories, worlds, tests)
+
+
+def course(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rounds, simulated times and values of a run's curve."""
+    if metric is None:
+        return history.eval_round, history.eval_elapsed(), history.mean_accuracy
+    return history.round, history.elapsed(), history.metrics[metric]
+
+
+def lowest(history: srp.History, metric: str | None) -> float:
+    """The lowest value of a curve; inf where the run diverged."""
+    return math.inf if history.diverged else float(np.nanmin(course(history, metric)[2]))
+
+
+def time_to(history: srp.History, value: float, metric: str | None) -> float:
+    """When a curve first falls to a value; inf if never."""
+    _, times, values = course(history, metric)
+    reached = values <= value
+    return float(times[np.argmax(reached)]) if reached.any() else math.inf
+
+
+def speed_ups(runs: Runs, rival: str) -> dict[str, Any]:
+    """Time of the rival over that of FLANP, seed by seed, see the top."""
+    metric = runs.worlds[0].metric
+    pair = {name: runs.histories[name] for name in ("flanp", rival)}
+    end = 1.05 * max(lowest(history, metric) for histories in pair.values() for history in histories)
+    start = min(float(course(history, metric)[2][0]) for histories in pair.values() for history in histories)
+
+    def ratios(value: float) -> np.ndarray:
+        times = {name: np.array([time_to(h, value, metric) for h in histories]) for name, histories in pair.items()}
+        return times[rival] / np.maximum(times["flanp"], 1e-12)
+
+    if not (math.isfinite(end) and end < start):
+        return {"end": curves.short(end), "at_end": None, "at_most": None}
+    values = np.geomspace(end, start, VALUES + 1)[:-1]
+    means = [ratios(value).mean() for value in values]
+    best = float(values[int(np.argmax(means))])
+    return {
+        "end": curves.short(end), "at_end": [curves.short(r) for r in ratios(end)],
+        "best": curves.short(best), "at_most": [curves.short(r) for r in ratios(best)],
+    }  # fmt: skip
+
+
+def spread(values: list[float] | None) -> str:
+    """Mean and standard deviation over seeds."""
+    if values is None:
+        return "-"
+    numbers = np.array(values, float)
+    deviation = f" ± {numbers.std(ddof=1):.2g}" if len(numbers) > 1 and np.isfinite(numbers).all() else ""
+    return f"{numbers.mean():.3g}{deviation}"
+
+
+def on_grid(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+    """A common axis, rounds or times, and the values of all seeds on it: the last value at or before each point."""
+    metric = runs.worlds[0].metric
+    tracks = [course(history, metric) for history in runs.histories[method]]
+    places = [track[0] if against == "round" else track[1] for track in tracks]
+    first, last = max(max(place[0], place[1] / 2) for place in places), min(place[-1] for place in places)
+    grid = np.linspace(first, last, POINTS) if against == "round" else np.geomspace(first, last, POINTS)
+    values = [track[2][np.searchsorted(place, grid, "right") - 1] for track, place in zip(tracks, places, strict=True)]
+    return grid, np.array(values, float)
+
+
+def draw_curves(ax: Any, runs: Runs, against: str) -> None:
+    """Every method of a panel over rounds or simulated time."""
+    for method in runs.panel.methods:
+        x, values = on_grid(runs, method, against)
+        curve = CURVES[method]
+        values = np.where(np.isfinite(values), values, np.nan)
+        ax.plot(x, values.mean(0), color=curve.color, linestyle=curve.style, linewidth=1.8, label=curve.label)
+        ax.fill_between(x, values.min(0), values.max(0), color=curve.color, alpha=ALPHA, linewidth=0)
+    metric = runs.worlds[0].metric
+    ax.set_yscale("log")
+    ax.set_ylabel("distance to the minimum" if metric else "training loss")
+    ax.set_xlabel("communication rounds" if against == "round" else "simulated time (time units)")
+    if against == "time":
+        ax.set_xscale("log")
+    ax.grid(color="#DDDDDD", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def draw_stages(ax: Any, runs: Runs, against: str) -> None:
+    """A row for each seed of FLANP, a bar for each stage, with its number of clients where there is room."""
+    import matplotlib
+
+    for row, history in enumerate(runs.histories["flanp"]):
+        stages = history.stages()
+        shades = matplotlib.colormaps["Blues"](np.linspace(0.25, 0.85, len(stages)))
+        ends = np.array([[s.first_round - 1, s.first_round - 1 + s.num_rounds] for s in stages], float)
+        if against == "time":
+            ends = np.array([[s.begins, s.ends] for s in stages])
+        low, high = ax.get_xlim()
+        scale = np.log if against == "time" else np.asarray
+        for stage, (begin, end), shade in zip(stages, np.clip(ends, low, high), shades, strict=True):
+            ax.barh(row, end - begin, left=begin, height=0.8, color=shade, linewidth=0)
+            if (scale(end) - scale(begin)) / (scale(high) - scale(low)) > 0.05:
+                middle = math.sqrt(begin * end) if against == "time" else (begin + end) / 2
+                dark = stage.stage > len(stages) / 2
+                ax.text(
+                    middle, row, stage.cohort_size, ha="center", va="center", fontsize=6, color="w" if dark else "k"
+                )
+    ax.set_yticks([])
+    ax.set_ylim(-0.6, len(runs.histories["flanp"]) - 0.4)
+    ax.set_ylabel("n", rotation=0, va="center")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def draw(all_runs: list[Runs], title: str, path: Path) -> None:
+    """A column for each panel over time; a panel that stands alone has its rounds beside it."""
+    from matplotlib.figure import Figure
+
+    columns = [
+        (runs, against) for runs in all_runs for against in (("round", "time") if len(all_runs) == 1 else ("time",))
+    ]
+    figure = Figure(figsize=(4.7 * len(columns), 4.6), layout="constrained")
+    axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [1, 0.14]})
+    for (top, bottom), (runs, against) in zip(axes.T, columns, strict=True):
+        draw_curves(top, runs, against)
+        draw_stages(bottom, runs, against)
+        bottom.set_xlabel(top.get_xlabel())
+        top.set_xlabel("")
+        top.set_title(runs.panel.title, fontsize=10)
+    names = list(dict.fromkeys(name for runs in all_runs for name in runs.panel.methods))
+    handles = [Line2D([], [], color=CURVES[n].color, linestyle=CURVES[n].style, label=CURVES[n].label) for n in names]
+    note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(names), title=note, title_fontsize=8, frameon=False
+    )
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=90)
+
+
+def facts(runs: Runs) -> dict[str, Any]:
+    """What a results file has of a panel: curves over time, stages, speed-ups, last values."""
+    metric = runs.worlds[0].metric
+    found: dict[str, Any] = {"title": runs.panel.title, "rounds": runs.panel.num_rounds, "seeds": runs.panel.seeds}
+    for method, histories in runs.histories.items():
+        x, values = on_grid(runs, method, "time")
+        row: dict[str, Any] = {
+            "time": [curves.short(v) for v in x[::3]],
+            **{k: [curves.short(v) for v in f(values, axis=0)[::3]] for k, f in _OVER_SEEDS.items()},
+            "lowest": [curves.short(lowest(history, metric)) for history in histories],
+            "last": [curves.short(course(history, metric)[2][-1]) for history in histories],
+        }
+        if metric is None:
+            row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
+        if method in ("flanp", "heuristic"):
+            row["stages"] = [
+                [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
+                for h in histories
+            ]
+        found[method] = row
+    found["speed_up"] = {name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"}
+    return found
+
+
+_OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
+
+
+def report(found: list[Mapping[str, Any]]) -> str:
+    """A row for each method of each panel, as text."""
+    lines = []
+    for panel in found:
+        lines.append(f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)")
+        for name, row in panel["speed_up"].items():
+            lines.append(
+                f"  FLANP over {CURVES[name].label:22s} at most {spread(row['at_most']):>14s} (at {row.get('best')})  "
+                f"at the end {spread(row['at_end']):>14s} (at {row['end']})"
+            )
+        for name in [n for n in CURVES if n in panel]:
+            tested = (
+                f"  accuracy {spread([100 * a for a in panel[name]['accuracy']])}" if "accuracy" in panel[name] else ""
+            )
+            lines.append(f"  {CURVES[name].label:28s} lowest {spread(panel[name]['lowest'])}{tested}")
+    return "\n".join(lines)
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """What every script has."""
+    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--scale", choices=("smoke", "cpu", "full"), default="cpu")
+    result.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
+    result.add_argument("--seeds", type=int, help="default: as the scale has")
+    result.add_argument("--out", type=Path, default=Path("runs/flanp"), help="folder of the runs")
+    result.add_argument("--results", type=Path, help="folder of figure and numbers (default: that of the runs)")
+    return result
+
+
+def all_runs(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
+    """The runs of these panels, or the command line's one-line refusal."""
+    srp.use_all_cores()
+    if args.seeds is not None:
+        panels = [panel._replace(seeds=args.seeds) for panel in panels]
+    try:
+        return [run(panel, args.out / args.scale, args.data_dir) for panel in panels]
+    except (ValueError, FileNotFoundError) as error:
+        if not (is_ours(error) or is_ours(error, Path(__file__).parent)):
+            raise
+        result.error(str(error))
+
+
+def main(name: str, arguments: list[str] | None = None) -> None:
+    """The command line of a figure."""
+    from figures import FIGURES
+
+    figure = FIGURES[name]
+    result = parser(f"{name} of the FLANP paper: {figure.title}.")
+    args = result.parse_args(arguments)
+    runs = all_runs(args, result, figure.panels[args.scale])
+    results = args.results or args.out
+    results.mkdir(parents=True, exist_ok=True)
+    found = [facts(of_panel) for of_panel in runs]
+    draw(runs, figure.title, results / f"{name}.png")
+    text = {"scale": args.scale, "results": found}
+    (results / f"{name}.json").write_text(json.dumps(text, indent=1, allow_nan=False) + "\n")
+    print(report(found))
+    print(f"wrote {results / name}.json and .png")

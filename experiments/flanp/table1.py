@@ -1,0 +1,9 @@
+"""Table 1 of the FLANP paper; see `tables.py`.
+
+python experiments/flanp/table1.py --scale smoke|cpu|full [--vary "full gradients" ...]
+"""
+
+from tables import main
+
+if __name__ == "__main__":
+    main("table1")

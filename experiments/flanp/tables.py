@@ -1,0 +1,133 @@
+"""Tables 1 and 2: time to the statistical accuracy of all samples, FLANP over FedGATE, beside the paper's ratio.
+
+A run has arrived after the first round with all clients whose |grad L_N(w)|^2 is at most 2 mu c / (N s): FLANP's last
+stage and FedGATE's only one end by the same criterion. Theory is theirs for the T_i of each run: Propositions 2 and 3
+(`srp.theory.flanp_time`, `fedgate_time`) and, for expected times, Theorem 2's bound.
+
+`--vary` runs the same worlds with one thing changed, which is how the README explains the difference to the paper.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from panels import Panel, Runs, all_runs, curves, parser, spread
+from worlds import World
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "full gradients": {"full_batch": True},
+    "n0 = N / 10": {"initial": None},
+    "noise 10": {"noise_std": 10.0},
+    "condition 100": {"condition": 100.0},
+}
+ROUNDS = {"condition 100": 800}
+
+
+class Table(NamedTuple):
+    """Worlds that differ in one number, and the paper's ratios."""
+
+    varied: str  # option of the worlds
+    worlds: tuple[dict[str, Any], ...]
+    paper: tuple[float, ...]
+
+
+TABLES = {
+    "table1": Table("samples", tuple({"num_clients": 50, "samples": s} for s in (20, 200, 2000)), (0.74, 0.43, 0.35)),
+    "table2": Table(
+        "num_clients", tuple({"num_clients": n, "samples": 100} for n in (10, 100, 1000)), (0.73, 0.44, 0.26)
+    ),
+}
+SEEDS = {"smoke": 2, "cpu": 5, "full": 20}
+
+
+def panels(table: Table, scale: str, variation: str | None = None) -> list[Panel]:
+    """One for each row."""
+    worlds = list(table.worlds)
+    if scale == "smoke":
+        worlds = [{"num_clients": 4, "samples": 30, "dim": 3}]
+    changed = VARIATIONS[variation] if variation else {}
+    if "initial" in changed:
+        worlds = [world | {"initial": max(1, world["num_clients"] // 10)} for world in worlds]
+    else:
+        worlds = [world | changed for world in worlds]
+    rounds = 30 if scale == "smoke" else ROUNDS.get(variation or "", 120)
+    return [
+        Panel(f"{variation or 'rules'}: {table.varied} {world[table.varied]}", "linear", world, ("flanp", "fedgate"),
+              rounds, seeds=SEEDS[scale]) for world in worlds
+    ]  # fmt: skip
+
+
+def arrival(history: srp.History) -> tuple[float, int | None]:
+    """Simulated time and round of the end of the last stage; inf and None if it is not completed."""
+    last = history.stages()[-1]
+    if not (last.completed_round and last.cohort_size == history.num_clients):
+        return math.inf, None
+    return float(history.elapsed()[last.completed_round - 1]), last.completed_round
+
+
+def expected(world: World, history: srp.History) -> tuple[float, float]:
+    """Propositions 2 and 3 for the speeds of a run."""
+    mu, smoothness = world.data.curvature
+    times = np.sort(history.client_time) / world.local_steps
+    c, samples = world.constants["accuracy_constant"], world.constants["samples_per_client"]
+    noise = world.local_steps * c / (1.5 * samples)  # the sigma_g^2 for which tau is Theorem 1's
+    gap = float(history.metrics["gap"][0])
+    kappa = smoothness / mu
+    return (
+        theory.flanp_time(times, world.initial, kappa, samples, noise, c),
+        theory.fedgate_time(times, kappa, samples, noise, c, gap),
+    )
+
+
+def row(runs: Runs) -> dict[str, Any]:
+    """Of a table: values of each seed."""
+    found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for world, flanp, fedgate in zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True):
+        (time, rounds), (other, other_rounds) = arrival(flanp), arrival(fedgate)
+        of_flanp, of_fedgate = expected(world, fedgate)
+        num_clients, samples = world.data.num_clients, world.constants["samples_per_client"]
+        c, gap = world.constants["accuracy_constant"], float(fedgate.metrics["gap"][0])
+        bound = theory.flanp_ratio_bound(num_clients, samples, c, gap)
+        longest = max((stage.num_rounds for stage in flanp.stages()[:-1]), default=0)
+        kappa = world.data.curvature.smoothness / world.data.curvature.mu
+        values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),
+                  of_flanp, of_fedgate, of_flanp / of_fedgate, bound)  # fmt: skip
+        for name, value in zip(COLUMNS, values, strict=True):
+            found[name].append(None if value is None else curves.short(value))
+    return {runs.panel.title.rpartition(": ")[2]: found}
+
+
+COLUMNS = (
+    "T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "longest_stage", "stage_bound",
+    "proposition2", "proposition3", "ratio_of_propositions", "theorem2_bound",
+)  # fmt: skip
+
+
+def main(name: str, arguments: list[str] | None = None) -> None:
+    """The command line of a table."""
+    table, command = TABLES[name], parser(__doc__ or "")
+    command.add_argument("--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too")
+    args = command.parse_args(arguments)
+    found: dict[str, dict[str, Any]] = {}
+    for variation in (None, *args.vary):
+        rows = [row(runs) for runs in all_runs(args, command, panels(table, args.scale, variation))]
+        found[variation or "rules"] = {title: values for one in rows for title, values in one.items()}
+    for variation, rows in found.items():
+        print(variation)
+        for (title, values), printed in zip(rows.items(), table.paper, strict=False):
+            print(
+                f"  {title:18s} T_FLANP {spread(values['T_FLANP']):>16s}  T_FedGATE {spread(values['T_FedGATE']):>16s}"
+                f"  ratio {spread(values['ratio']):>14s} (paper {printed})  propositions "
+                f"{spread(values['ratio_of_propositions']):>14s}  Theorem 2 <= {spread(values['theorem2_bound'])}"
+            )
+    results = args.results or args.out
+    results.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"scale": args.scale, "paper": table.paper, "results": found}, indent=1, allow_nan=False)
+    (results / f"{name}.json").write_text(text + "\n")
+    print(f"wrote {results / name}.json")

@@ -1,0 +1,222 @@
+"""What FLANP's experiments are made of: federations, algorithms and policies, by the rules that the paper leaves open.
+
+The rules, the same for every method and chosen before any ratio was looked at:
+
+* linear regression: c = d sigma^2 / 2, logistic regression: c = p / 2, so that c / (n s) is the expected excess loss of
+  the minimum over n s samples (d, p: numbers of parameters); mu and L from the data;
+* linear regression: eta gamma tau = 1 / (2 L) and tau = 1.5 s sigma_g^2 / c (Theorem 1), with gamma = 1, batches of 10;
+* logistic regression: eta = 1 / L, gamma = 1, tau = 10, batches of 32; penalty 0.01 |W|^2 / 2, weight decay of SGD;
+* networks: the paper's eta and gamma = 1; tau = 10, batches of 20; stages by the heuristic, as mu is not known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+SPEEDS = {"uniform": srp.clocks.uniform(50.0, 500.0), "exponential": srp.clocks.exponential(1.0)}
+BATCH = {"linear": 10, "logistic": 32, "network": 20}
+PENALTY = 0.01
+ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does not say
+
+
+class World(NamedTuple):
+    """A federation of one seed, and how its clients train."""
+
+    data: Any
+    local_steps: int  # tau
+    speeds: str
+    initial: int  # n0
+    algorithm: Callable[[str, int], srp.FederatedAlgorithm]  # (name, local steps a unit of work)
+    constants: Mapping[str, float]  # of the criterion; none: the heuristic
+    metric: str | None  # that curves show; None: the training loss
+
+    def clock(self, local_steps: int) -> srp.Clock:
+        """Of units of so many local steps: tau T_i."""
+        return srp.clocks.fixed(SPEEDS[self.speeds], work=float(local_steps))
+
+
+def _regression_progress(server: Any, data: Any) -> dict[str, jax.Array]:
+    weights = server.params.head["out"]["kernel"][:, 0]
+    return {"distance": data.distance(weights), "gap": data.gap(weights)}
+
+
+@functools.cache  # one function for all seeds, which then share programs
+def _of_regression(
+    name: str, dim: int, batch_size: int, local_steps: int, full_batch: bool
+) -> Callable[..., srp.FederatedAlgorithm]:
+    model = srp.models.linear_regression(dim)
+    work = {"local_epochs": local_steps} if full_batch else {"local_epochs": None, "local_steps": local_steps}
+
+    def build(values: Mapping[str, Any]) -> srp.FederatedAlgorithm:
+        factory, step = getattr(srp.algorithms, name), srp.algorithms.sgd(values["step"])
+        return factory(model, step, batch_size, **work)._replace(metrics=_regression_progress)
+
+    return build
+
+
+def linear(
+    seed: int,
+    data_dir: Path | None,
+    *,
+    num_clients: int,
+    samples: int,
+    speeds: str = "exponential",
+    dim: int = 20,
+    noise_std: float = 1.0,
+    condition: float = 10.0,
+    initial: int = 1,
+    full_batch: bool = False,
+) -> World:
+    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = 10."""
+    del data_dir
+    data = srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, noise_std, condition)
+    mu, smoothness = data.curvature
+    c = dim * noise_std**2 / 2
+    batch_size = samples if full_batch else min(BATCH["linear"], samples)
+    noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # of a batch's gradient at the minimum
+    tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
+    build = lambda name, steps: _of_regression(name, dim, batch_size, steps, full_batch)  # noqa: E731
+    algorithm = lambda name, steps: srp.tunable(build(name, steps), {"step": 1 / (2 * smoothness * tau)})  # noqa: E731
+    constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}
+    return World(data, tau, speeds, initial, algorithm, constants, "distance")
+
+
+def smoothness_of(data: srp.data.FederatedData) -> float:
+    """L of multinomial logistic regression: half the top eigenvalue of the mean of (x, 1)(x, 1)', and the penalty."""
+    rows = np.asarray(data.train_indices)
+    x = np.asarray(data.model_input(data.x_train[rows.reshape(-1)])).reshape(rows.size, -1)
+    x = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
+    return float(np.linalg.eigvalsh(x.T @ x / len(x))[-1]) / 2 + PENALTY
+
+
+@functools.cache
+def _images(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
+    return srp.data.load(name, num_clients, partition="iid", max_examples=samples, seed=seed, data_dir=data_dir)
+
+
+@functools.cache
+def _of_images(
+    name: str, shape: tuple[int, ...], hidden: tuple[int, ...], step: float, decay: float, batch: int, local_steps: int
+) -> srp.FederatedAlgorithm:
+    model = srp.models.mlp(shape, 10, hidden)
+    optimizer = srp.algorithms.sgd(step, weight_decay=decay)
+    return getattr(srp.algorithms, name)(model, optimizer, batch, local_epochs=None, local_steps=local_steps)
+
+
+def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
+    """Multinomial logistic regression with a penalty: a model without hidden layers, and SGD's weight decay."""
+    data = _images(name, num_clients, samples, seed, data_dir)
+    step = float(f"{1 / smoothness_of(data):.2g}")
+    shape = data.example_shape
+    num_params = 10 * (math.prod(shape) + 1)
+    constants = {
+        "strong_convexity": PENALTY, "accuracy_constant": num_params / 2, "samples_per_client": float(samples),
+    }  # fmt: skip
+    algorithm = lambda name, steps: _of_images(name, shape, (), step, PENALTY, BATCH["logistic"], steps)  # noqa: E731
+    judged = srp.data.training_loss(data, srp.models.cross_entropy)
+    return World(judged, 10, "uniform", initial, algorithm, constants, None)
+
+
+def network(
+    seed: int,
+    data_dir: Path | None,
+    *,
+    name: str,
+    num_clients: int,
+    samples: int,
+    step: float,
+    speeds: str = "uniform",
+    initial: int = 1,
+) -> World:
+    """The network with hidden layers of 128 and 64."""
+    data = _images(name, num_clients, samples, seed, data_dir)
+    shape = data.example_shape
+    algorithm = lambda name, steps: _of_images(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
+    judged = srp.data.training_loss(data, srp.models.cross_entropy)
+    return World(judged, 10, speeds, initial, algorithm, {}, None)
+
+
+class Curve(NamedTuple):
+    """A method of a figure."""
+
+    label: str
+    color: str
+    algorithm: str
+    policy: Callable[[World], srp.ParticipationPolicy]
+    by_step: bool = False  # a unit of work is one local step, not tau
+    style: str = "-"
+
+    def run(self, world: World, seed: int, num_rounds: int, eval_every: int) -> srp.History:
+        """A run; the same key gives all methods the same stragglers."""
+        steps = 1 if self.by_step else world.local_steps
+        return srp.simulate(
+            world.algorithm(self.algorithm, steps), world.data, participation=self.policy(world),
+            clock=world.clock(steps), num_rounds=num_rounds, eval_every=num_rounds if world.metric else eval_every,
+            evaluations=() if world.metric else None, key=jax.random.key(seed), progress=False, name=self.label,
+            devices=1 if world.metric else None,
+        )  # fmt: skip
+
+
+def _stages(world: World) -> srp.ParticipationPolicy:
+    return srp.participation.statistical_accuracy(world.initial, **world.constants)
+
+
+def _heuristic(world: World) -> srp.ParticipationPolicy:
+    return srp.participation.statistical_accuracy(world.initial)
+
+
+def _everybody(world: World) -> srp.ParticipationPolicy:
+    """All clients, and the criterion of the last stage where it is known."""
+    if world.constants:
+        return srp.participation.statistical_accuracy(world.data.num_clients, **world.constants)
+    return srp.participation.full()
+
+
+def _what_fits(world: World) -> srp.ParticipationPolicy:
+    return srp.participation.partial_work(world.local_steps, ON_TIME)
+
+
+CURVES = {
+    "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
+    "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
+    "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _everybody, style="--"),
+    "fedavg": Curve("FedAvg", "#333333", "fedavg", _everybody, style=":"),
+    "fednova": Curve("FedNova", "#882255", "fednova", _what_fits, by_step=True, style="-."),
+    **{
+        f"{kind}{k}": Curve(
+            f"FedGATE, {k} {kind}", color, "fedgate",
+            lambda world, k=k, kind=kind: getattr(srp.participation, {"random": "uniform"}.get(kind, kind))(k),
+            style=style,
+        )
+        for kind, style in (("random", "--"), ("fastest", "-."))
+        for k, color in ((5, "#E69F00"), (10, "#009E73"), (25, "#CC79A7"))
+    },
+}  # fmt: skip
+
+
+def accuracy(history: srp.History, world: World) -> float:
+    """Test accuracy of the last model of a run on images, on the test examples of all clients."""
+    data = world.data.data
+    predict = srp.models.mlp(data.example_shape, 10, tuple(_hidden(history))).logits
+    params = jax.tree.map(jnp.asarray, history.server_state.params)
+    x, y = data.model_input(data.x_test), np.asarray(data.y_test)
+    return float(np.mean(np.argmax(np.asarray(predict(params, x)), axis=1) == y))
+
+
+def _hidden(history: srp.History) -> list[int]:
+    layers = history.server_state.params.representation
+    return [layers[name]["bias"].shape[0] for name in sorted(layers)]
+
+
+WORLDS = {"linear": linear, "logistic": logistic, "network": network}

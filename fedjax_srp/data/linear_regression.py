@@ -1,0 +1,164 @@
+"""Linear regression on fixed samples of one distribution: a convex federation whose minimum is known exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_srp._checks import check_integer, check_numbers
+from fedjax_srp.base import Array, Examples, Key, Predict, named_key
+from fedjax_srp.record import recorded
+
+
+class Curvature(NamedTuple):
+    """Of a mean loss: mu |v|^2 <= v' H v <= L |v|^2 for its Hessian H."""
+
+    mu: float  # strong convexity
+    smoothness: float  # L
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LinearRegression:
+    """Samples (x, y) of every client, a pytree to hand to `simulate`; the loss of w is the mean of (y - x w)^2 / 2.
+
+    Clients are judged on their training samples: a score is the client's training loss, SMALLER IS BETTER, and the mean
+    over clients is the loss that a run descends. Build it with `linear_regression`.
+
+    Attributes:
+        x: (num_clients, samples, dim).
+        y: (num_clients, samples) float.
+        hessian: (dim, dim) of the mean loss of all clients.
+        minimiser: (dim,) of the mean loss of all clients.
+        name: what the data are called in results.
+        options: what `linear_regression` made them of, for the record of a run; None: unknown.
+    """
+
+    x: Array
+    y: Array
+    hessian: Array
+    minimiser: Array
+    name: str = "linear_regression"
+    options: Mapping[str, Any] | None = None
+
+    num_classes: ClassVar[int] = 1  # outputs of a model
+    score_name: ClassVar[str] = "training loss"
+    smaller_is_better: ClassVar[bool] = True
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.x.shape[0]
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """(dim,), of one input."""
+        return self.x.shape[2:]
+
+    @property
+    def curvature(self) -> Curvature:
+        """Extreme eigenvalues of the Hessian of the mean loss of all clients; the Hessian is the same everywhere."""
+        values = np.linalg.eigvalsh(np.asarray(self.hessian, np.float64))
+        return Curvature(float(values[0]), float(values[-1]))
+
+    def train_client(self, client_id: Array) -> Examples:
+        """The samples of one client, whose id () int32 may be traced."""
+        take = lambda array: array.at[client_id].get(mode="clip", wrap_negative_indices=False)  # noqa: E731
+        return Examples(take(self.x), take(self.y), jnp.int32(self.x.shape[1]))
+
+    def test_client(self, client_id: Array) -> Examples:
+        """The same: clients are judged by their training loss."""
+        return self.train_client(client_id)
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """Sum of the losses of a client's samples, and how many there are; `predict` (samples, dim) -> (samples, 1)."""
+        with jax.default_matmul_precision("highest"):
+            losses = 0.5 * (predict(test.x)[:, 0] - test.y) ** 2
+        return jnp.sum(losses, dtype=float), test.count.astype(float)
+
+    def distance(self, weights: Array) -> Array:
+        """||w - w*||, () float, to the minimum of the mean loss of all clients; weights (dim,)."""
+        return jnp.linalg.norm(weights - self.minimiser).astype(float)
+
+    def gap(self, weights: Array) -> Array:
+        """L_N(w) - L_N(w*) = (w - w*)' H (w - w*) / 2, () float; weights (dim,)."""
+        apart = weights - self.minimiser
+        return (0.5 * jnp.dot(apart, jnp.dot(self.hessian, apart, precision="highest"))).astype(float)
+
+    def __repr__(self) -> str:
+        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
+            return f"LinearRegression({self.name!r}, {jax.tree.leaves(self)})"
+        clients, samples, dim = self.x.shape
+        return f"LinearRegression({self.name!r}, {clients} clients, {samples} samples each, dim {dim})"
+
+
+jax.tree_util.register_dataclass(
+    LinearRegression,
+    data_fields=["x", "y", "hessian", "minimiser"],
+    meta_fields=["name"],
+    drop_fields=["options"],
+)
+
+
+@recorded
+def linear_regression(
+    key: Key, num_clients: int, samples: int, dim: int, noise_std: float = 1.0, condition: float = 1.0
+) -> LinearRegression:
+    """Draws y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
+
+    The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression, which
+    leaves all of this open, has 10,000 samples on 100 clients.
+
+    Args:
+        key: of w and the samples; the samples of a client do not depend on how many clients there are.
+        num_clients: N.
+        samples: s, of each client.
+        dim: d.
+        noise_std: sigma, in units of y.
+        condition: of the population's Hessian, at least 1; that of the samples is `curvature`'s.
+
+    Returns:
+        The data, with the minimum of their mean loss solved in double precision.
+
+    Raises:
+        ValueError: an argument out of range, or no more samples than dimensions: the minimum is not unique then.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.linear_regression(jax.random.key(0), num_clients=10, samples=100, dim=5)
+        >>> data
+        LinearRegression('linear_regression', 10 clients, 100 samples each, dim 5)
+        >>> float(data.distance(data.minimiser))
+        0.0
+    """
+    for argument, value in (("num_clients", num_clients), ("samples", samples), ("dim", dim)):
+        check_integer(f"linear_regression: {argument}", value, 1)
+    check_numbers("linear_regression: noise_std", noise_std, "give 0 for none, or e.g. 1.0", max_ndim=0)
+    check_numbers("linear_regression: condition", condition, "give 1 or more", positive=True, max_ndim=0)
+    if condition < 1:
+        raise ValueError(f"linear_regression: condition={condition} must be at least 1; give L / mu")
+    if num_clients * samples <= dim:
+        raise ValueError(
+            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
+            "minimum is not unique"
+        )
+    if key.shape:
+        raise ValueError(f"linear_regression: key has shape {key.shape}; give one key, jax.random.key(seed)")
+    deviations = jnp.asarray(float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32)
+    truth = jax.random.normal(named_key(key, "weights"), (dim,), jnp.float32)
+
+    def of_client(client_id: Array) -> tuple[Array, Array]:
+        own = jax.random.fold_in(named_key(key, "samples"), client_id)
+        x = deviations[None, :] * jax.random.normal(named_key(own, "x"), (samples, dim), jnp.float32)
+        noise = jax.random.normal(named_key(own, "noise"), (samples,), jnp.float32)
+        return x, jnp.dot(x, truth, precision="highest") + jnp.float32(noise_std) * noise
+
+    x, y = jax.vmap(of_client)(jnp.arange(num_clients, dtype=jnp.int32))
+    rows, targets = np.asarray(x, np.float64).reshape(-1, dim), np.asarray(y, np.float64).reshape(-1)
+    hessian = rows.T @ rows / len(rows)
+    minimiser = np.linalg.solve(hessian, rows.T @ targets / len(rows))
+    return LinearRegression(x, y, jnp.asarray(hessian, jnp.float32), jnp.asarray(minimiser, jnp.float32))

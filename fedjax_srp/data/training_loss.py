@@ -1,0 +1,109 @@
+"""Data whose clients are judged by their training loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import checked, short
+from fedjax_srp.base import Array, Examples, FederatedSource, Predict
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TrainingLoss:
+    """The clients of other data, judged on the examples that they train on, a pytree to hand to `simulate`.
+
+    A score is the sum of the losses of a client's examples: the mean over clients is the loss of all examples under the
+    model that the evaluation judges, exact and at every evaluation. SMALLER IS BETTER.
+
+    Build it with `training_loss`.
+
+    Attributes:
+        data: where the examples are.
+        loss: `(outputs (batch, ...), y (batch,)) -> (batch,)`, of each example.
+    """
+
+    data: Any
+    loss: Callable[[Array, Array], Array]
+
+    score_name: ClassVar[str] = "training loss"
+    smaller_is_better: ClassVar[bool] = True
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.data.num_clients
+
+    @property
+    def name(self) -> str:
+        """Of the data."""
+        return self.data.name
+
+    @property
+    def num_classes(self) -> int:
+        """Of the data."""
+        return self.data.num_classes
+
+    @property
+    def example_shape(self) -> tuple[int, ...]:
+        """Of the data."""
+        return self.data.example_shape
+
+    @property
+    def options(self) -> Mapping[str, Any] | None:
+        """What made the data; None: unknown."""
+        return getattr(self.data, "options", None)
+
+    def train_client(self, client_id: Array) -> Examples:
+        """The training examples of one client."""
+        return self.data.train_client(client_id)
+
+    def test_client(self, client_id: Array) -> Examples:
+        """The same."""
+        return self.data.train_client(client_id)
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """Sum of the losses of a client's training examples, and how many there are."""
+        losses = self.loss(predict(test.x), test.y)
+        is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
+        return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
+
+    def __repr__(self) -> str:
+        return f"TrainingLoss({self.data!r})"
+
+
+jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields=["loss"])
+
+
+@checked
+def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) -> TrainingLoss:
+    """Data whose clients are judged by the loss of their training examples, the y axis of FLANP's figures.
+
+    Without penalties: weight decay is no part of it.
+
+    Args:
+        data: of `Examples`, such as `srp.data.load` gives.
+        loss: of each example, `model.loss`.
+
+    Returns:
+        The data to simulate with.
+
+    Raises:
+        ValueError: data that are none, or a loss that is no function.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=())
+        >>> history = srp.simulate(srp.algorithms.fedavg(model), srp.data.training_loss(data, model.loss),
+        ...                        num_rounds=2, eval_every=1, key=jax.random.key(0), progress=False)
+        >>> history.score_name, bool(history.mean_accuracy[1] < history.mean_accuracy[0])
+        ('training loss', True)
+    """
+    if not hasattr(data, "train_client"):
+        raise ValueError(f"training_loss: data={short(data)} is no federation; give srp.data.load(name, ...)")
+    return TrainingLoss(data, loss)

@@ -1,0 +1,118 @@
+"""What the papers' theory says about rounds and simulated time, as functions of NumPy floats and arrays.
+
+Every function cites its equation, and `KIND` says what its value is:
+
+* "exact": an identity under the stated model of times;
+* "exact recursion": what follows, without further bounds, when inequality (9) is taken as an equality in every round;
+* "valid bound": proven and checked;
+* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` does.
+
+Numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated learning";
+Reisizadeh et al., "Straggler-resilient federated learning"). n0 participants at first, N in the end; stage r has
+n_r = min(N, n0 2^r); E_r = E[T_(n_r)] is the expected time of the n_r-th fastest of N clients; C is the communication
+cost of a round, in time units. Logarithms without a base are natural, numbers of stages are log2.
+
+    >>> from fedjax_srp import theory
+    >>> plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)
+    >>> plan.rounds_per_stage
+    [0, 0, 0, 36, 108, 114, 130, 292, 153]
+    >>> srpfl, fedrep = plan.time, theory.fedrep_time(0.02, 256, 1, 1.1)
+    >>> round(srpfl), round(fedrep)
+    (1199, 2578)
+"""
+
+from __future__ import annotations
+
+from fedjax_srp.theory.flanp import (
+    fedgate_time,
+    flanp_alpha,
+    flanp_local_steps,
+    flanp_ratio,
+    flanp_ratio_bound,
+    flanp_stage_rounds,
+    flanp_step_sizes,
+    flanp_time,
+    flanp_warm_gap,
+)
+from fedjax_srp.theory.srpfl import (
+    Schedule,
+    contraction,
+    contraction_rate,
+    distances,
+    fedrep_rounds,
+    fedrep_rounds_bound,
+    fedrep_time,
+    fedrep_time_bound,
+    fixed_point,
+    max_step_size,
+    rounds_between,
+    schedule,
+    speedup_bound,
+    srpfl_time_bound,
+    stage_rounds,
+    switching_distances,
+    target_distance,
+)
+from fedjax_srp.theory.times import harmonic, order_statistic_mean
+
+KIND = {
+    "harmonic": "exact",
+    "order_statistic_mean": "exact",
+    "max_step_size": "valid bound",
+    "contraction_rate": "valid bound",
+    "contraction": "exact recursion",
+    "distances": "exact recursion",
+    "fixed_point": "exact recursion",
+    "target_distance": "exact recursion",
+    "switching_distances": "exact recursion",
+    "rounds_between": "exact recursion",
+    "stage_rounds": "exact recursion",
+    "schedule": "exact recursion",
+    "fedrep_rounds": "exact recursion",
+    "fedrep_time": "exact recursion",
+    "srpfl_time_bound": "printed bound",
+    "fedrep_rounds_bound": "printed bound",
+    "fedrep_time_bound": "printed bound",
+    "speedup_bound": "printed bound",
+    "flanp_alpha": "exact",
+    "flanp_step_sizes": "exact",
+    "flanp_local_steps": "printed bound",
+    "flanp_stage_rounds": "printed bound",
+    "flanp_warm_gap": "printed bound",
+    "flanp_time": "exact",
+    "fedgate_time": "exact",
+    "flanp_ratio": "exact",
+    "flanp_ratio_bound": "valid bound",
+}
+
+__all__ = [
+    "KIND",
+    "Schedule",
+    "contraction",
+    "contraction_rate",
+    "distances",
+    "fedgate_time",
+    "fedrep_rounds",
+    "fedrep_rounds_bound",
+    "fedrep_time",
+    "fedrep_time_bound",
+    "fixed_point",
+    "flanp_alpha",
+    "flanp_local_steps",
+    "flanp_ratio",
+    "flanp_ratio_bound",
+    "flanp_stage_rounds",
+    "flanp_step_sizes",
+    "flanp_time",
+    "flanp_warm_gap",
+    "harmonic",
+    "max_step_size",
+    "order_statistic_mean",
+    "rounds_between",
+    "schedule",
+    "speedup_bound",
+    "srpfl_time_bound",
+    "stage_rounds",
+    "switching_distances",
+    "target_distance",
+]

@@ -1,0 +1,107 @@
+"""Rounds and times of FLANP and FedGATE (Reisizadeh et al., "Straggler-resilient federated learning")."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedjax_srp.participation._stages import stage_sizes
+from fedjax_srp.theory._formula import formula
+
+
+@formula
+def flanp_alpha(n: int, mu: float, smoothness: float, c: float) -> float:
+    """The largest alpha_n that FLANP's Theorem 1 allows.
+
+    Args:
+        n: participants of the stage.
+        mu: strong convexity.
+        smoothness: L, Lipschitz constant of the gradients; kappa = L / mu.
+        c: of the statistical accuracy V_ns = c / (n s).
+    """
+    kappa, root = smoothness / mu, math.sqrt(n)
+    return min(
+        1 / (12 * math.sqrt(3) * kappa**1.5 * smoothness),
+        root / (12 * math.sqrt(2) * (3 * kappa**2 + 2) * (2 * mu + 1) * kappa * smoothness),
+        (root / (96 * kappa**2 * smoothness**2)) ** (1 / 3),
+        root / (math.sqrt(15 * c * kappa) * smoothness),
+        root / (math.sqrt(30) * smoothness),
+    )
+
+
+@formula
+def flanp_step_sizes(n: int, mu: float, smoothness: float, c: float, local_steps: float) -> tuple[float, float]:
+    """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L), with the largest alpha_n.
+
+    For every n a round moves by eta gamma tau = 1 / (2L) times the mean direction.
+    """
+    alpha, root = flanp_alpha(n, mu, smoothness, c), math.sqrt(n)
+    return alpha / (local_steps * root), root / (2 * alpha * smoothness)
+
+
+@formula
+def flanp_local_steps(samples: float, noise: float, c: float) -> float:
+    """FLANP, Theorem 1: tau = 1.5 s sigma^2 / c local steps, not rounded, sigma^2 the variance of their gradients."""
+    return 1.5 * samples * noise / c
+
+
+@formula
+def flanp_stage_rounds(kappa: float) -> float:
+    """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts at the end of the one before."""
+    return 12 * kappa * math.log(6)
+
+
+@formula
+def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
+    """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for a w that ends the stage of m.
+
+    Args:
+        n: participants of the stage.
+        before: m, those of the stage before, fewer.
+        samples: s, per client.
+        c: of V_ns = c / (n s).
+    """
+    more = n - before
+    return 2 * more / n * (c / (more * samples) + c / (before * samples)) + c / (before * samples)
+
+
+@formula
+def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, noise: float, c: float) -> float:
+    """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
+
+    R and tau as `flanp_stage_rounds` and `flanp_local_steps` have them.
+
+    Args:
+        times: (N,) T_(1) <= ... <= T_(N), or their expectations.
+        initial: n0.
+        kappa: condition number L / mu.
+        samples: s, per client.
+        noise: sigma^2, variance of the stochastic gradients.
+        c: of the statistical accuracy V_ns = c / (n s).
+    """
+    stages = [float(times[n - 1]) for n in stage_sizes(initial, len(times))]
+    return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stages)
+
+
+@formula
+def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
+    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c."""
+    gap = math.log(5 * initial_gap * len(times) * samples / c)
+    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(times[-1])
+
+
+@formula
+def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
+    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45)."""
+    times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
+    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
+
+
+@formula
+def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: float) -> float:
+    """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
+
+    For n0 = 1 and N a power of 2.
+    """
+    return 12 * math.log(6) / (5 * math.log(5 * initial_gap * num_clients * samples / c)) * (2 + 1 / num_clients)

@@ -1,0 +1,134 @@
+"""FLANP's figures and tables: what they read off runs, against runs made by hand; every script runs at smoke scale."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+sys.path.append(str(Path(__file__).parents[2] / "experiments"))
+sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
+import figures
+import panels
+import tables
+import worlds
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SCRIPTS = sorted(path.stem for path in (EXPERIMENTS / "flanp").glob("*[0-9].py"))
+
+
+def history(name, distance, time, stages=None, sizes=None, held=None):
+    """A run whose rounds take `time` each."""
+    number = len(distance)
+    metrics = {"distance": np.array(distance, float)} | ({} if held is None else {"stage_completed": np.array(held)})
+    return srp.History(
+        name=name, round=np.arange(1, number + 1), stage=np.zeros(number) if stages is None else stages,
+        cohort_size=np.full(number, 4) if sizes is None else sizes, compute_time=np.full(number, float(time)),
+        communicated=np.ones(number), finite=np.ones(number), client_time=np.arange(1.0, 5.0), metrics=metrics,
+    )  # fmt: skip
+
+
+def world(seed=0):
+    return worlds.linear(seed, None, num_clients=4, samples=30, dim=3)
+
+
+def test_speed_ups_are_ratios_of_times_to_a_common_value():
+    """FLANP's rounds take 1, the rival's 10; both halve the distance in a round, one rival's seed stops at 1."""
+    down = [8.0, 4.0, 2.0, 1.0, 0.5, 0.25]
+    runs = panels.Runs(
+        panels.Panel("by hand", "linear", {}, ("flanp", "fedgate"), 6, seeds=2),
+        {
+            "flanp": [history("flanp", down, 1), history("flanp", [2 * d for d in down], 1)],
+            "fedgate": [history("fedgate", down, 10), history("fedgate", [8, 4, 2, 1, 1, 1], 10)],
+        },
+        [world(), world()],
+        {},
+    )
+    found = panels.speed_ups(runs, "fedgate")
+    assert found["end"] == pytest.approx(1.05)  # 1 is what the worst seed reaches
+    np.testing.assert_allclose(found["at_end"], [40 / 4, 40 / 5])
+    assert 1.05 <= found["best"] < 8  # the start that all have in common
+    assert np.mean(found["at_most"]) >= 9
+    assert panels.time_to(runs.histories["flanp"][0], 3.0, "distance") == 3.0
+    assert panels.time_to(runs.histories["flanp"][0], 0.1, "distance") == np.inf
+
+
+def test_curves_meet_on_a_common_axis():
+    runs = panels.Runs(
+        panels.Panel("by hand", "linear", {}, ("flanp",), 4, seeds=2),
+        {"flanp": [history("flanp", [4, 3, 2, 1], 1), history("flanp", [40, 30, 20, 10], 2)]},
+        [world(), world()],
+        {},
+    )
+    times, values = panels.on_grid(runs, "flanp", "time")
+    assert (times[0], times[-1]) == (2.0, 4.0)
+    assert values[:, 0].tolist() == [3, 40]  # the last value at or before
+    assert values[:, -1].tolist() == [1, 30]
+
+
+def test_arrival_is_the_first_round_of_all_clients_after_which_the_criterion_held():
+    stages, sizes = [0, 0, 1, 1, 1], [2, 2, 4, 4, 4]
+    arrives = history("flanp", np.ones(5), 2, stages, sizes, [0, 1, 0, 1, 0])
+    assert tables.arrival(arrives) == (8.0, 4)
+    assert tables.arrival(history("flanp", np.ones(5), 2, stages, sizes, [0, 1, 0, 0, 0])) == (np.inf, None)
+    assert tables.arrival(history("flanp", np.ones(2), 2, [0, 0], [2, 2], [0, 1])) == (np.inf, None)
+
+
+def test_rules_of_linear_regression():
+    """eta gamma tau = 1 / (2 L); tau from the variance of a batch's gradient at the minimum, here of the samples."""
+    made = worlds.linear(1, None, num_clients=5, samples=40, dim=3, noise_std=0.7)
+    data, c = made.data, 3 * 0.7**2 / 2
+    step = srp.parts.values_of(made.algorithm("fedgate", made.local_steps))["step"]
+    assert step * made.local_steps == pytest.approx(1 / (2 * data.curvature.smoothness))
+    x, y = (np.asarray(a, np.float64).reshape(200, -1) for a in (data.x, data.y))
+    gradients = (x @ np.asarray(data.minimiser, np.float64) - y[:, 0])[:, None] * x
+    sampled = 1.5 * 40 * (gradients**2).sum(1).mean() / 10 / c
+    assert abs(made.local_steps - sampled) < 0.35 * sampled + 1  # 200 samples of a fourth moment
+    assert made.constants["accuracy_constant"] == pytest.approx(c)
+
+
+def test_smoothness_of_logistic_regression_bounds_its_hessian():
+    """H = mean of (diag p - p p') x (x, 1)(x, 1)', in NumPy, at random weights."""
+    data, rng = srp.data.load("digits", 2, partition="iid", max_examples=20), np.random.default_rng(0)
+    examples = [data.train_client(jnp.int32(i)) for i in range(2)]
+    x = np.concatenate([np.asarray(e.x[: e.count], np.float64).reshape(-1, 64) for e in examples])
+    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    bound, tops = worlds.smoothness_of(data), []
+    for scale in (0.0, 1.0):
+        logits = scale * x[:, :3] @ rng.normal(size=(3, 2))  # two classes: 1/2 is what p = (1/2, 1/2) has
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        classes = np.einsum("ij,jk->ijk", p, np.eye(2)) - np.einsum("ij,ik->ijk", p, p)
+        hessian = np.einsum("ijk,il,im->jlkm", classes, x, x).reshape(130, 130) / len(x)
+        tops.append(np.linalg.eigvalsh(hessian)[-1] + worlds.PENALTY)
+    assert tops[0] == pytest.approx(bound, rel=1e-4)
+    assert tops[1] < bound
+
+
+def test_every_figure_has_every_scale():
+    assert {f"figure{n}" for n in range(1, 10)} == set(figures.FIGURES)
+    assert {*figures.FIGURES, *tables.TABLES} == set(SCRIPTS)
+    for figure in figures.FIGURES.values():
+        assert set(figure.panels) == {"smoke", "cpu", "full"}
+        assert all(panel.methods[0] == "flanp" for of_scale in figure.panels.values() for panel in of_scale)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", [*SCRIPTS, "criterion_for_fedrep"])
+def test_scripts_run(script, monkeypatch, tmp_path, capsys):
+    path = (EXPERIMENTS / "flanp" / script).with_suffix(".py")
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # of a process whose devices are set
+    command = [str(path), "--scale", "smoke", "--out", str(tmp_path)]
+    for _ in range(1 if script == "criterion_for_fedrep" else 2):  # the second time runs are read back
+        monkeypatch.setattr(sys, "argv", command)
+        runpy.run_path(str(path), run_name="__main__")
+    (result,) = tmp_path.glob("*.json")
+    facts = json.loads(result.read_text())
+    assert facts["scale"] == "smoke"
+    assert facts["results"]
+    assert result.with_suffix(".png").exists() == (not script.startswith("table"))
+    assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out
