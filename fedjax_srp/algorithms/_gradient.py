@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from fedjax_srp.algorithms.local import SGD, LocalTraining, Loss, client_weight, full_gradient
+from fedjax_srp.algorithms._sgd import SGD
+from fedjax_srp.algorithms.local import LocalTraining, Loss, client_weight, full_gradient
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, ClientFunction, ClientOutput, Examples, Key, PyTree, RoundContext
 from fedjax_srp.loops import sequential

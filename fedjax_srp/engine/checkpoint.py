@@ -104,17 +104,17 @@ class Checkpoints:
                 mark = stored.seal(self._path / str(step))["facts"].get("records")
                 if mark is None:
                     raise stored.DamagedError("an older version wrote it")
-                segments = self._log.read(mark)
+                records = Records(self._log.read(mark))
             except stored.DamagedError as error:
                 damages.append(f"{self._path / str(step)} is damaged ({error})")
                 continue
-            evaluated = arrays.get(f"{_RECORDS}eval_round", np.zeros((1, 0), np.int32))[0]
+            evaluated = records["eval_round"][0] if "eval_round" in records else ()
             if step != num_rounds and not all(self._goes_on(int(after)) for after in evaluated):
                 continue  # the last rounds of a shorter run with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
             leaves = [arrays[name] for name in like]
-            return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), Records(segments))
+            return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
         if damages:
             raise ValueError(f"{'; '.join(damages)}; delete {str(self._path)!r} to start again, or give another folder")
         return None

@@ -1,0 +1,53 @@
+"""SGD that tells what it is made of."""
+
+from __future__ import annotations
+
+import jax
+import optax
+from jax.core import Tracer
+
+from fedjax_srp._checks import check_numbers
+from fedjax_srp.base import Array
+from fedjax_srp.record import recorded
+
+
+class SGD(optax.GradientTransformation):
+    """SGD that can tell its step size and momentum, for methods whose mathematics divides by them."""
+
+    step_size: float | Array | optax.Schedule
+    momentum: float | Array
+
+
+@recorded
+def sgd(
+    learning_rate: float | Array | optax.Schedule, momentum: float | Array = 0.0, weight_decay: float | Array = 0.0
+) -> SGD:
+    """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
+
+    Args:
+        learning_rate: step size; a schedule would count the client's local steps.
+        momentum: heavy-ball coefficient; the buffer starts at zero in every round.
+        weight_decay: coefficient of the L2 penalty's gradient.
+
+    Raises:
+        ValueError: a number out of range; those of tracers are not known.
+    """
+    if not callable(learning_rate):  # a schedule
+        check_numbers("learning_rate", learning_rate, "give a step size, e.g. 0.01", positive=True, max_ndim=0)
+    check_momentum("momentum", momentum)
+    check_numbers("weight_decay", weight_decay, "give 0 for none, or a small number, e.g. 1e-4", max_ndim=0)
+    off = lambda value: isinstance(value, int | float) and value == 0  # a tracer cannot say  # noqa: E731
+    step = optax.sgd(learning_rate, None if off(momentum) else momentum)
+    if not off(weight_decay):
+        on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
+        step = optax.chain(optax.add_decayed_weights(weight_decay, mask=on_weights), step)
+    made = SGD(*step)
+    made.step_size, made.momentum = learning_rate, momentum
+    return made
+
+
+def check_momentum(argument: str, value: float | Array) -> None:
+    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
+    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
+    if not isinstance(value, Tracer) and value >= 1:
+        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")
