@@ -95,7 +95,7 @@ def grid(
     say: Callable[[str], None] = (lambda line: print(line, file=sys.stderr)) if progress else (lambda line: None)
     say(described(planned, left, folder))
     bar = schedule.Bar([] if dry_run else left, len(members), silent=not progress or dry_run or not left)
-    where = _launcher(launcher, workers, folder, bar, slurm or others.get("slurm") or {}, len(left))
+    where = _launcher(launcher, workers, folder, bar, slurm or others.get("slurm") or {})
     failures, seconds = [], None
     try:
         if dry_run and launcher == "local":
@@ -159,13 +159,11 @@ def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> st
     return text
 
 
-def _launcher(
-    name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: Mapping[str, Any], num_units: int
-) -> Launcher:
+def _launcher(name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: Mapping[str, Any]) -> Launcher:
     if name == "slurm":
         from fedjax_srp.grids.slurm import Slurm
 
         return Slurm(folder / units.TOGETHER / "slurm", slurm)
     if workers == 0:
         return InProcess(bar.tell)
-    return Processes(max(1, min(workers, num_units)), folder / units.TOGETHER)
+    return Processes(workers, folder / units.TOGETHER)
