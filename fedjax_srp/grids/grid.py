@@ -52,12 +52,13 @@ def grid(
         exclude: leaves out the runs that have all values of one of these; a list stands for any of its values.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
-        batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for a
-            choice by measurements, 1 for a program a run.
+        batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for as
+            many as memory allows, with work for every worker.
         retries: how often a run that fails is tried again.
-        launcher: "slurm" submits jobs with submitit instead of starting processes here.
+        launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` then says among how
+            many jobs the runs are divided.
         slurm: parameters of submitit, e.g. {"slurm_partition": "gpu", "timeout_min": 60}; `cluster` is one of them.
-        dry_run: checks, plans and measures only; `Grid.seconds` says how long the rest would take.
+        dry_run: run each program up to its first evaluation only, and say how long the grid takes (`Grid.seconds`).
         progress: show a progress bar.
 
     Returns:
@@ -88,13 +89,13 @@ def grid(
             raise ValueError(f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both")
         spec, others = read(os.fspath(file))
     folder = writable(out or others.get("out") or "runs/grid")
-    planned = plan(points(spec), folder, batch, max(workers, 1))
+    planned = plan(points(spec), folder, batch, max(workers, 1), 1 if launcher == "slurm" else max(workers, 1))
     left = [unit for unit in planned if not unit.is_finished()]
     members = [member for unit in planned for member in unit.members]
     say: Callable[[str], None] = (lambda line: print(line, file=sys.stderr)) if progress else (lambda line: None)
     say(described(planned, left, folder))
     bar = schedule.Bar([] if dry_run else left, len(members), silent=not progress or dry_run or not left)
-    where = _launcher(launcher, workers, folder, bar, slurm or others.get("slurm") or {}, len(left))
+    where = _launcher(launcher, workers, folder, bar, slurm or others.get("slurm") or {})
     failures, seconds = [], None
     try:
         if dry_run and launcher == "local":
@@ -108,8 +109,15 @@ def grid(
     return result.of(folder, members, failures, seconds)
 
 
-def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int) -> list[Unit]:
+def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, sharers: int) -> list[Unit]:
     """Checks every point that is not finished, and says which of them run together.
+
+    Args:
+        found: the points.
+        folder: of the grid.
+        batch: points at most in one program; None for no limit.
+        workers: that are to have work.
+        sharers: how many of them share this machine's memory.
 
     Raises:
         ValueError: the points that are wrong, in one line.
@@ -125,18 +133,18 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int) 
             except ValueError as error:
                 problems.add(error, point.name)
         most = min(len(alike), share if batch is None else batch)
-        sized.append((alike, _at_once(alike[:most], simulations[0], workers) if most > 1 and simulations else 1))
+        sized.append((alike, _at_once(alike[:most], simulations[0], sharers) if most > 1 and simulations else 1))
     if problems:
         raise problems.error()
     return units.arranged(sized, folder, batch)
 
 
-def _at_once(together: Sequence[Point], simulated: Mapping[str, Any], workers: int) -> int:
-    """How many of these points one program holds, when each worker has such a program."""
+def _at_once(together: Sequence[Point], simulated: Mapping[str, Any], sharers: int) -> int:
+    """How many of these points one program holds, when so many workers have such a program each."""
     given = {name: simulated[name] for name in SEEDS_OPTIONS if name in simulated}
     batch = units.batch_of(together)
     request = Request(simulated["algorithm"], simulated["data"], values=batch.values, **given)
-    return seeds_at_once(request, len(together), workers)
+    return seeds_at_once(request, len(together), sharers)
 
 
 def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:
@@ -151,13 +159,11 @@ def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> st
     return text
 
 
-def _launcher(
-    name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: Mapping[str, Any], num_units: int
-) -> Launcher:
+def _launcher(name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: Mapping[str, Any]) -> Launcher:
     if name == "slurm":
         from fedjax_srp.grids.slurm import Slurm
 
         return Slurm(folder / units.TOGETHER / "slurm", slurm)
     if workers == 0:
         return InProcess(bar.tell)
-    return Processes(max(1, min(workers, num_units)), folder / units.TOGETHER)
+    return Processes(workers, folder / units.TOGETHER)

@@ -177,10 +177,10 @@ def _ending(code: int) -> str:
 class Processes:
     """Worker processes of this machine: each has its share of the cores, and its GPU where there are some.
 
-    They end with this process, however it ends.
+    They begin when they are needed, and end with this process, however it ends.
 
     Args:
-        number: of workers.
+        number: of workers. It decides how many cores each of them has, and so what results are to the last bit.
         log: folder of what they print.
     """
 

@@ -121,7 +121,7 @@ def points(spec: Spec) -> list[Point]:
                 kept = _read_by_the_method(given, routed)
                 for option in kept:
                     unread.pop(option, None)
-                run_options_check(kept, options)
+                _check(kept, options)
                 point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, options, limits)
                 found[point.id] = _merged(found.get(point.id, point), point)
             except ValueError as error:
@@ -158,7 +158,7 @@ class Problems:
         return ValueError(f"grid: {count}{'; '.join(told)}")
 
 
-def run_options_check(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
+def _check(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
     """As `fedjax-srp run` checks its words."""
     defaults = {name: option.default for name, option in options.items()}
     if "dataset" not in given:

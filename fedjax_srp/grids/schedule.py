@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_srp.bars import tqdm
@@ -87,7 +87,7 @@ def _performed(
     tell: Callable[[Event], None],
     retries: int,
     say: Callable[[str], None],
-) -> Any:
+) -> Iterator[Done]:
     """What became of each unit in the end."""
     waiting, tries, running = deque(units), dict.fromkeys((unit.id for unit in units), 0), 0
     elsewhere: list[Unit] = []

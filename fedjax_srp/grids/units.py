@@ -40,13 +40,16 @@ class Member(NamedTuple):
         """Whether its run is there, as long as it is asked for.
 
         Raises:
-            DamagedError: its record does not read.
+            ValueError: its record does not read.
         """
         if not (self.folder / "summary.json").is_file():
             return False
         if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
             return False
-        return run_command.made(self.folder) == self.point.record
+        try:
+            return run_command.made(self.folder) == self.point.record
+        except stored.DamagedError as error:
+            raise ValueError(f"{self.folder}: {error}; delete the folder to have it run again") from None
 
 
 class Unit(NamedTuple):
@@ -123,7 +126,7 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
         at_most: points in a program; None for no limit on those of the book.
 
     Raises:
-        ValueError: another process does not let go of the book.
+        ValueError: another process does not let go of the book, a finished run whose record does not read.
     """
     of_id = {point.id: point for points, _ in groups for point in points}
     with _held(out):

@@ -17,7 +17,7 @@ from fedjax_srp import stored
 from fedjax_srp.commands import cli
 from fedjax_srp.grids import estimate, launchers, schedule, units, work
 from fedjax_srp.grids.launchers import Done, Rounds
-from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.work import Cost, Worker
 from fedjax_srp.history import History
 
@@ -26,6 +26,7 @@ DATA = {"dataset": "digits", "num_clients": 6, "classes_per_client": 3, "max_exa
 OPTIONS = DATA | {"hidden": [4], "num_rounds": 2, "eval_every": 1, "devices": 1, "clock": "random"}
 AXES = {"method": ["fedavg"], "learning_rate": RATES, "seed": SEEDS}
 TABLES = ("history.csv", "clients.csv")
+EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 
 
 def grid(out, axes=None, **given):
@@ -129,10 +130,10 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, m
     assert count == 2
     finished = [path.parent for path in tmp_path.glob("*/summary.json")]
     assert len(finished) == 1
-    before = finished[0].stat().st_mtime_ns
+    before = (finished[0] / "history.csv").stat().st_mtime_ns
     found = grid(tmp_path)
     assert tables(found) == tables(whole)
-    assert finished[0].stat().st_mtime_ns == before
+    assert (finished[0] / "history.csv").stat().st_mtime_ns == before
     assert members_of(tmp_path) == [4]
 
 
@@ -283,8 +284,11 @@ def test_the_time_is_that_of_the_last_worker(tmp_path):
     assert estimate.seconds(left, costs, 1) == 60 + 4 * 2
     # 0 + 2 and 20 + 2 here, 10 + 2 and 30 + 2 there
     assert estimate.seconds(left, costs, 2) == 44
-    alone = planned(tmp_path / "alone", {"method": ["fedavg"], "learning_rate": RATES, "clock": ["fixed", "random"]})
-    assert [len(same) for same in estimate.programs(alone).values()] == [1, 1]
+    found = points(Spec(OPTIONS, {"method": ["fedavg"], "learning_rate": RATES, "local_epochs": [1, 2]}, {}, ()))
+    alone = units.arranged([(found, 1)], tmp_path / "alone")
+    assert [len(same) for same in estimate.programs(alone).values()] == [2, 2]
+    costs = {alone[0].id: Cost(10.0, 1.0), alone[1].id: Cost(20.0, 1.0)}
+    assert estimate.seconds(alone, costs, 1) == 30 + 4 * 2  # each program is compiled once
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
@@ -368,6 +372,21 @@ def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
 def test_arguments_out_of_range_are_refused(given, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         srp.grid(**{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False} | given)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_example_runs_in_a_small_size(file, tmp_path):
+    spec, _ = read(file)
+    small = {"num_clients": 10, "max_examples": 8, "hidden": [4], "num_rounds": 2, "head_epochs": 1, "devices": 1}
+    axes = {name: values[:2] if name == "seed" else values for name, values in spec.axes.items()}
+    initial = {"initial": 5} if "initial" in spec.options else {}
+    options = {**spec.options, **small, **initial}
+    variants = {name: {**given, "initial": place + 2} for place, (name, given) in enumerate(spec.variants.items())}
+    found = srp.grid(axes=axes, options=options, variants=variants, exclude=spec.exclude, out=tmp_path, progress=False)
+    assert not found.failures
+    assert found.folders.keys() == found.values.keys()
+    assert {history.num_rounds for history in found.histories.values()} == {2}
 
 
 @pytest.mark.long
