@@ -118,12 +118,14 @@ def fed_mtl(
         of_the_code = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
         l1, l2 = (of_the_code if s is None else s for s in (relation_strength, norm_strength))
 
-        def related(objective: Objective, params: PyTree, weights: Array) -> PyTree:
-            def plus_relations(g: Array, w: Array, w_bar: Array, start: Array) -> Array:
-                # d/dw_i (l1 tr(W Omega W^T) + l2 |W|^2) = 2 l1 (w_i - w_bar) + 2 l2 w_i, with w_i in w_bar as it is now
-                return g + 2 * l1 * (w - w_bar - (w - start) / context.num_clients) + 2 * l2 * w
+        # d/dw_i (l1 tr(W Omega W^T) + l2 |W|^2) = 2 l1 (w_i - w_bar) + 2 l2 w_i, with w_i in w_bar as it is now:
+        # slope w_i - pull, where only w_i changes from step to step
+        slope = 2 * l1 * (1 - 1 / context.num_clients) + 2 * l2
+        pull = jax.tree.map(lambda w_bar, w: 2 * l1 * (w_bar - w / context.num_clients), mean, state.params)
 
-            return jax.tree.map(plus_relations, plain_gradient(objective, params, weights), params, mean, state.params)
+        def related(objective: Objective, params: PyTree, weights: Array) -> PyTree:
+            gradient = plain_gradient(objective, params, weights)
+            return jax.tree.map(lambda g, w, p: g + slope * w - p, gradient, params, pull)
 
         # w_i <- local SGD on this, from w_i
         in_round = training.in_round(context)

@@ -126,10 +126,11 @@ def scaffold(
     def client(
         key: Key, server: ScaffoldServerState, state: ScaffoldClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
+        correction = jax.tree.map(jnp.subtract, server.variate, state.variate)
+
         def corrected(objective: Objective, y: PyTree, weights: Array) -> PyTree:
-            # g_i(y_i) - c_i + c
-            gradient = plain_gradient(objective, y, weights)
-            return jax.tree.map(lambda g, c_i, c: g - c_i + c, gradient, state.variate, server.variate)
+            # g_i(y_i) + (c - c_i)
+            return jax.tree.map(jnp.add, plain_gradient(objective, y, weights), correction)
 
         # y_i <- local SGD along it, from x
         in_round = training.in_round(context)
