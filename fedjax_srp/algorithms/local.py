@@ -22,10 +22,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import Tracer
 
 from fedjax_srp import tally
-from fedjax_srp._checks import called, check_choice, check_integer, check_numbers
+from fedjax_srp._checks import called, check_choice, check_integer, check_momentum, check_numbers
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, sequential
@@ -175,13 +174,6 @@ def num_steps(training: LocalTraining, examples: Examples) -> Array:
 def _steps_per_epoch(batch_size: int, examples: Examples) -> Array:
     batch_size = min(batch_size, examples.y.shape[0])  # an epoch's batch never exceeds the client
     return (examples.count + batch_size - 1) // batch_size
-
-
-def check_momentum(argument: str, value: float | Array) -> None:
-    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
-    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
-    if not isinstance(value, Tracer) and value >= 1:
-        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")
 
 
 def _one_after_the_other(*params: PyTree) -> bool:
