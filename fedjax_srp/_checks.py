@@ -159,6 +159,13 @@ def check_step_size(argument: str, value: Any) -> Any:
     return value
 
 
+def check_momentum(argument: str, value: Any) -> None:
+    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
+    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
+    if not isinstance(value, Tracer) and value >= 1:
+        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")
+
+
 def check_share(argument: str, value: Any) -> None:
     """Raises a ValueError of one line unless `value` is a number in [0, 1], or a tracer."""
     check_numbers(argument, value, "give a number from 0 to 1", max_ndim=0)

@@ -1,6 +1,6 @@
 """SRPFL with stages of fixed length and with stages that end on FLANP's criterion: time to FedRep's accuracy.
 
-    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu [--out DIR]
+    python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--out DIR]
 
 scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
 5 local epochs, fixed exponential speeds), another division of the data and other speeds for each seed. The criterion is
@@ -23,18 +23,17 @@ import curves
 
 import fedjax_srp as srp
 
-SCALES = {"smoke": (2, 6), "cpu": (6, 150)}  # seeds, rounds
+SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
 SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5}
 STAGES: dict[str, dict[str, Any]] = {
     "FedRep, no stages": {"participation": "full"},
-    "2 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 2},
     "5 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 5},
     "10 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 10},
     "20 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 20},
     "criterion, shrinks by 1/2": {"participation": "statistical_accuracy", "initial": 5},
     "criterion, by 1/sqrt(2)": {"participation": "statistical_accuracy", "initial": 5, "shrinkage": 0.5**0.5},
 }
-COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREY, curves.YELLOW, curves.GREEN, curves.PINK)
+COLORS = (curves.ORANGE, curves.BLUE, curves.GREY, curves.YELLOW, curves.GREEN, curves.PINK)
 FRACTIONS = (0.95, 0.99)
 
 

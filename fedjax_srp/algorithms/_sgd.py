@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import jax
 import optax
-from jax.core import Tracer
 
-from fedjax_srp._checks import check_numbers
+from fedjax_srp._checks import check_momentum, check_numbers
 from fedjax_srp.base import Array
 from fedjax_srp.record import recorded
 
@@ -44,10 +43,3 @@ def sgd(
     made = SGD(*step)
     made.step_size, made.momentum = learning_rate, momentum
     return made
-
-
-def check_momentum(argument: str, value: float | Array) -> None:
-    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
-    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
-    if not isinstance(value, Tracer) and value >= 1:
-        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, models
-from fedjax_srp._checks import nearest, short, unknown
-from fedjax_srp.algorithms._sgd import check_momentum
+from fedjax_srp._checks import check_momentum, nearest, short, unknown
 from fedjax_srp.base import Array, ParticipationPolicy
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel

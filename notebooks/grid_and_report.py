@@ -1,0 +1,75 @@
+# %% [markdown]
+# # A grid and its report
+#
+# A comparison is never one run. It is methods, rates, clocks and seeds; and the question afterwards is which of the
+# differences are larger than those between seeds.
+
+# %%
+import tempfile
+from pathlib import Path
+
+import fedjax_srp as srp
+
+srp.use_all_cores()
+folder = Path(tempfile.mkdtemp()) / "rates"
+
+# %% [markdown]
+# Names and values are the options of `fedjax-srp run`. Options stand for all runs, axes for one run per combination;
+# what a method does not read (`initial`, for FedRep) is left out of its runs.
+
+# %%
+grid = srp.grid(
+    options={
+        "dataset": "digits",
+        "num_clients": 30,
+        "classes_per_client": 3,
+        "hidden": [32],
+        "local_epochs": 5,
+        "initial": 4,
+        "rounds_per_stage": 8,
+        "num_rounds": 40,
+        "eval_every": 4,
+    },
+    axes={"method": ["srpfl", "fedrep"], "learning_rate": [0.02, 0.1], "seed": range(3)},
+    out=folder,
+    progress=False,
+)
+grid.summary().round(3)
+
+# %% [markdown]
+# Twelve runs, and few programs: runs that differ in seed and learning rate alone are one, and each still has its
+# folder. Called again, the same grid finds everything finished; with another rate on the axis it runs what is new.
+#
+# ## Tables
+#
+# One row a run and round, with the options that differ in front:
+
+# %%
+frame = grid.to_frame()
+frame.tail(3)
+
+# %%
+last = frame[frame["round"] == 40].groupby(["method", "learning_rate"])["accuracy"]
+last.agg(["mean", "std"]).round(3)
+
+# %% [markdown]
+# ## Pictures
+#
+# Runs that differ only in their seed are one line with a band.
+
+# %%
+srp.plots.accuracy_over_time(list(grid.histories.values()))
+
+# %% [markdown]
+# ## One page for everything
+#
+# A file of its own, with sliders for the cost of communication and for the target, that needs no network: open it in a
+# browser, send it to a colleague. On the command line, `fedjax-srp report FOLDER` writes the same.
+
+# %%
+page = folder / "report.html"
+srp.plots.report_page(grid.histories, page)
+print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB, {len(grid.histories)} runs")
+
+# %% [markdown]
+# Grids in files, worker processes, Slurm, exclusions and what happens on failure: [Grids](../docs/grids.md).
