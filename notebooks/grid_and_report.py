@@ -26,9 +26,9 @@ grid = srp.grid(
         "hidden": [32],
         "local_epochs": 5,
         "initial": 4,
-        "rounds_per_stage": 8,
-        "num_rounds": 40,
-        "eval_every": 4,
+        "rounds_per_stage": 6,
+        "num_rounds": 24,
+        "eval_every": 6,
     },
     axes={"method": ["srpfl", "fedrep"], "learning_rate": [0.02, 0.1], "seed": range(3)},
     out=folder,
@@ -49,7 +49,7 @@ frame = grid.to_frame()
 frame.tail(3)
 
 # %%
-last = frame[frame["round"] == 40].groupby(["method", "learning_rate"])["accuracy"]
+last = frame[frame["round"] == 24].groupby(["method", "learning_rate"])["accuracy_fine_tune"]
 last.agg(["mean", "std"]).round(3)
 
 # %% [markdown]
