@@ -38,6 +38,7 @@ method = ["srpfl", "fedrep"]
 learning_rate = [0.05, 0.1]
 seed = [0, 1, 2]
 """
+WORDS = ("--workers", "2", "--batch", "6", "--retries", "100")
 PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main())"
 
 
