@@ -1,6 +1,6 @@
 """Attacks on a grid: its process, or one of its workers, is killed at random moments until the grid is finished.
 
-    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--out FILE.json]
+    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] [--out FILE.json]
 
 The grid has 12 runs, two methods with two rates and three seeds each, in two batches. Says how many runs ended with
 a difference, byte for byte, to a grid that was left alone. What it found, on 2 CPU cores, stands in
@@ -99,7 +99,7 @@ def attack(
             process = start(file, out, cache, *words)
             while found["kills"] < number and process.poll() is None:
                 try:
-                    process.wait(rng.uniform(0, seconds[1]))
+                    process.wait(rng.uniform(0, seconds[1] if longest is None else longest))
                 except subprocess.TimeoutExpired:
                     only_a_worker = rng.random() < 0.5
                     kill(process, rng, only_a_worker)
@@ -123,10 +123,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, help="seconds until a kill; default those of a whole grid")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {"seed": given.seed} | attack(given.kills, Path(folder), random.Random(given.seed))
+        found = {"seed": given.seed} | attack(
+            given.kills, Path(folder), random.Random(given.seed), longest=given.longest
+        )
     print(json.dumps(found, indent=1))
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
