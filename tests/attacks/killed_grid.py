@@ -76,9 +76,7 @@ def kill(process, rng, only_a_worker):
         process.kill()
 
 
-def attack(
-    number, folder, rng, num_rounds=20, eval_every=1, words=("--workers", "2", "--batch", "6", "--retries", "100")
-):
+def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longest=None):
     """Kills so many times, over as many grids as it takes, and compares each with one that was left alone."""
     file, cache = folder / "grid.toml", folder / "cache"
     file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every))
