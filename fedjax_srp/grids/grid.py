@@ -20,6 +20,9 @@ from fedjax_srp.grids.units import Unit
 from fedjax_srp.report.run_folder import writable
 
 LAUNCHERS = ("local", "slurm")
+# Rounds of all runs of a batch, from which it saves more than its longer compilation costs: 300 to 640 of them on a CPU
+# (benchmarks/results/grid-1-core.json).
+WORTH_IT = 500
 
 
 @checked
@@ -53,7 +56,7 @@ def grid(
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
         batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for as
-            many as memory allows, with work for every worker.
+            many as memory allows, with work for every worker, where they have rounds enough for it to pay.
         retries: how often a run that fails is tried again.
         launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` then says among how
             many jobs the runs are divided.
@@ -115,7 +118,7 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, 
     Args:
         found: the points.
         folder: of the grid.
-        batch: points at most in one program; None for no limit.
+        batch: points at most in one program; None for a choice by what was measured.
         workers: that are to have work.
         sharers: how many of them share this machine's memory.
 
@@ -133,6 +136,8 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, 
             except ValueError as error:
                 problems.add(error, point.name)
         most = min(len(alike), share if batch is None else batch)
+        if batch is None and most * alike[0].arguments["num_rounds"] < WORTH_IT:
+            most = 1
         sized.append((alike, _at_once(alike[:most], simulations[0], sharers) if most > 1 and simulations else 1))
     if problems:
         raise problems.error()

@@ -1,6 +1,6 @@
 """Attacks on a grid: its process, or one of its workers, is killed at random moments until the grid is finished.
 
-    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--out FILE.json]
+    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] [--out FILE.json]
 
 The grid has 12 runs, two methods with two rates and three seeds each, in two batches. Says how many runs ended with
 a difference, byte for byte, to a grid that was left alone. What it found, on 2 CPU cores, stands in
@@ -38,6 +38,7 @@ method = ["srpfl", "fedrep"]
 learning_rate = [0.05, 0.1]
 seed = [0, 1, 2]
 """
+WORDS = ("--workers", "2", "--batch", "6", "--retries", "100")
 PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main())"
 
 
@@ -75,7 +76,7 @@ def kill(process, rng, only_a_worker):
         process.kill()
 
 
-def attack(number, folder, rng, num_rounds=20, eval_every=1, words=("--workers", "2", "--retries", "100")):
+def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longest=None):
     """Kills so many times, over as many grids as it takes, and compares each with one that was left alone."""
     file, cache = folder / "grid.toml", folder / "cache"
     file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every))
@@ -96,7 +97,7 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, words=("--workers",
             process = start(file, out, cache, *words)
             while found["kills"] < number and process.poll() is None:
                 try:
-                    process.wait(rng.uniform(0, seconds[1]))
+                    process.wait(rng.uniform(0, seconds[1] if longest is None else longest))
                 except subprocess.TimeoutExpired:
                     only_a_worker = rng.random() < 0.5
                     kill(process, rng, only_a_worker)
@@ -120,10 +121,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--longest", type=float, help="seconds until a kill; default those of a whole grid")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {"seed": given.seed} | attack(given.kills, Path(folder), random.Random(given.seed))
+        found = {"seed": given.seed} | attack(
+            given.kills, Path(folder), random.Random(given.seed), longest=given.longest
+        )
     print(json.dumps(found, indent=1))
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

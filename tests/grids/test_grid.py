@@ -16,6 +16,7 @@ import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.commands import cli
 from fedjax_srp.grids import estimate, launchers, schedule, units, work
+from fedjax_srp.grids.grid import plan
 from fedjax_srp.grids.launchers import Done, Rounds
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.work import Cost, Worker
@@ -30,6 +31,7 @@ EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 
 
 def grid(out, axes=None, **given):
+    given = {"batch": 16} | given
     return srp.grid(axes=axes or AXES, options=OPTIONS | given.pop("options", {}), out=out, progress=False, **given)
 
 
@@ -207,6 +209,15 @@ def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path
     assert [len(unit.members) for unit in limited] == [1, 1]
 
 
+def test_a_batch_is_made_where_it_pays(tmp_path):
+    sizes = {}
+    for num_rounds in (100, 300):
+        found = points(Spec(OPTIONS | {"num_rounds": num_rounds}, {"method": ["fedavg"], "seed": range(4)}, {}, ()))
+        planned = plan(found, tmp_path / str(num_rounds), None, workers=2, sharers=2)  # 2 runs for each worker
+        sizes[num_rounds] = [len(unit.members) for unit in planned]
+    assert sizes == {100: [1, 1, 1, 1], 300: [2, 2]}
+
+
 def test_a_batch_keeps_its_points(tmp_path):
     axes = {"method": ["fedavg"], "seed": [0, 1, 2, 3, 4]}
     first = planned(tmp_path, axes)
@@ -312,7 +323,7 @@ def test_workers_share_the_cores_and_a_death_is_a_failure(tmp_path, monkeypatch,
             self._process.kill()
 
     monkeypatch.setattr(launchers._Process, "start", start_and_kill)
-    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "1", "--no-progress"]
+    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "1", "--batch", "2", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
     assert "failed: fedavg, seed=0: its process ended with signal 9" in printed.out.replace("method=", "")
