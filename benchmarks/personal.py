@@ -1,6 +1,6 @@
 """Rounds of personalisation methods against the passes over the data that they consist of, each timed on its own.
 
-    python benchmarks/personal.py [--methods NAME ...] [--repeats 15] [--quick] [--out FOLDER]
+    python benchmarks/personal.py [--methods NAME ...] [--repeats 15] [--quick] [--out FILE.json]
 
 Ditto is two local trainings, SCAFFOLD one, a FedRep round ten epochs of a head and one of a representation. A pass is a
 round of a method that does nothing else: FedAvg for training all layers, FedRep without one of its two halves. A ratio
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="toy sizes: whether it runs, not how fast")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark"), help="folder for personal.json")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark/personal.json"), help="methods in it stay")
     args = parser.parse_args(arguments)
     clients, examples, hidden = (4, 20, (8, 8)) if args.quick else (20, 150, (512, 256, 64))
     data = synthetic(clients, examples, tests=2)
@@ -76,8 +76,13 @@ def main(arguments: list[str] | None = None) -> None:
         method = srp.methods.get(name, dataset=data, hidden=hidden, momentum=0.5, participation="full", **options)
         return Rounds(method.algorithm, data, srp.participation.full(), devices=1)
 
+    machine = {"device": jax.devices()[0].device_kind, "processor": platform.machine(), "jax": jax.__version__}
+    setting = {"clients": clients, "examples": examples, "hidden": list(hidden), "repeats": args.repeats}
+    facts: dict[str, Any] = {"machine": machine, **setting, "results": {}}
+    if args.out.is_file() and (known := json.loads(args.out.read_text("utf-8"))) | {"results": {}} == facts:
+        facts = known  # of other methods
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     passes: dict[str, Rounds] = {}
-    results: dict[str, Any] = {}
     for name in args.methods:
         options, consists_of = METHODS[name]
         for part in consists_of:
@@ -90,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         expected = sum(count * np.array(found[part]) for part, count in consists_of.items())
         ratios = np.array(found["round"]) / expected
         low, median, high = np.quantile(ratios, (0.25, 0.5, 0.75))
-        results[name] = {
+        facts["results"][name] = {
             "passes": consists_of,
             "milliseconds": round(1000 * float(np.median(found["round"])), 3),
             "ratio": round(float(median), 3),
@@ -98,18 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
         }
         much = "" if median <= BOUND else f"  above {BOUND}"
         of = " + ".join(f"{count} x {part}" for part, count in consists_of.items())
+        args.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
         print(f"{name:12s} {median:5.2f} ({low:.2f} to {high:.2f}) of {of}{much}", flush=True)
-    args.out.mkdir(parents=True, exist_ok=True)
-    machine = {"device": jax.devices()[0].device_kind, "processor": platform.machine(), "jax": jax.__version__}
-    facts = {
-        "machine": machine,
-        "clients": clients,
-        "examples": examples,
-        "hidden": hidden,
-        "repeats": args.repeats,
-        "results": results,
-    }
-    (args.out / "personal.json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

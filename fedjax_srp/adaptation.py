@@ -187,8 +187,8 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
     """At most `count` of a client's examples, drawn at random, in the order in which they were; fewer among more."""
     rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
     drawn = jnp.where(rows < examples.count, jax.random.uniform(key, rows.shape), jnp.inf)
-    rank = jnp.argsort(jnp.argsort(drawn, stable=True))
-    order = jnp.argsort(rank >= count, stable=True)  # those that are taken come first
+    number = jnp.argsort(drawn, stable=True)  # a random permutation of the client's rows; padding stays behind
+    order = jnp.argsort(number >= count, stable=True)  # those that are taken come first
     return Examples(examples.x[order], examples.y[order], jnp.minimum(examples.count, count))
 
 

@@ -352,3 +352,13 @@ def test_speeds_of_the_front_page():
         assert bool(cells[3]) == (cached is not None)
         if cached:
             check(cells[3], benchmark(cached, "PyTorch loop, features cached")[2])
+
+
+def test_rounds_against_their_passes():
+    found = table(ROOT / "docs/performance.md", "round of")
+    known = json.loads((ROOT / "benchmarks/results/personal-2-cores.json").read_text())["results"]
+    assert len(found) == len(known)
+    for (_, ratio, quartiles), result in zip(found.values(), known.values(), strict=True):
+        check(ratio, result["ratio"])
+        check(quartiles, *result["quartiles"])
+    assert [name for name, result in known.items() if result["ratio"] > 1.3] == ["fed_mtl", "fedsgd"]

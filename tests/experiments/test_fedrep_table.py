@@ -155,3 +155,23 @@ def test_doubling_is_compared_on_the_clock(table):
     assert never["0.95 C=0"]["factor"] == 0
     kept = json.loads(json.dumps(doubling_table.in_words({"ditto": {"own_model": [never, never]}})))
     assert "| 0.00 (0.00 to 0.00) |" in doubling_table.table(kept)
+
+
+def test_claims_about_new_clients():
+    panels = json.loads((FEDREP / "results/figure6.json").read_text())["results"]
+    few, everything = panels["5 samples"], panels["all samples"]
+    frozen = [label for label in few if label != "Local, all layers"]
+    mean = {name: {label: np.array(panel[label]["mean"]) for label in few} for name, panel in panels.items()}
+    for label in frozen:
+        if label != "FedRep":
+            assert (mean["5 samples"]["FedRep"][1:] >= mean["5 samples"][label][1:]).all()
+        for panel in mean.values():
+            assert panel["Local, all layers"][-1] > panel[label][-1]
+        if label not in ("L2GD", "LG-FedAvg"):
+            assert mean["all samples"][label][-1] < min(mean["all samples"][e][-1] for e in ("L2GD", "LG-FedAvg"))
+    lead = mean["5 samples"]["FedRep"] - mean["5 samples"]["FedAvg"]
+    spread = np.array(few["FedRep"]["highest"]) - np.array(few["FedRep"]["lowest"])
+    assert (lead < spread).all()
+    assert (mean["all samples"]["FedAvg"][2:] > mean["all samples"]["FedRep"][2:]).all()
+    assert few["APFL"] == few["FedAvg"]
+    assert everything["APFL"] == everything["FedAvg"]
