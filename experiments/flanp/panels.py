@@ -257,7 +257,7 @@ def facts(runs: Runs) -> dict[str, Any]:
         }
         if metric is None:
             row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
-        if method in ("flanp", "heuristic"):
+        if method in ("flanp", "heuristic", "gentle"):
             row["stages"] = [
                 [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
                 for h in histories

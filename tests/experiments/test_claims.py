@@ -352,3 +352,69 @@ def test_speeds_of_the_front_page():
         assert bool(cells[3]) == (cached is not None)
         if cached:
             check(cells[3], benchmark(cached, "PyTorch loop, features cached")[2])
+
+
+FLANP = EXPERIMENTS / "flanp"
+
+
+def over_seeds(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation."""
+    numbers = np.array(values, float)
+    return float(numbers.mean()), float(numbers.std(ddof=1))
+
+
+@pytest.mark.parametrize(("name", "key"), [("table1", "s"), ("table2", "N")])
+def test_tables_of_flanp(name, key):
+    facts = json.loads((FLANP / f"results/{name}.json").read_text())
+    rows_of_file, written = facts["results"]["rules"], table(FLANP / "README.md", key, "T_FLANP")
+    assert [title.split()[-1] for title in rows_of_file] == list(written)
+    for found, printed, cells in zip(rows_of_file.values(), facts["paper"], written.values(), strict=True):
+        for cell, column in zip(
+            (*cells[:3], *cells[5:]), (*COLUMNS, "ratio_of_propositions", "theorem2_bound"), strict=True
+        ):
+            check(cell, *over_seeds(found[column]))
+        check(cells[3], printed)
+        check(cells[4], over_seeds(found["rounds_FLANP"])[0], over_seeds(found["rounds_FedGATE"])[0])
+        assert over_seeds(found["ratio"])[0] < over_seeds(found["theorem2_bound"])[0]  # "held in every row"
+    means = [over_seeds(found["ratio"])[0] for found in rows_of_file.values()]
+    assert means == sorted(means, reverse=True)  # "falls in every step of both tables"
+
+
+COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "ratio_of_propositions", "theorem2_bound")
+
+
+def test_claims_of_flanps_tables():
+    page, files = FLANP / "README.md", [results(FLANP / f"results/table{n}.json") for n in (1, 2)]
+    paper = [json.loads((FLANP / f"results/table{n}.json").read_text())["paper"] for n in (1, 2)]
+    own = [[over_seeds(found["ratio"])[0] for found in of["rules"].values()] for of in files]
+    times = np.array(paper) / np.array(own)
+    claimed(page, "The paper's ratios are # to # times ours.", times.min(), times.max())
+    found = [one for of in files for one in of["rules"].values()]
+    bounds = [over_seeds(one["stage_bound"])[0] for one in found]
+    longest = max(max(one["longest_stage"]) for one in found)
+    claimed(page, "# to # here, where no stage before the last took more than #.", min(bounds), max(bounds), longest)
+    varied = table(page, "ratio", "N = 10")
+    assert set(varied) == {*files[1], "the paper's"}
+    for name, cells in varied.items():
+        if name == "the paper's":
+            check(" ".join(cells), *paper[1][:2])
+            continue
+        for cell, one in zip(cells, list(files[1][name].values())[:2], strict=True):
+            check(cell, *over_seeds(one["ratio"]))
+
+
+def speed_up(figure_name: str, panel: int, rival: str, which: str) -> tuple[float, float]:
+    return over_seeds(results(FLANP / f"results/{figure_name}.json")[panel]["speed_up"][rival][which])
+
+
+def test_speed_ups_of_flanp():
+    page = FLANP / "README.md"
+    written = table(page, "", "speed-up at the end")
+    expected = [(name, panel) for name in ("figure7", "figure8") for panel in range(3)]
+    for (label, (cell,)), (name, panel) in zip(written.items(), expected, strict=True):
+        assert label == f"{name[-1]}: {results(FLANP / f'results/{name}.json')[panel]['title']}"
+        check(cell, *speed_up(name, panel, "fedgate", "at_end"))
+    claimed(
+        page, "FLANP is # ± # times as fast as FedGATE at most and # ± # times at the end",
+        *speed_up("figure2", 0, "fedgate", "at_most"), *speed_up("figure2", 0, "fedgate", "at_end"),
+    )  # fmt: skip
