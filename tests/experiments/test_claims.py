@@ -418,3 +418,36 @@ def test_speed_ups_of_flanp():
         page, "FLANP is # ± # times as fast as FedGATE at most and # ± # times at the end",
         *speed_up("figure2", 0, "fedgate", "at_most"), *speed_up("figure2", 0, "fedgate", "at_end"),
     )  # fmt: skip
+
+
+METHODS = {
+    "FLANP": "flanp", "FedGATE": "fedgate", "FedAvg": "fedavg", "FedNova": "fednova",
+    "FLANP, threshold by 1/sqrt(2)": "gentle",
+    **{f"FedGATE, {k} {kind}": f"{kind}{k}" for k in (5, 25) for kind in ("random", "fastest")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_losses_and_speed_ups_of_flanps_networks(number):
+    found = results(FLANP / f"results/figure{number}.json")
+    written = table(FLANP / "README.md", f"figure {number}", "FLANP's speed-up at most")
+    known = {name for panel in found for name in panel if name in METHODS.values()}
+    assert {METHODS[label] for label in written} == known
+    for label, (most, end, low, accuracy) in written.items():
+        panel = next(panel for panel in found if METHODS[label] in panel)
+        row, ratios = panel[METHODS[label]], panel["speed_up"].get(METHODS[label])
+        check(low, *over_seeds(row["lowest"]))
+        check(accuracy, *(100 * value for value in over_seeds(row["accuracy"])))
+        for cell, which in ((most, "at_most"), (end, "at_end")):
+            check(cell, *(over_seeds(ratios[which]) if ratios and ratios[which] else ()))
+
+
+def test_the_fastest_clients_alone_saturate():
+    page, (_, panel) = FLANP / "README.md", results(FLANP / "results/figure6.json")
+    few, more, flanp = panel["fastest5"], panel["fastest25"], panel["flanp"]
+    claimed(
+        page, "With 5 the loss falls to # and rises again to #, with 25 it stays at #, where FLANP is at #",
+        *(over_seeds(values)[0] for values in (few["lowest"], few["last"], more["lowest"], flanp["lowest"])),
+    )  # fmt: skip
+    assert max(flanp["lowest"]) < min(more["lowest"]) < min(few["lowest"])
+    assert flanp["lowest"] == flanp["last"]  # "still falling"
