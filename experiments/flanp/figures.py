@@ -105,7 +105,7 @@ FIGURES = {
             "N = {num_clients}, s = {samples}",
             ("flanp", "heuristic", "fedgate"),
             [{"num_clients": 50, "samples": 200}],
-            200,
+            120,
             5,
         ),
     ),
