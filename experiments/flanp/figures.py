@@ -17,7 +17,7 @@ class Figure(NamedTuple):
     panels: dict[str, list[Panel]]
 
 
-CONVEX, DEEP = ("flanp", "fedgate", "fedavg"), ("flanp", "fedgate", "fedavg", "fednova")
+CONVEX, DEEP = ("flanp", "fedgate", "fedavg"), ("flanp", "gentle", "fedgate", "fedavg", "fednova")
 MNIST, CIFAR = {"name": "mnist", "step": 0.05}, {"name": "cifar10", "step": 0.02}
 DIGITS = {"name": "digits", "num_clients": 4, "samples": 40}
 
@@ -105,7 +105,7 @@ FIGURES = {
             "N = {num_clients}, s = {samples}",
             ("flanp", "heuristic", "fedgate"),
             [{"num_clients": 50, "samples": 200}],
-            200,
+            120,
             5,
         ),
     ),

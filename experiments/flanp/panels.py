@@ -129,16 +129,16 @@ def time_to(history: srp.History, value: float, metric: str | None) -> float:
     return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
 
-def speed_ups(runs: Runs, rival: str) -> dict[str, Any]:
+def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     """Time of the rival over that of FLANP, seed by seed, see the top."""
     metric = runs.worlds[0].metric
-    pair = {name: runs.histories[name] for name in ("flanp", rival)}
+    pair = {name: runs.histories[name] for name in (ours, rival)}
     end = 1.05 * max(lowest(history, metric) for histories in pair.values() for history in histories)
     start = min(float(course(history, metric)[2][0]) for histories in pair.values() for history in histories)
 
     def ratios(value: float) -> np.ndarray:
         times = {name: np.array([time_to(h, value, metric) for h in histories]) for name, histories in pair.items()}
-        return times[rival] / np.maximum(times["flanp"], 1e-12)
+        return times[rival] / np.maximum(times[ours], 1e-12)
 
     if not (math.isfinite(end) and end < start):
         return {"end": curves.short(end), "at_end": None, "at_most": None}
@@ -257,13 +257,16 @@ def facts(runs: Runs) -> dict[str, Any]:
         }
         if metric is None:
             row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
-        if method in ("flanp", "heuristic"):
+        if method in ("flanp", "heuristic", "gentle"):
             row["stages"] = [
                 [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
                 for h in histories
             ]
         found[method] = row
     found["speed_up"] = {name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"}
+    if "gentle" in runs.histories:
+        rivals = [name for name in runs.panel.methods if name not in ("flanp", "gentle")]
+        found["speed_up_gentle"] = {name: speed_ups(runs, name, "gentle") for name in rivals}
     return found
 
 

@@ -176,6 +176,11 @@ def _heuristic(world: World) -> srp.ParticipationPolicy:
     return srp.participation.statistical_accuracy(world.initial)
 
 
+def _gentle(world: World) -> srp.ParticipationPolicy:
+    """The heuristic with a threshold that shrinks as that of c / (n s) would."""
+    return srp.participation.statistical_accuracy(world.initial, shrinkage=0.5**0.5)
+
+
 def _everybody(world: World) -> srp.ParticipationPolicy:
     """All clients, and the criterion of the last stage where it is known."""
     if world.constants:
@@ -190,6 +195,7 @@ def _what_fits(world: World) -> srp.ParticipationPolicy:
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
+    "gentle": Curve("FLANP, by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
     "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _everybody, style="--"),
     "fedavg": Curve("FedAvg", "#333333", "fedavg", _everybody, style=":"),
     "fednova": Curve("FedNova", "#882255", "fednova", _what_fits, by_step=True, style="-."),
