@@ -1,4 +1,4 @@
-"""Every script of the linear experiments and the asynchronous one runs at smoke scale; its parts are the paper's."""
+"""Scripts of experiments run at smoke scale; the parts of the linear ones are the paper's."""
 
 import json
 import runpy
@@ -18,6 +18,8 @@ SCRIPTS = (
     "fedrep/figure1",
     pytest.param("fedrep/figure3", marks=LONG),
     pytest.param("fedrep/figure4", marks=LONG),
+    pytest.param("fedrep/figure5", marks=LONG),
+    pytest.param("fedrep/figure6", marks=LONG),
     "fedavg_representation/figure1",
     pytest.param("fedavg_representation/figure3", marks=LONG),
     pytest.param("srpfl/linear_speedup", marks=LONG),
