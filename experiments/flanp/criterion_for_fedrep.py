@@ -17,6 +17,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
@@ -61,11 +63,8 @@ def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def main() -> None:
-    """The command line."""
-    args = curves.parser(__doc__, SCALES, "runs/flanp").parse_args()
-    srp.use_all_cores()
-    results = measure(*SCALES[args.scale])
+def draw(results: dict[str, dict[str, Any]]) -> Figure:
+    """A panel for each target, a row for each kind of stages."""
     figure, axes = curves.panels(len(FRACTIONS), width=5.2, height=3.4, sharey=True)
     rng = np.random.default_rng(0)
     for place, (ax, fraction) in enumerate(zip(axes, FRACTIONS, strict=True)):
@@ -81,13 +80,22 @@ def main() -> None:
         ax.set(
             xscale="log", xlabel="simulated time (time units)", title=f"to {100 * fraction:g} % of FedRep's accuracy"
         )
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_yticks(range(len(STAGES)), list(STAGES))
     axes[0].invert_yaxis()
     figure.suptitle("SRPFL on digits: a point for each seed, bar: median", fontsize=11)
+    return figure
+
+
+def main() -> None:
+    """The command line."""
+    args = curves.parser(__doc__, SCALES, "runs/flanp").parse_args()
+    srp.use_all_cores()
+    results = measure(*SCALES[args.scale])
     for name, found in results.items():
         times = np.array(found["times"], float)
         print(f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}")
-    curves.save(args, "criterion_for_fedrep", {"results": results}, figure)
+    curves.save(args, "criterion_for_fedrep", {"results": results}, draw(results))
 
 
 if __name__ == "__main__":

@@ -487,3 +487,20 @@ def test_the_fastest_clients_alone_saturate():
     )  # fmt: skip
     assert max(flanp["lowest"]) < min(more["lowest"]) < min(few["lowest"])
     assert flanp["lowest"] == flanp["last"]  # "still falling"
+
+
+def test_the_criterion_for_fedrep():
+    page, found = FLANP / "README.md", results(FLANP / "results/criterion_for_fedrep.json")
+    written = table(page, "stages", "median time to 95 %")
+    assert set(written) == set(found)
+    times = {name: np.array(row["times"], float) for name, row in found.items()}
+    for name, (early, late, spread, accuracy) in written.items():
+        check(early, np.median(times[name][:, 0]))
+        check(late, np.median(times[name][:, 1]))
+        check(spread, times[name][:, 1].min(), times[name][:, 1].max())
+        check(accuracy, *(100 * value for value in over_seeds(found[name]["accuracy"])))
+    ratios = times["10 rounds a stage"] / times["criterion, shrinks by 1/2"]
+    claimed(
+        page, "the criterion is # to # times as fast to 95 %, and # to # times to 99 %",
+        *(edge for column in ratios.T for edge in (column.min(), column.max())),
+    )  # fmt: skip
