@@ -32,13 +32,15 @@ grid = srp.grid(
     },
     axes={"method": ["srpfl", "fedrep"], "learning_rate": [0.02, 0.1], "seed": range(3)},
     out=folder,
+    batch=6,
     progress=False,
 )
 grid.summary().round(3)
 
 # %% [markdown]
-# Twelve runs, and few programs: runs that differ in seed and learning rate alone are one, and each still has its
-# folder. Called again, the same grid finds everything finished; with another rate on the axis it runs what is new.
+# Twelve runs and two programs: `batch=6` makes one program of the runs that differ in seed and learning rate alone.
+# Left out, that happens where there are rounds enough for it to pay. Each run still has a folder of its own. Called
+# again, the same grid finds everything finished; with another rate on the axis it runs what is new.
 #
 # ## Tables
 #
