@@ -86,4 +86,4 @@ print(
 )
 
 # %% [markdown]
-# A clock with a law of its own, rush hours for instance, is [two functions](../docs/new_clock.md).
+# A clock with a law of its own, rush hours for instance, is two functions: *Writing a clock* in the manual.

@@ -74,4 +74,4 @@ srp.plots.report_page(grid.histories, page)
 print(f"{page.name}: {page.stat().st_size / 1e6:.1f} MB, {len(grid.histories)} runs")
 
 # %% [markdown]
-# Grids in files, worker processes, Slurm, exclusions and what happens on failure: [Grids](../docs/grids.md).
+# Grids in files, worker processes, Slurm, exclusions and what happens on failure: *Grids* in the manual.

@@ -108,4 +108,4 @@ ours, theirs = (
 )
 
 # %% [markdown]
-# [Writing an algorithm](../docs/new_algorithm.md) has the contract, a skeleton with personal state, and the pitfalls.
+# *Writing an algorithm* in the manual has the contract, a skeleton with personal state, and the pitfalls.
