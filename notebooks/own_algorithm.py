@@ -62,7 +62,7 @@ names = ("fedbabu", "fedbabu_doubling", "srpfl")
 methods = {name: srp.methods.get(name, dataset=data, shared=shared) for name in names}
 keys = jax.random.split(jax.random.key(0), 3)
 histories = {
-    name: srp.simulate_seeds(method, data, num_rounds=60, eval_every=4, keys=keys, progress=False)
+    name: srp.simulate_seeds(method, data, num_rounds=40, eval_every=4, keys=keys, progress=False)
     for name, method in methods.items()
 }
 srp.plots.accuracy_over_time([history for runs in histories.values() for history in runs])
