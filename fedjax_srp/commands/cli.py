@@ -58,6 +58,7 @@ def _demo(arguments: dict[str, Any]) -> None:
 
 
 def _report(arguments: dict[str, Any]) -> None:
+    del arguments["load"]  # done
     print(report.report(**arguments))
 
 
@@ -119,10 +120,12 @@ COMMANDS = {
                 Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
                 Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
                 Option("out", str | None, None, "where to write; the folder itself when left out"),
+                Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
             ]
         },
         _report,
         positional="folder",
+        prepare=run_options.prepare,
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",

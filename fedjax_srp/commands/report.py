@@ -24,10 +24,13 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
         out: where to write; None for `folder`.
 
     Raises:
-        ValueError: no finished runs there, the same run twice, a target that is no accuracy, or a cost that is none.
+        ValueError: no such folder, no finished runs there, one run twice, no accuracy as target, no cost among costs.
     """
     table.check_target(target)
     table.check_communications(communications)
+    if not Path(folder).is_dir():
+        is_what = "is a file" if Path(folder).exists() else "there is no such folder"
+        raise ValueError(f"folder={folder!r}: {is_what}; give a folder that fedjax-srp run or demo wrote")
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")

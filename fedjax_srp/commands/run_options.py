@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import runpy
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,12 +150,19 @@ def load(files: Sequence[str]) -> None:
     """Runs Python files that register methods.
 
     Raises:
-        ValueError: no such file.
+        ValueError: no such file, or one that fails.
     """
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")
-        runpy.run_path(file)
+        try:
+            runpy.run_path(file)
+        except Exception as error:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+            raise ValueError(
+                f"load={file!r}: line {line}: {type(error).__name__}: {error}; python {file} shows all of it"
+            ) from error
 
 
 def _is_value(word: str) -> bool:

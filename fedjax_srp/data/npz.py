@@ -33,6 +33,8 @@ def read(path: Path) -> RawArrays:
             }
     except Exception as error:  # whatever zip files, their compression and the arrays in them have to say
         reason = " ".join(str(error).split()) or type(error).__name__
+        if "allow_pickle" in reason:  # NumPy's advice on files of other kinds
+            reason = "it has objects in it, or is a file of another kind"
         raise ValueError(
             f"name={str(path)!r}: damaged, or not an .npz file of plain arrays ({reason}); copy it again, or write it "
             "with np.savez"

@@ -297,8 +297,9 @@ def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
     wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
-    said = {**row.made, **dict.fromkeys(_OF_METHOD, "")}
     for other, name in zip(found, names, strict=True):
-        if other.method == wanted and said.items() >= {**other.made, **dict.fromkeys(_OF_METHOD, "")}.items():
+        # an option that is None there may be none of this method's, such as the pool of a policy
+        shared = [place for place in other.made if place not in _OF_METHOD]
+        if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
             return name
     return None

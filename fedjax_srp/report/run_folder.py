@@ -236,6 +236,8 @@ def writable(out: str | os.PathLike) -> Path:
         ValueError: nothing can be written there.
     """
     folder = Path(out)
+    if folder.is_file():
+        raise ValueError(f"out={os.fspath(out)!r}: is a file; give a folder")
     probe = folder / ".writable"
     try:
         folder.mkdir(parents=True, exist_ok=True)
