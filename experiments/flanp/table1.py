@@ -1,9 +1,9 @@
-"""Table 1 of the FLANP paper; see `tables.py`.
+"""Table 1 of the FLANP paper; see `time_ratios.py`.
 
 python experiments/flanp/table1.py --scale smoke|cpu|full [--vary "full gradients" ...]
 """
 
-from tables import main
+from time_ratios import main
 
 if __name__ == "__main__":
     main("table1")

@@ -178,11 +178,14 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """
     cycle = itertools.cycle(CYCLE)
     styles: dict[str, Style] = {}
+    # "flanp" is a method, and "FLANP" what another is called: names and labels as they are written come first
+    as_written = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
     recipes = {key(row.label): row for row in RECIPES.values() if row.label} | RECIPES
-    named = {label: key(label.partition(",")[0]) for label in labels}
+    named = {label: label.partition(",")[0] for label in labels}
     rows_of = Counter(named.values())
     for label, name in named.items():
-        row = recipes.get(name) if rows_of[name] == 1 or "," not in label else None
+        alone = rows_of[name] == 1 or "," not in label
+        row = as_written.get(name, recipes.get(key(name))) if alone else None
         known = None
         if row is not None and row.color is not None:
             known = Style(row.label or label, row.color, "-" if row.doubling else "--")

@@ -172,7 +172,7 @@ TABLE = {
     ),
     "local_only": Row(small(algorithms.local_only), classification, REFUSED_WITHOUT_WEIGHTS),
     "per_fedavg": Row(
-        small(algorithms.per_fedavg, inner_step_size=0.1),
+        small(algorithms.per_fedavg, inner_step_size=0.1, difference=0.05),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"support_fraction": 1.0}, {"inner_step_size": -0.1}, {"difference": 0.0}),
     ),

@@ -138,7 +138,7 @@ def test_values_survive_batches_of_seeds(monkeypatch):
     """Where memory is short, each batch gets the values of its own seeds."""
     from fedjax_srp.engine import simulate
 
-    monkeypatch.setattr(simulate, "_seeds_at_once", lambda request, num_seeds: 1)
+    monkeypatch.setattr(simulate, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
     options = {name: value for name, value in OPTIONS.items() if name != "key"}
     keys, rates = jnp.stack([KEY, KEY]), [0.3, 0.05]
     runs = srp.simulate_seeds(get("fedavg"), DATA, keys=keys, values={"learning_rate": rates}, **options)

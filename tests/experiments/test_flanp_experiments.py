@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
 import figures
 import panels
-import tables
+import time_ratios
 import worlds
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -74,9 +74,9 @@ def test_curves_meet_on_a_common_axis():
 def test_arrival_is_the_first_round_of_all_clients_after_which_the_criterion_held():
     stages, sizes = [0, 0, 1, 1, 1], [2, 2, 4, 4, 4]
     arrives = history("flanp", np.ones(5), 2, stages, sizes, [0, 1, 0, 1, 0])
-    assert tables.arrival(arrives) == (8.0, 4)
-    assert tables.arrival(history("flanp", np.ones(5), 2, stages, sizes, [0, 1, 0, 0, 0])) == (np.inf, None)
-    assert tables.arrival(history("flanp", np.ones(2), 2, [0, 0], [2, 2], [0, 1])) == (np.inf, None)
+    assert time_ratios.arrival(arrives) == (8.0, 4)
+    assert time_ratios.arrival(history("flanp", np.ones(5), 2, stages, sizes, [0, 1, 0, 0, 0])) == (np.inf, None)
+    assert time_ratios.arrival(history("flanp", np.ones(2), 2, [0, 0], [2, 2], [0, 1])) == (np.inf, None)
 
 
 def test_rules_of_linear_regression():
@@ -111,7 +111,7 @@ def test_smoothness_of_logistic_regression_bounds_its_hessian():
 
 def test_every_figure_has_every_scale():
     assert {f"figure{n}" for n in range(1, 10)} == set(figures.FIGURES)
-    assert {*figures.FIGURES, *tables.TABLES} == set(SCRIPTS)
+    assert {*figures.FIGURES, *time_ratios.TABLES} == set(SCRIPTS)
     for figure in figures.FIGURES.values():
         assert set(figure.panels) == {"smoke", "cpu", "full"}
         assert all(panel.methods[0] == "flanp" for of_scale in figure.panels.values() for panel in of_scale)
