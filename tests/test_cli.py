@@ -300,6 +300,34 @@ ERRORS = [
 ]
 
 
+FILES = {
+    "syntax": ("def f(:", "line 1: SyntaxError"),
+    "import": ("import fedjax_srp\nimport no_such_room", "line 2: ModuleNotFoundError: No module named 'no_such_room'"),
+    "name": ("import fedjax_srp as srp\n\nsrp.methods.register('x', y)", "line 3: NameError: name 'y' is not defined"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("command", ["run --method fedavg", "report ."])
+def test_a_file_of_ones_own_that_fails_is_one_line(case, command, tmp_path, capsys):
+    text, message = FILES[case]
+    (tmp_path / "mine.py").write_text(text)
+    assert main(*command.split(), "--load", tmp_path / "mine.py") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("is_file", "message"), [(True, "is a file; give a folder"), (False, "there is no such folder")]
+)
+def test_report_says_what_is_no_folder(is_file, message, tmp_path, capsys):
+    if is_file:
+        (tmp_path / "runs").touch()
+    assert main("report", tmp_path / "runs") == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "message"), ERRORS, ids=[message for _, message in ERRORS])
 def test_an_error_of_use_is_one_line(words, message, tmp_path, capsys):
     out = () if words[0] in ("rnu", "report") else ("--out", tmp_path / "run")

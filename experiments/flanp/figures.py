@@ -73,7 +73,7 @@ FIGURES = {
     ),
     "figure3": Figure("network 128-64, speeds uniform on [50, 500]", _deep("MNIST, N = 20", MNIST, 3000, 200, 2, 120)),
     "figure4": Figure(
-        "network 128-64, speeds uniform on [50, 500]", _deep("CIFAR-10, N = 20", CIFAR, 2500, 100, 1, 90)
+        "network 128-64, speeds uniform on [50, 500]", _deep("CIFAR-10, N = 20", CIFAR, 2500, 100, 2, 90)
     ),
     "figure5": Figure(
         "network 128-64, exponential speeds",
