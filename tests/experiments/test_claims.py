@@ -451,7 +451,7 @@ METHODS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [1, 3, 6])
+@pytest.mark.parametrize("number", [1, 3, 4, 5, 6])
 def test_losses_and_speed_ups_of_flanps_networks(number):
     found = results(FLANP / f"results/figure{number}.json")
     written = table(FLANP / "README.md", f"figure {number}", "FLANP's speed-up at most")
