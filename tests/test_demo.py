@@ -35,11 +35,13 @@ def test_everything_is_written_and_reads_back(found):
     assert (folder / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "table.txt").read_text("utf-8") == result.text + "\n"
     assert (folder / "table.csv").read_text().count("\n") == 1 + len(TINY.methods)
+    assert (folder / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
     for name, runs in result.histories.items():
         for seed, run in enumerate(runs):
             loaded = History.load(folder / name / f"seed_{seed}")
             np.testing.assert_array_equal(loaded.accuracy, run.accuracy)
             assert loaded.config["seed"] == seed
+            assert list(loaded.accuracies) == ["fine_tune", "own_head"]
             assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
 
 

@@ -91,7 +91,7 @@ COMMANDS = {
         "Eight methods of the SRPFL paper on scikit-learn's digits, in about a minute.",
         lambda: {
             "": [
-                Option("out", str, "runs/demo", "folder for table, figure and runs"),
+                Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
                 Option("seeds", int, 3, "how many repeats, simulated together"),
                 Option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
                 Option("progress", bool, True, "show a progress bar"),
@@ -113,7 +113,7 @@ COMMANDS = {
         positional="file",
     ),
     "report": Command(
-        "Table and figure of finished runs.",
+        "Table, figure and page of finished runs.",
         lambda: {
             "": [
                 Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
