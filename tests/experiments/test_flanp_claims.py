@@ -1,0 +1,168 @@
+"""The numbers of FLANP's README are those of the committed files."""
+
+import json
+
+import numpy as np
+import pytest
+from claims import EXPERIMENTS, check, claimed, results, table
+
+FLANP = EXPERIMENTS / "flanp"
+
+
+def over_seeds(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation."""
+    numbers = np.array(values, float)
+    return float(numbers.mean()), float(numbers.std(ddof=1))
+
+
+@pytest.mark.parametrize(("name", "key"), [("table1", "s"), ("table2", "N")])
+def test_tables_of_flanp(name, key):
+    facts = json.loads((FLANP / f"results/{name}.json").read_text())
+    rows_of_file, written = facts["results"]["rules"], table(FLANP / "README.md", key, "T_FLANP")
+    assert [title.split()[-1] for title in rows_of_file] == list(written)
+    for found, printed, cells in zip(rows_of_file.values(), facts["paper"], written.values(), strict=True):
+        for cell, column in zip((*cells[:3], *cells[5:]), COLUMNS, strict=True):
+            check(cell, *over_seeds(found[column]))
+        check(cells[3], printed)
+        check(cells[4], over_seeds(found["rounds_FLANP"])[0], over_seeds(found["rounds_FedGATE"])[0])
+        assert over_seeds(found["ratio"])[0] < over_seeds(found["theorem2_bound"])[0]  # "held in every row"
+    means = [over_seeds(found["ratio"])[0] for found in rows_of_file.values()]
+    assert means == sorted(means, reverse=True)  # "falls in every step of both tables"
+
+
+COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "ratio_of_propositions", "theorem2_bound")
+
+
+def test_claims_of_flanps_tables():
+    page, files = FLANP / "README.md", [results(FLANP / f"results/table{n}.json") for n in (1, 2)]
+    paper = [json.loads((FLANP / f"results/table{n}.json").read_text())["paper"] for n in (1, 2)]
+    own = [[over_seeds(found["ratio"])[0] for found in of["rules"].values()] for of in files]
+    times = np.array(paper) / np.array(own)
+    claimed(page, "The paper's ratios are # to # times ours.", times.min(), times.max())
+    found = [one for of in files for one in of["rules"].values()]
+    bounds = [over_seeds(one["stage_bound"])[0] for one in found]
+    longest = max(max(one["longest_stage"]) for one in found)
+    claimed(page, "# to # here, where no stage before the last took more than #.", min(bounds), max(bounds), longest)
+    varied = table(page, "ratio", "N = 10")
+    assert set(varied) == {*files[1], "the paper's"}
+    for name, cells in varied.items():
+        if name == "the paper's":
+            check(" ".join(cells), *paper[1][:2])
+            continue
+        for cell, one in zip(cells, list(files[1][name].values())[:2], strict=True):
+            check(cell, *over_seeds(one["ratio"]))
+
+
+def speed_up(figure_name: str, panel: int, rival: str, which: str) -> tuple[float, float]:
+    return over_seeds(results(FLANP / f"results/{figure_name}.json")[panel]["speed_up"][rival][which])
+
+
+def test_speed_ups_of_flanp():
+    page = FLANP / "README.md"
+    written = table(page, "", "speed-up at the end")
+    expected = [(name, panel) for name in ("figure7", "figure8") for panel in range(3)]
+    for (label, (cell,)), (name, panel) in zip(written.items(), expected, strict=True):
+        assert label == f"{name[-1]}: {results(FLANP / f'results/{name}.json')[panel]['title']}"
+        check(cell, *speed_up(name, panel, "fedgate", "at_end"))
+    claimed(
+        page, "FLANP is # ± # times as fast as FedGATE at most and # ± # times at the end, where the noise",
+        *speed_up("figure2", 0, "fedgate", "at_most"), *speed_up("figure2", 0, "fedgate", "at_end"),
+    )  # fmt: skip
+    claimed(
+        page, "holds. It is # ± # at most and # ± # at the end.",
+        *speed_up("figure1", 0, "fedgate", "at_most"), *speed_up("figure1", 0, "fedgate", "at_end"),
+    )  # fmt: skip
+
+
+def test_the_heuristic_lies_between():
+    page, (panel,) = FLANP / "README.md", results(FLANP / "results/figure9.json")
+    fedgate, own = (panel["speed_up"][rival] for rival in ("fedgate", "heuristic"))
+    assert fedgate["end"] == own["end"]
+    quotients = np.array(fedgate["at_end"]) / np.array(own["at_end"])
+    claimed(
+        page, "with constants is # ± # times as fast as with the heuristic, and # ± # times as fast as FedGATE.",
+        *over_seeds(own["at_end"]), *over_seeds(fedgate["at_end"]),
+    )  # fmt: skip
+    claimed(page, "is between the two, # ± # times as fast as FedGATE", *over_seeds(list(quotients)))
+
+
+METHODS = {
+    "FLANP": "flanp", "FedGATE": "fedgate", "FedAvg": "fedavg", "FedNova": "fednova",
+    "FLANP, threshold by 1/sqrt(2)": "gentle",
+    **{f"FedGATE, {k} {kind}": f"{kind}{k}" for k in (5, 25) for kind in ("random", "fastest")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 5, 6])
+def test_losses_and_speed_ups_of_flanps_networks(number):
+    found = results(FLANP / f"results/figure{number}.json")
+    written = table(FLANP / "README.md", f"figure {number}", "FLANP's speed-up at most")
+    known = {name for panel in found for name in panel if name in METHODS.values()}
+    assert {METHODS[label] for label in written} == known
+    for label, (most, end, low, accuracy) in written.items():
+        panel = next(panel for panel in found if METHODS[label] in panel)
+        row, ratios = panel[METHODS[label]], panel["speed_up"].get(METHODS[label])
+        check(low, *over_seeds(row["lowest"]))
+        check(accuracy, *(100 * value for value in over_seeds(row["accuracy"])))
+        for cell, which in ((most, "at_most"), (end, "at_end")):
+            check(cell, *(over_seeds(ratios[which]) if ratios and ratios[which] else ()))
+
+
+def test_gentler_thresholds_of_flanp():
+    (panel,) = results(FLANP / "results/figure3.json")
+    fedgate, fednova = (panel["speed_up_gentle"][rival] for rival in ("fedgate", "fednova"))
+    claimed(
+        FLANP / "README.md",
+        "is # ± # times as fast as FedGATE at most and # ± # times at the end, to FedNova it is # ± #.",
+        *over_seeds(fedgate["at_most"]), *over_seeds(fedgate["at_end"]), *over_seeds(fednova["at_end"]),
+    )  # fmt: skip
+    assert not any(stages[-1][-1] for stages in panel["flanp"]["stages"])  # "16 clients never came down"
+    assert all(stages[-1][0] == 16 for stages in panel["flanp"]["stages"])
+
+
+def test_flanp_on_cifar_and_under_exponential_speeds():
+    page, (cifar,) = FLANP / "README.md", results(FLANP / "results/figure4.json")
+    fedgate, fednova = (cifar["speed_up_gentle"][rival]["at_end"] for rival in ("fedgate", "fednova"))
+    claimed(
+        page, "shrinks by 1/sqrt(2) it is # ± # times as fast as FedGATE at the end and # ± # times as fast as FedNova",
+        *over_seeds(fedgate), *over_seeds(fednova),
+    )  # fmt: skip
+    stages = [[(size, rounds, held) for size, rounds, _, held in of_seed] for of_seed in cifar["flanp"]["stages"]]
+    assert all(sum(rounds for size, rounds, _ in of_seed if size > 8) <= 1 for of_seed in stages)
+    assert sum((8, True) in [(size, held) for size, _, held in of_seed] for of_seed in stages) == 1
+    others = [cifar[name]["lowest"] for name in ("fedgate", "fedavg", "fednova", "gentle")]
+    assert max(map(max, others)) < min(cifar["flanp"]["lowest"])  # "all four others came to a lower loss"
+    claimed(
+        page, "FLANP is faster than FedGATE and FedAvg, # ± # times at the end",
+        *speed_up("figure5", 0, "fedgate", "at_end"),
+    )  # fmt: skip
+    ahead, behind = (speed_up("figure5", 0, "fednova", which)[0] for which in ("at_most", "at_end"))
+    assert ahead > 1 > behind
+
+
+def test_the_fastest_clients_alone_saturate():
+    page, (_, panel) = FLANP / "README.md", results(FLANP / "results/figure6.json")
+    few, more, flanp = panel["fastest5"], panel["fastest25"], panel["flanp"]
+    claimed(
+        page, "With 5 the loss falls to # and rises again to #, with 25 it stays at #, where FLANP is at #",
+        *(over_seeds(values)[0] for values in (few["lowest"], few["last"], more["lowest"], flanp["lowest"])),
+    )  # fmt: skip
+    assert max(flanp["lowest"]) < min(more["lowest"]) < min(few["lowest"])
+    assert flanp["lowest"] == flanp["last"]  # "still falling"
+
+
+def test_the_criterion_for_fedrep():
+    page, found = FLANP / "README.md", results(FLANP / "results/criterion_for_fedrep.json")
+    written = table(page, "stages", "median time to 95 %")
+    assert set(written) == set(found)
+    times = {name: np.array(row["times"], float) for name, row in found.items()}
+    for name, (early, late, spread, accuracy) in written.items():
+        check(early, np.median(times[name][:, 0]))
+        check(late, np.median(times[name][:, 1]))
+        check(spread, times[name][:, 1].min(), times[name][:, 1].max())
+        check(accuracy, *(100 * value for value in over_seeds(found[name]["accuracy"])))
+    ratios = times["10 rounds a stage"] / times["criterion, shrinks by 1/2"]
+    claimed(
+        page, "the criterion is # to # times as fast to 95 %, and # to # times to 99 %",
+        *(edge for column in ratios.T for edge in (column.min(), column.max())),
+    )  # fmt: skip
