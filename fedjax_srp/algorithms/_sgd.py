@@ -11,10 +11,17 @@ from fedjax_srp.record import recorded
 
 
 class SGD(optax.GradientTransformation):
-    """SGD that can tell its step size and momentum, for methods whose mathematics divides by them."""
+    """SGD that can tell its step size and momentum, for methods whose mathematics divides by them.
+
+    Attributes:
+        step_size: the learning rate.
+        momentum: the heavy-ball coefficient.
+        is_plain: a step is exactly -step_size times the gradient: no momentum, no decay, no schedule.
+    """
 
     step_size: float | Array | optax.Schedule
     momentum: float | Array
+    is_plain: bool
 
 
 @recorded
@@ -42,4 +49,5 @@ def sgd(
         step = optax.chain(optax.add_decayed_weights(weight_decay, mask=on_weights), step)
     made = SGD(*step)
     made.step_size, made.momentum = learning_rate, momentum
+    made.is_plain = off(momentum) and off(weight_decay) and not callable(learning_rate)
     return made

@@ -169,6 +169,11 @@ def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTr
     return jax.grad(objective)(params, weights)
 
 
+def as_stepped(params: PyTree) -> PyTree:
+    """No projection: parameters stay what a step makes of them."""
+    return params
+
+
 def example_loss(model: SplitModel) -> Loss:
     """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
 
@@ -215,7 +220,7 @@ def local_sgd(
     training: LocalTraining,
     first_epoch: Array | int = 0,
     gradient: Gradient = plain_gradient,
-    after_step: Callable[[PyTree], PyTree] = lambda params: params,
+    after_step: Callable[[PyTree], PyTree] = as_stepped,
 ) -> PyTree:
     """Trains `params` on one client's examples.
 
@@ -244,6 +249,10 @@ def local_sgd(
         raise ValueError("the optimizer follows the round: train with training.in_round(context)")
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
+    # Of a client that is done a batch without weight changes nothing either, and nobody has to select what stays.
+    no_weight_no_step = not one_client_at_a_time and (
+        getattr(optimizer, "is_plain", False) and gradient is plain_gradient and after_step is as_stepped
+    )
 
     def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array):
         key_noise = named_key(key, "noise")
@@ -251,8 +260,11 @@ def local_sgd(
         def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
             # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
             rows = jnp.where(valid, rows, rows[0])
+            valid = valid & active if no_weight_no_step else valid
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             x, y = examples.x[rows], examples.y[rows]
+            if no_weight_no_step:  # a client that is done may have nothing but padding to read
+                x, y = (jnp.where(active, part, jnp.zeros((), part.dtype)) for part in (x, y))
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
@@ -263,7 +275,9 @@ def local_sgd(
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
             updates, state = optimizer.update(direction, old_state, old_params)
             new = after_step(optax.apply_updates(old_params, updates)), state, losses
-            return new if one_client_at_a_time else jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
+            if one_client_at_a_time or no_weight_no_step:
+                return new
+            return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
         carry = params, optimizer.init(params), jnp.zeros(()) if tally.is_asked() else ()
         zero = jnp.int32(0)

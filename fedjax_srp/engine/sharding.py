@@ -114,23 +114,28 @@ def layout(
     each = -(-num_clients // len(devices))
     if chunk_size is None:
         platform = devices[0].platform
-        chunks = tuple(default_chunk_size(platform, held, each) for held in (client_bytes, judged_bytes))
+        chunks = (
+            default_chunk_size(platform, client_bytes, each),
+            default_chunk_size(platform, judged_bytes, each, everybody=True),
+        )
     else:
         check_integer("chunk_size", chunk_size, 1)
         chunks = min(chunk_size, each), min(chunk_size, each)
     return Layout(tuple(devices), chunks[0], num_clients, judged_at_once=chunks[1])
 
 
-def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int) -> int:
+def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:
     """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
 
-    A chunk is served whole, so it is also kept small against the federation: a cohort of 10 must not pay for 1,000. On
-    an accelerator a step of 128 small clients should take no longer than one of 16; that is reasoned, not measured.
+    A chunk is served whole, so unless `everybody` is served it is also kept small against the federation: a cohort of
+    10 must not pay for 1,000. On an accelerator a step of 128 small clients should take no longer than one of 16; that
+    is reasoned, not measured.
     """
     floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
     in_cache = budget // max(client_bytes, 1)
-    return max(1, min(in_cache, max(floor, clients_per_device // 64), clients_per_device))
+    small = clients_per_device if everybody else max(floor, clients_per_device // 64)
+    return max(1, min(in_cache, small, clients_per_device))
 
 
 def device_index(plan: Layout) -> Array:

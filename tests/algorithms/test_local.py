@@ -196,6 +196,46 @@ def test_huge_padding_is_never_read(strategy):
     assert jnp.isfinite(run(examples(3e38)).head["out"]["kernel"]).all()
 
 
+# Clients that are done, in a batch with others that are not.
+
+
+def uneven(optimizer, work, padding, jit=jax.jit):
+    """Five clients, one of them without examples, after two epochs each time their work is done."""
+    data = federation(clients_of((5, 12, 1, 8, 3), (1, 1, 1, 1, 1)))
+
+    def one(client_id, work):
+        x = data.train_client(client_id)
+        x = x._replace(count=jnp.where(client_id == 4, 0, x.count))
+        real = jnp.arange(12) < x.count
+        x = x._replace(x=jnp.where(real[:, None], x.x, padding), y=jnp.where(real, x.y, jnp.int32(2**31 - 1)))
+        return local_sgd(KEY, loss, PARAMS, (), x, LocalTraining(optimizer, 4, epochs=2, work=work))
+
+    return jit(jax.vmap(one))(jnp.arange(5, dtype=jnp.int32), jnp.array(work, jnp.int32))
+
+
+@pytest.mark.parametrize("work", [(1, 1, 1, 1, 1), (3, 0, 2, 1, 3)])
+def test_steps_without_weight_change_nothing(work):
+    """Plain SGD gives the clients that are done a batch without weight; other optimizers select what stays."""
+    selecting = sgd(0.3)
+    selecting.is_plain = False
+    weightless, selected = (uneven(optimizer, work, jnp.float32(np.nan)) for optimizer in (sgd(0.3), selecting))
+    assert_close(weightless, selected, 1e-6)
+    for idle in (4, *(i for i in range(5) if work[i] == 0)):
+        assert_same_bits(jax.tree.map(lambda leaf, i=idle: leaf[i], weightless), PARAMS)
+
+
+def test_only_plain_sgd_needs_no_selection_of_parameters():
+    kernel = (5, *PARAMS.representation["fc1"]["kernel"].shape)
+
+    def selections(optimizer):
+        shown = str(uneven(optimizer, (1,) * 5, jnp.float32(0), jit=jax.make_jaxpr))
+        return shown.count(f"f32[{','.join(map(str, kernel))}] = select_n")
+
+    assert [selections(sgd(*numbers)) > 0 for numbers in ((0.3,), (0.3, 0.5), (0.3, 0.0, 0.1))] == [False, True, True]
+    assert not sgd(lambda count: 0.1).is_plain  # it counts
+    assert sgd(jnp.float32(0.1)).is_plain
+
+
 # Hyper-parameters that are tracers.
 
 
