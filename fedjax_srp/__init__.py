@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_srp import clocks, data, linear, participation, theory, watch
 from fedjax_srp._version import __version__ as __version__
+from fedjax_srp.backend import use_cuda_graphs
 from fedjax_srp.base import (
     ClientOutput,
     ClientTimes,
@@ -68,6 +69,7 @@ __all__ = [
     "theory",
     "tunable",
     "use_all_cores",
+    "use_cuda_graphs",
     "watch",
 ]
 

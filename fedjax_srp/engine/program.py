@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.backend import traced_for
+from fedjax_srp.backend import compiler_options, traced_for
 from fedjax_srp.base import (
     Array,
     Clock,
@@ -54,6 +54,7 @@ class Spec(NamedTuple):
     plan: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
+    compiler: tuple[tuple[str, str | int], ...]  # options beside XLA's own
 
 
 def numerics() -> tuple[Any, ...]:
@@ -257,7 +258,7 @@ class Program:
         if signature not in shared.compiled:
             lowered = self._lower(function, args)
             with self._making(function):
-                shared.compiled[signature] = lowered.compile()
+                shared.compiled[signature] = lowered.compile(compiler_options=dict(self.spec.compiler))
             del shared.lowered[signature]
         return shared.compiled[signature]
 
@@ -307,7 +308,8 @@ def program(
     parts = Parts(algorithm._replace(evaluations=dict(algorithm.evaluations)), policy, clock)
     static, values = detach(parts)
     by_seed = _by_seed(parts, num_seeds)
-    spec = Spec(static, by_seed, tuple(evaluations), plan, num_seeds, numerics())
+    compiler = tuple(compiler_options(plan.platform).items())
+    spec = Spec(static, by_seed, tuple(evaluations), plan, num_seeds, numerics(), compiler)
     return Program(spec, _shared(spec), parts, values)
 
 

@@ -1,0 +1,48 @@
+"""What XLA is told beside its own defaults."""
+
+import jax
+import pytest
+from reference.small import CLOCK, KEY, clients_of, federation, model
+
+import fedjax_srp as srp
+from fedjax_srp import backend
+from fedjax_srp.engine import program
+
+DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
+ALGORITHM = srp.algorithms.fedavg(model())
+
+
+@pytest.fixture
+def graphs():
+    srp.use_cuda_graphs()
+    yield
+    srp.use_cuda_graphs(False)
+
+
+def simulate():
+    return srp.simulate(ALGORITHM, DATA, clock=CLOCK, num_rounds=2, key=KEY, devices=1, progress=False)
+
+
+def test_nothing_is_said_unless_asked():
+    assert backend.compiler_options("gpu") == backend.compiler_options("cpu") == {}
+
+
+def test_graphs_are_for_gpus_and_can_be_turned_off(graphs):
+    options = backend.compiler_options("gpu")
+    assert "WHILE" in str(options["xla_gpu_enable_command_buffer"]).split(",")
+    assert backend.compiler_options("cpu") == {}
+    srp.use_cuda_graphs(False)
+    assert backend.compiler_options("gpu") == {}
+
+
+def test_graphs_change_nothing_on_a_cpu(graphs):
+    with_graphs = simulate()
+    srp.use_cuda_graphs(False)
+    assert (with_graphs.mean_accuracy == simulate().mean_accuracy).all()
+
+
+def test_options_reach_the_compiler_and_programs_are_not_shared_across_them(monkeypatch):
+    simulate()
+    monkeypatch.setattr(program, "compiler_options", lambda platform: {"no_such_option": 1})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
+        simulate()
