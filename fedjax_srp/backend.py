@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 
@@ -46,7 +47,7 @@ def use_cuda_graphs(on: bool = True) -> None:
     _graphs = bool(on)
 
 
-def compiler_options(platform: str) -> dict[str, str | int]:
+def compiler_options(platform: str) -> dict[str, Any]:
     """What XLA is told for programs on a kind of device, beside what `XLA_FLAGS` says."""
     if platform != "gpu" or not _graphs:
         return {}

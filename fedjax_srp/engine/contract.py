@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from fedjax_srp._checks import short
 from fedjax_srp.base import (
@@ -31,6 +32,7 @@ from fedjax_srp.base import (
     RoundContext,
     RoundInfo,
 )
+from fedjax_srp.engine.carries import largest_carry
 from fedjax_srp.history import check_metric_names
 from fedjax_srp.parts import plain
 
@@ -48,6 +50,7 @@ class Shapes(NamedTuple):
     up: tuple[PyTree, ...]  # messages of `round`, `finish` and the criterion's gradient, as far as there are
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
+    carried: int  # bytes of the largest carry of a loop in a client: what it trains, with the optimizer's state
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -80,6 +83,11 @@ def _check_arity(where: str, function: Callable[..., Any], names: str) -> None:
 
 def _call(where: str, function: Callable[..., Any], names: str, *args: Any) -> Any:
     """The shapes that a function returns for these, after a look at its signature."""
+    return _traced(where, function, names, *args)[0]
+
+
+def _traced(where: str, function: Callable[..., Any], names: str, *args: Any) -> tuple[Any, ClosedJaxpr]:
+    """What `_call` returns, and the function as it was traced."""
     _check_arity(where, function, names)
     refused: list[str] = []
 
@@ -88,10 +96,11 @@ def _call(where: str, function: Callable[..., Any], names: str, *args: Any) -> A
         refused.extend(_no_arrays(returned))
         return () if refused else returned
 
-    shapes = jax.eval_shape(arrays, *args)
+    jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(*args)
     if refused:
         raise ValueError(f"{where} returned {refused[0]}, it must return arrays")
-    return jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes)  # weak types become plain ones
+    shapes = jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes)  # weak types become plain ones
+    return shapes, jaxpr
 
 
 def _no_arrays(tree: PyTree) -> list[str]:
@@ -215,29 +224,32 @@ def check_algorithm(
     server = _call(f"{name}: init", algorithm.init, "key, data", key, data)
     names = "key, server state, client data"
     state = _call(f"{name}: init_client", algorithm.init_client, names, key, server, train)
+    carried = [0]
 
-    def in_round(where: str, function: Callable[..., Any], names: str, *args: Any) -> Any:
-        """`_call` with a context behind the arguments."""
+    def in_round(where: str, function: Callable[..., Any], names: str, *args: Any) -> tuple[Any, ClosedJaxpr]:
+        """`_traced` with a context behind the arguments."""
         _check_arity(where, function, f"{names}, context")
 
         def with_context(integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
             return function(*args, RoundContext(index, stage, size, data.num_clients, work))
 
-        return _call(where, with_context, f"context, {names}", (one,) * 4, *args)
+        return _traced(where, with_context, f"context, {names}", (one,) * 4, *args)
 
     def client(where: str, function: Callable[..., Any], broadcast: PyTree) -> ClientOutput:
         names = "key, broadcast, client state, client data"
-        return _check_output(where, in_round(where, function, names, key, broadcast, state, train), state)
+        output, traced = in_round(where, function, names, key, broadcast, state, train)
+        carried.append(largest_carry(traced))
+        return _check_output(where, output, state)
 
     def phase(field: str, phase: Phase) -> tuple[PyTree, PyTree, dict[str, Any]]:
         where = f"{name}: {field}"
         if not isinstance(phase, Phase):
             raise ValueError(f"{where} is {short(phase)}, it must be srp.Phase(broadcast, client, server)")
-        down = in_round(f"{where}.broadcast", phase.broadcast, "server state", server)
+        down = in_round(f"{where}.broadcast", phase.broadcast, "server state", server)[0]
         output = client(f"{where}.client", phase.client, down)
         mean, names = _averaged(output.message), "key, server state, mean message"
-        new = in_round(f"{where}.server", phase.server, names, key, server, mean)
+        new = in_round(f"{where}.server", phase.server, names, key, server, mean)[0]
         _check_like(f"{where}.server returned", new, server, LIKE_INIT)
         return output.message, down, _averaged(dict(output.info))
 
@@ -257,7 +269,7 @@ def check_algorithm(
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)
     if algorithm.communicates is not None:
         where = f"{name}: communicates"
-        says = in_round(where, algorithm.communicates, "server state", server)
+        says = in_round(where, algorithm.communicates, "server state", server)[0]
         _check_like(f"{where} returned", says, _shape(jnp.bool_), "it must return a flag")
     for leaf in jax.tree.leaves(algorithm.sends):
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
@@ -265,7 +277,7 @@ def check_algorithm(
     for evaluation in evaluations:  # what they return is seen by `score`, when they are traced for good
         names = "key, server state, client state, client data"
         _check_arity(f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation], names)
-    return Shapes(server, state, train, test, up, down, metrics)
+    return Shapes(server, state, train, test, up, down, metrics, max(carried))
 
 
 def _phases(algorithm: FederatedAlgorithm) -> list[tuple[str, Phase]]:

@@ -14,7 +14,7 @@ from fedjax_srp.base import Key, PyTree
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import Layout
-from fedjax_srp.engine.traffic import num_bytes
+from fedjax_srp.engine.traffic import Traffic, num_bytes
 
 GIB = 2**30
 SAID_FROM = GIB  # bytes on a device, or half of what is free there
@@ -46,8 +46,8 @@ class Memory(NamedTuple):
 def estimate(run: Prepared) -> Memory:
     """What a simulation keeps on each of its devices; runs nothing.
 
-    The working memory is what clients of a chunk hold (data, state, messages) times a measured factor. It is an
-    underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
+    The working memory is what clients of a chunk hold: data, state, messages, and on an accelerator what they train. It
+    is an underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
     """
     plan, sizes, seeds = run.plan, run.sizes, run.num_seeds or 1
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -59,7 +59,7 @@ def estimate(run: Prepared) -> Memory:
         return policy, clock, cohort, times
 
     judged = sizes.judged if run.evaluations else 0
-    in_chunk = CLIENT_FACTOR * max(plan.chunk_size * sizes.held, plan.judged_at_once * judged)
+    in_chunk = max(plan.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * CLIENT_FACTOR * judged)
     if run.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
         in_chunk += max(plan.window, plan.for_evaluation().window if judged else 0) * sizes.examples
     return Memory(
@@ -69,6 +69,18 @@ def estimate(run: Prepared) -> Memory:
         schedule=num_bytes(jax.eval_shape(schedule, key)) * seeds,
         working=int((in_chunk + SERVER_FACTOR * sizes.server_state) * seeds),
     )
+
+
+def _at_work(sizes: Traffic, platform: str) -> float:
+    """Bytes of one client of a chunk while it trains.
+
+    On an accelerator the whole chunk is trained as a batch, with what a step starts from beside what it makes of it. On
+    a CPU large models are trained one after the other, and small ones are small.
+    """
+    if platform == "cpu":
+        return CLIENT_FACTOR * sizes.held
+    messages = sizes.held - sizes.examples - sizes.client_state
+    return sizes.examples + sizes.client_state + max(messages, 2 * sizes.carried)
 
 
 class Room(NamedTuple):

@@ -54,7 +54,7 @@ class Spec(NamedTuple):
     plan: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
-    compiler: tuple[tuple[str, str | int], ...]  # options beside XLA's own
+    compiler: tuple[tuple[str, Any], ...]  # options beside XLA's own
 
 
 def numerics() -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ class Traffic(NamedTuple):
     up: int  # sent
     down: int  # received
     held: int  # data, state and messages of a client while it trains
+    carried: int  # the largest carry of a loop in a client: what it trains, with the optimizer's state
     judged: int  # data and state of a client while it is evaluated
     examples: int  # its data alone, as the model takes it
     client_state: int
@@ -35,6 +36,7 @@ def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
         up=_charged_bytes(sent),
         down=_charged_bytes(shapes.down),
         held=num_bytes((shapes.train, shapes.state, shapes.up)),
+        carried=shapes.carried,
         judged=max(examples, num_bytes(shapes.test)) + state,
         examples=examples,
         client_state=state,

@@ -1,11 +1,15 @@
 """The memory estimate against what the compiler reports, and what it refuses."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
+import optax
 import pytest
 from reference.small import CLOCK, KEY, clients_of, federation, model
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms import local
 from fedjax_srp.engine import memory
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.traffic import num_bytes
@@ -46,6 +50,22 @@ def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, nu
     temporary = segment.memory_analysis().temp_size_in_bytes
     assert temporary / FACTOR <= needed.working <= temporary * FACTOR
     assert needed.certain < needed.total
+
+
+@jax.numpy_dtype_promotion("standard")  # of optax.adam
+@pytest.mark.parametrize("optimizer", ["plain", "momentum", "adam"])
+def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypatch):
+    """There a chunk is trained as a batch; compiled for a CPU in the same way, what it needs follows the optimizer."""
+    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", float("inf"))
+    optimizers = {"plain": srp.algorithms.sgd(0.1), "momentum": srp.algorithms.sgd(0.1, 0.5), "adam": optax.adam(0.1)}
+    run = run_of(srp.algorithms.fedavg(MLP, optimizers[optimizer]), IMAGES, devices=1, chunk_size=8)
+    on_a_gpu = run._replace(plan=run.plan._replace(devices=(SimpleNamespace(platform="gpu"),)))
+    root, data = run.placed(KEY)
+    program = run.program()
+    working = program.working_bytes(1, program.start(root, data).state, root, data)
+    assert working / FACTOR <= memory.estimate(on_a_gpu).working <= working * FACTOR
+    model_bytes = num_bytes(MLP.init(KEY))
+    assert run.sizes.carried // model_bytes == {"plain": 1, "momentum": 2, "adam": 3}[optimizer]
 
 
 def test_working_memory_follows_the_chunk_and_the_seeds():

@@ -1,0 +1,38 @@
+"""What the loops of a function hand from trip to trip: in local training, parameters and the optimizer's state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+
+def largest_carry(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+    """Bytes of the largest carry of a loop in a traced function, 0 without loops."""
+    if isinstance(jaxpr, ClosedJaxpr):
+        jaxpr = jaxpr.jaxpr
+    largest = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "while":
+            first = params["cond_nconsts"] + params["body_nconsts"]
+            largest = max(largest, _bytes(equation.invars[first:]))
+        elif name == "scan":
+            first = params["num_consts"]
+            largest = max(largest, _bytes(equation.invars[first : first + params["num_carry"]]))
+        largest = max([largest, *(largest_carry(inner) for inner in _inner(params.values()))])
+    return largest
+
+
+def _bytes(variables: list[Any]) -> int:
+    return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
+
+
+def _inner(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:
+    for value in values:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inner(value)
