@@ -5,20 +5,30 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
+from fedjax_srp.linear.small import LARGEST, gram_schmidt, jacobi_eigh
 from fedjax_srp.loops import sequential
 
 exact_matmul = jax.default_matmul_precision("highest")  # accelerators would round products to three digits
 
 
+@exact_matmul
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); under vmap, one matrix after the other.
 
-    The batched decomposition of jaxlib 0.10 waits for the thread pool that it runs in. Where every CPU device is in it
-    at once (seeds vmapped over several devices), nobody is left to work, and the program stands still for good.
+    Small ones on an accelerator are decomposed by `small`. The batched decomposition of jaxlib 0.10 waits for the
+    thread pool that it runs in. Where every CPU device is in it at once (seeds vmapped over several devices), nobody is
+    left to work, and the program stands still for good.
     """
+    if _is_for_small(matrix.shape[1]):
+        return jacobi_eigh(matrix)
     values, vectors = sequential(lambda m: tuple(jnp.linalg.eigh(m)))(matrix)
     return values, vectors
+
+
+def _is_for_small(columns: int) -> bool:
+    return platform() != "cpu" and columns <= LARGEST
 
 
 @exact_matmul
@@ -33,6 +43,8 @@ def orthonormalize(matrix: Array) -> Array:
     Returns:
         (d, min(d, k)) with orthonormal columns, even where those of `matrix` are dependent.
     """
+    if _is_for_small(matrix.shape[1]):
+        return gram_schmidt(matrix)
     q, r = jnp.linalg.qr(matrix)
     sign = jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
     return q * sign[None, :]
