@@ -1,4 +1,4 @@
-"""Two ways to steer what vmap does to a loop."""
+"""Ways to steer what vmap and XLA do to a loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 
-from fedjax_srp.base import Array
+from fedjax_srp.backend import platform
+from fedjax_srp.base import Array, PyTree
 
 
 @custom_vmap
@@ -40,3 +41,16 @@ def sequential(function: Callable) -> Callable:
         return sequential_vmap(hoisted)(*args, *captured)
 
     return run
+
+
+def at_once(always: Array, read: Callable[[], PyTree], otherwise: Callable[[], PyTree]) -> PyTree:
+    """What `read` returns, computed in one place: XLA fuses it into nothing that uses it.
+
+    Args:
+        always: () bool, true, though XLA does not see that: on a CPU only branches are barriers that last.
+        read: what is wanted.
+        otherwise: anything of the same shapes, never computed.
+    """
+    if platform() != "cpu":
+        return jax.lax.optimization_barrier(read())
+    return jax.lax.cond(always, read, otherwise)

@@ -33,6 +33,8 @@ from fedjax_srp.loops import batch_max
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.record import recorded
 
+AT_ONCE = 256  # examples, so that a large client needs no more memory; changes no result
+
 
 class FedSGDServerState(NamedTuple):
     """The global model w, and the state of the server's optimizer."""
@@ -63,8 +65,7 @@ def fedsgd(
     Args:
         model: where it is cut matters to `fine_tune` alone.
         optimizer: of the server; default SGD with step size 0.01.
-        batch_size: examples that a gradient is summed up from at a time, which changes no result, and examples a step
-            of fine-tuning.
+        batch_size: examples a step of fine-tuning.
         fine_tune_epochs: epochs of fine-tuning before a client is judged.
         client_weighting: "num_examples" (paper, n_k / n) or "uniform" (FedRep, section 5: a mean over clients).
         evaluation: the default one.
@@ -97,7 +98,7 @@ def fedsgd(
         return FedSGDServerState(params, first.init(params))
 
     def client(key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext) -> ClientOutput:
-        size = min(batch_size, examples.y.shape[0])
+        size = min(AT_ONCE, examples.y.shape[0])
         key_local, place = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
 
         def add(number: Array, total: SplitParams) -> SplitParams:
@@ -113,9 +114,9 @@ def fedsgd(
 
             return jax.tree.map(jnp.add, total, jax.grad(part)(params))
 
-        # g_i = grad f_i(w), one batch after the other
-        num_batches = batch_max((examples.count + size - 1) // size)
-        gradient = jax.lax.fori_loop(jnp.int32(0), num_batches, add, jax.tree.map(jnp.zeros_like, params))
+        # g_i = grad f_i(w), one block of examples after the other
+        num_blocks = batch_max((examples.count + size - 1) // size)
+        gradient = jax.lax.fori_loop(jnp.int32(0), num_blocks, add, jax.tree.map(jnp.zeros_like, params))
         return ClientOutput(gradient, weight=client_weight(client_weighting, examples))
 
     def server(key: Key, state: FedSGDServerState, mean: SplitParams, context: RoundContext) -> FedSGDServerState:

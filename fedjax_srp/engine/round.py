@@ -29,7 +29,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.sharding import Layout, my_chunk, put, take, total, window_positions
-from fedjax_srp.loops import batch_max
+from fedjax_srp.loops import at_once, batch_max
 from fedjax_srp.tally import averaged
 
 
@@ -104,7 +104,9 @@ def cohort_pass(
         # A padded slot repeats the first participant with no work to do and at weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
         mine = my_chunk(plan, active)
-        rows = take(plan, states, ids)
+        # Were rows read where they are used last, XLA would copy the states of all clients before it writes new ones.
+        some = lambda: jax.tree.map(lambda leaf: leaf[: plan.chunk_size], states)  # noqa: E731
+        rows = at_once(trip >= 0, lambda: take(plan, states, ids), some)
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(ids))
         # Integers and flags become floats, so that their mean is one.

@@ -1,6 +1,7 @@
 """The baselines of FedRep's table against their NumPy versions, three rounds in float64, and their limits."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +97,10 @@ def test_fedprox(sgd, run_options):
     check_global_model(setting, expected, sgd)
 
 
-def test_fedsgd():
-    """The server's momentum goes on between rounds, and units of work change nothing."""
+@pytest.mark.parametrize("at_once", [256, 4])
+def test_fedsgd(at_once, monkeypatch):
+    """The server's momentum goes on between rounds; blocks of examples and units of work change nothing."""
+    monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", at_once)
     options = {"optimizer": optimizer(HEAVY), "client_weighting": "num_examples"}
     setting = setting_of(srp.algorithms.fedsgd, SPREAD, **options)
     expected = fedsgd.run(setting.params, setting.clients, COHORTS, sgd=HEAVY, client_weighting="num_examples")

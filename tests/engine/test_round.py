@@ -1,5 +1,6 @@
 """A round, phase by phase, with algorithms of a few lines whose results are known in NumPy."""
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,9 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
+from fedjax_srp.engine import round as engine_round
 from fedjax_srp.engine.round import stream
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
@@ -484,3 +487,20 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
     assert history.metrics["is_even"].tolist() == [0.5]
     with pytest.raises(ValueError, match="'is_even' is recorded twice"):
         srp.simulate(algorithm(lambda server, data: {"is_even": server}), data, **options)
+
+
+# What a trip costs.
+
+
+@pytest.mark.parametrize("read_at_once", [True, False])
+def test_a_trip_does_not_copy_the_states_of_all_clients(read_at_once, monkeypatch):
+    """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
+    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
+    if not read_at_once:
+        monkeypatch.setattr(engine_round, "at_once", lambda always, read, otherwise: read())
+    data = federation(clients_of((3,) * 11, (1,) * 11))
+    run = Run(srp.algorithms.fed_mtl(model(hidden=(5,)), batch_size=2), data, srp.participation.full(), chunk_size=1)
+    run.rounds()
+    (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
+    copies = re.findall(r"= f32\[11,[\d,]+\]\S* copy\(", segment.as_text())
+    assert (not copies) == read_at_once
