@@ -59,9 +59,10 @@ def estimate(run: Prepared) -> Memory:
         return policy, clock, cohort, times
 
     judged = sizes.judged if run.evaluations else 0
-    in_chunk = max(plan.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * CLIENT_FACTOR * judged)
+    largest = plan.parts[0]
+    in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * CLIENT_FACTOR * judged)
     if run.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
-        in_chunk += max(plan.window, plan.for_evaluation().window if judged else 0) * sizes.examples
+        in_chunk += max(largest.window, plan.for_evaluation().window if judged else 0) * sizes.examples
     return Memory(
         data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,

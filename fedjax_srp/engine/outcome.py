@@ -124,6 +124,7 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "eval_last": limits.eval_last,
         "evaluations": list(run.evaluations),
         "chunk_size": run.plan.chunk_size,
+        "large_chunk": run.plan.large_chunk,
         "num_devices": run.plan.num_devices,
         "shard_data": run.shard_data,
         "record_loss": run.record_loss,

@@ -65,7 +65,8 @@ def cohort_pass(
     """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
-    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk.
+    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where
+    the plan has large chunks too, another loop goes before, as long as these are full.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -80,7 +81,6 @@ def cohort_pass(
     pool = cohort.client_ids.shape[0]
     pad = (0, -pool % plan.window)
     client_ids, work = jnp.pad(cohort.client_ids, pad), jnp.pad(cohort.work, pad)
-    offsets = window_positions(plan)
 
     def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> ClientOutput:
         client_data = supply_data.give(client_id, moved)
@@ -98,15 +98,16 @@ def cohort_pass(
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
-    def serve(trip: Array, states: PyTree) -> tuple[ClientOutput, Array, Array, Array]:
-        positions = trip * plan.window + offsets
+    def serve(plan: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, Array, Array, Array]:
+        """The window whose first position is `first`."""
+        positions = first + window_positions(plan)
         active = positions < cohort.size
         # A padded slot repeats the first participant with no work to do and at weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
         mine = my_chunk(plan, active)
         # Were rows read where they are used last, XLA would copy the states of all clients before it writes new ones.
         some = lambda: jax.tree.map(lambda leaf: leaf[: plan.chunk_size], states)  # noqa: E731
-        rows = at_once(trip >= 0, lambda: take(plan, states, ids), some)
+        rows = at_once(first >= 0, lambda: take(plan, states, ids), some)
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(ids))
         # Integers and flags become floats, so that their mean is one.
@@ -114,9 +115,9 @@ def cohort_pass(
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
         return ClientOutput(message, outputs.state, weight, info), ids, active, mine
 
-    def trip(index: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
+    def trip(plan: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
-        outputs, ids, active, mine = serve(index, states)
+        outputs, ids, active, mine = serve(plan, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
@@ -128,7 +129,7 @@ def cohort_pass(
             records = put(plan, records, ids, active, outputs.info)
         return jax.tree.map(jnp.add, sums, new), states, records
 
-    shape = jax.eval_shape(lambda s: serve(jnp.int32(0), s)[0], states)
+    shape = jax.eval_shape(lambda s: serve(plan, jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
     zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
     sums = (
@@ -137,8 +138,15 @@ def cohort_pass(
         jax.tree.map(scalar, shape.info),
     )
     records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), shape.info) if record else ()
-    trips = (batch_max(cohort.size) + plan.window - 1) // plan.window
-    sums, states, records = jax.lax.fori_loop(jnp.int32(0), trips, trip, (sums, states, records))
+    carry, done, size = (sums, states, records), jnp.int32(0), batch_max(cohort.size)
+    for part in plan.parts:
+        left = size - done
+        trips = left // part.window if part.window > plan.window else (left + part.window - 1) // part.window
+        carry = jax.lax.fori_loop(
+            jnp.int32(0), trips, lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry), carry
+        )
+        done = done + trips * part.window
+    sums, states, records = carry
     messages, weights, info = total(plan, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
     return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records)

@@ -33,6 +33,7 @@ class Layout(NamedTuple):
     chunk_size: int  # clients that train at once per device
     num_clients: int
     judged_at_once: int  # clients per device that are evaluated at once
+    large_chunk: int = 0  # clients that train at once per device while a cohort has so many left, a multiple; 0: none
 
     @property
     def num_devices(self) -> int:
@@ -59,9 +60,15 @@ class Layout(NamedTuple):
         """One axis, `clients`."""
         return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
 
+    @property
+    def parts(self) -> tuple[Layout, ...]:
+        """This layout with one size of chunks each, those of the large ones first."""
+        small = self._replace(large_chunk=0)
+        return (small._replace(chunk_size=self.large_chunk), small) if self.large_chunk else (small,)
+
     def for_evaluation(self) -> Layout:
         """The same devices with the evaluation's chunk."""
-        return self._replace(chunk_size=self.judged_at_once)
+        return self._replace(chunk_size=self.judged_at_once, large_chunk=0)
 
     def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
         """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
@@ -113,15 +120,26 @@ def layout(
         )
     each = -(-num_clients // len(devices))
     if chunk_size is None:
-        platform = devices[0].platform
-        chunks = (
-            default_chunk_size(platform, client_bytes, each),
-            default_chunk_size(platform, judged_bytes, each, everybody=True),
-        )
+        chunk, large, judged = default_chunks(devices[0].platform, client_bytes, judged_bytes, each)
     else:
-        check_integer("chunk_size", chunk_size, 1)
-        chunks = min(chunk_size, each), min(chunk_size, each)
-    return Layout(tuple(devices), chunks[0], num_clients, judged_at_once=chunks[1])
+        chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
+        judged = chunk
+    return Layout(tuple(devices), chunk, num_clients, judged, large)
+
+
+def default_chunks(
+    platform: str, client_bytes: int, judged_bytes: int, clients_per_device: int
+) -> tuple[int, int, int]:
+    """Clients at once per device: while they train, while they train and many are left (0: no more), while judged.
+
+    Large chunks are for accelerators: compiled for an H100, a FedRep round of 1,000 clients runs 1.3 times as long
+    without (docs/performance.md).
+    """
+    chunk = default_chunk_size(platform, client_bytes, each)
+    judged = default_chunk_size(platform, judged_bytes, each, everybody=True)
+    most = default_chunk_size(platform, client_bytes, each, everybody=True)
+    large = 0 if platform == "cpu" else most // chunk * chunk
+    return chunk, large if large > chunk else 0, judged
 
 
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:

@@ -22,7 +22,7 @@ Made = Mapping[Place, str]  # option -> its value, equal where values are
 
 _SEED = ("key", "seed", "seeds", "num_seeds")
 _NO_EFFECT = (
-    *("chunk_size", "devices", "num_devices", "device", "shard_data", "communication"),
+    *("chunk_size", "large_chunk", "devices", "num_devices", "device", "shard_data", "communication"),
     *("unknown", "keep_clients", "record_loss"),
     "evaluations",  # but for the default one, which is compared
 )

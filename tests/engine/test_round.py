@@ -1,6 +1,7 @@
 """A round, phase by phase, with algorithms of a few lines whose results are known in NumPy."""
 
 import re
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
 from fedjax_srp.engine import round as engine_round
 from fedjax_srp.engine.round import stream
+from fedjax_srp.engine.sharding import Layout, default_chunks
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
@@ -487,6 +489,45 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
     assert history.metrics["is_even"].tolist() == [0.5]
     with pytest.raises(ValueError, match="'is_even' is recorded twice"):
         srp.simulate(algorithm(lambda server, data: {"is_even": server}), data, **options)
+
+
+# Chunks of two sizes.
+
+
+@pytest.mark.parametrize(
+    ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
+)
+def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, large_chunk):
+    """Cohorts of 3, 5 and 7: full large windows, a rest, or no large window at all."""
+
+    def client(key, broadcast, state, value, context):
+        message = value * context.work.astype(value.dtype)
+        return ClientOutput(message, state + message, info={"value": value})
+
+    algorithm = algorithm_of(client)._replace(init_client=lambda key, server, value: 0 * value)
+    options = {"devices": devices, "chunk_size": chunk_size}
+    run, small = (Run(algorithm, DATA, POLICY, CLOCK, **options, large_chunk=size) for size in (large_chunk, 0))
+    expected = np.zeros(len(VALUES), np.float32)
+    for ids, work in ROUNDS:
+        info = run.rounds().rounds
+        expected[ids] += VALUES[ids] * work
+        np.testing.assert_allclose(run.host_state().server, (VALUES[ids] * work).mean(), rtol=1e-6)
+        np.testing.assert_array_equal(run.host_state().clients, expected)
+        np.testing.assert_allclose(info.metrics["value"], [VALUES[ids].mean()], rtol=1e-6)
+        small.rounds()
+        np.testing.assert_array_equal(small.host_state().clients, expected)
+
+
+def test_accelerators_have_large_chunks_by_default():
+    mebibyte = 2**20
+    assert default_chunks("gpu", 4 * mebibyte, mebibyte, 10_000) == (156, 0, 1024)
+    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 10_000) == (156, 3 * 156, 1024)
+    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 1_000) == (128, 4 * 128, 1000)
+    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 100) == (100, 0, 100)
+    assert default_chunks("cpu", 100, 100, 1_000) == (16, 0, 1_000)
+    plan = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
+    assert [part.chunk_size for part in plan.parts] == [3 * 156, 156]
+    assert [part.chunk_size for part in plan.for_evaluation().parts] == [512]
 
 
 # What a trip costs.

@@ -145,9 +145,19 @@ class Run:
     """Compiled rounds whose states can be seen and replaced: what `simulate` does, without the host's side."""
 
     def __init__(
-        self, algorithm, data, policy, clock=CLOCK, devices=1, chunk_size=None, evaluations=(), key=KEY, state=None
+        self,
+        algorithm,
+        data,
+        policy,
+        clock=CLOCK,
+        devices=1,
+        chunk_size=None,
+        evaluations=(),
+        key=KEY,
+        state=None,
+        large_chunk=0,
     ):
-        self.plan = layout(devices, chunk_size, data.num_clients)
+        self.plan = layout(devices, chunk_size, data.num_clients)._replace(large_chunk=large_chunk)
         names = tuple(algorithm.evaluations) if evaluations == "all" else evaluations
         self.program = program(algorithm, policy, clock, names, self.plan)
         self.root = jax.device_put(key, self.plan.sharding())
