@@ -127,9 +127,7 @@ def layout(
     return Layout(tuple(devices), chunk, num_clients, judged, large)
 
 
-def default_chunks(
-    platform: str, client_bytes: int, judged_bytes: int, clients_per_device: int
-) -> tuple[int, int, int]:
+def default_chunks(platform: str, client_bytes: int, judged_bytes: int, each: int) -> tuple[int, int, int]:
     """Clients at once per device: while they train, while they train and many are left (0: no more), while judged.
 
     Large chunks are for accelerators: compiled for an H100, a FedRep round of 1,000 clients runs 1.3 times as long
