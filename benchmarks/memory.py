@@ -1,22 +1,23 @@
 """Memory of the process over the rounds of a large federation: it should be level, whatever the cohort.
 
-    python benchmarks/memory.py [--clients 10000] [--cohorts 100 200] [--rounds 200] [--out FILE.json]
+    python benchmarks/memory.py [--clients 10000] [--examples 150] [--cohorts 100 200] [--rounds 200] [--out FILE.json]
 
-FedRep with an MLP 512-256-64 on clients of 150 random images of 28 x 28 each. For every cohort size, what the process
-holds after 10 rounds and after all of them, and what the compiler says a segment works with on each device. The peak is
-that of the process so far.
+FedRep with an MLP 512-256-64 on clients of random images of 28 x 28 each. For every cohort size, what the process holds
+after 10 rounds and after all of them, what the compiler says a segment works with on each device, and the median of the
+seconds of a round. The peak is that of the process so far.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from pathlib import Path
 
 import jax
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, peak_memory, synthetic
+from fedjax_srp.benchmark.measure import Rounds, peak_memory, seconds, synthetic
 
 GIB = 2**30
 
@@ -30,27 +31,31 @@ def held() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--examples", type=int, default=150, help="of a client")
     parser.add_argument("--cohorts", type=int, nargs="+", default=[100, 200])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     srp.use_all_cores()
-    data = synthetic(args.clients, tests=1)
+    data = synthetic(args.clients, args.examples, tests=1)
     model = srp.models.mlp(data.example_shape, 10, (512, 256, 64))
     algorithm = srp.algorithms.fedrep(model, srp.algorithms.sgd(0.01, momentum=0.5))
     results = []
     for cohort in args.cohorts:
         run = Rounds(algorithm, data, srp.participation.fastest(cohort), length=5)
         found = {"cohort": cohort, "working_gib": run.working_bytes / GIB, "chunk_size": run.plan.chunk_size}
+        times = []
         for _ in range(2, max(2, args.rounds // run.length) + 1):
-            run()
+            times.append(seconds(run) / run.length)
             if "gib_after_10_rounds" not in found:
                 found["gib_after_10_rounds"] = held()
         found |= {"rounds": int(run.state.round), "gib_at_the_end": held(), "peak_gib": peak_memory() / GIB}
+        found["seconds_a_round"] = statistics.median(times)
         results.append(found)
         print("  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
     if args.out:
         facts = {"device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "clients": args.clients}
+        facts["examples"] = args.examples
         args.out.write_text(json.dumps(facts | {"results": results}, indent=1) + "\n")
 
 

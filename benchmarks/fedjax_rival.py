@@ -1,0 +1,164 @@
+"""Rounds of FedAvg and FedRep beside FedJAX, its compiled loop over clients, in turn.
+
+    python benchmarks/fedjax_rival.py --fedjax CHECKOUT [--haiku FOLDER] [--clients 100] [--repeats 9] [--out FILE.json]
+
+CHECKOUT is a git checkout of google/fedjax at its head: no release of it runs with today's JAX. It needs dm-haiku and
+jmp, of this environment or of FOLDER (`pip install --no-deps --target FOLDER dm-haiku jmp`).
+
+MLP 784-512-256-64-10, clients of 150 random images, batches of 10, plain SGD. FedAvg is FedJAX's own
+`fed_avg.federated_averaging`; FedRep (ten epochs of the head, one of the representation) is two `for_each_client` with
+its jit backend, since it has no FedRep. FedJAX works in a process of its own with XLA's default threads, ours with a
+device for each core; a round of one, then of the other, and the median of the ratios pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
+
+EXAMPLES, BATCH, RATE, HEAD_EPOCHS = 150, 10, 0.01, 10
+
+
+def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
+    """A function for each method that runs a round in FedJAX and waits."""
+    fedjax = importlib.import_module("fedjax")
+    fedjax.set_for_each_client_backend("jit")
+    data = synthetic(clients, EXAMPLES, tests=1)
+    x, y, *_ = arrays(data)
+    examples = [(str(i).encode(), fedjax.ClientDataset({"x": x[i], "y": y[i]})) for i in range(clients)]
+    model = srp.models.mlp(data.example_shape, data.num_classes)
+    start, sgd = model.init(jax.random.key(0)), fedjax.optimizers.sgd(RATE)
+    one_epoch = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=1, seed=0)
+    head_epochs = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=HEAD_EPOCHS, seed=0)
+
+    def loss(params: Any, batch: Any) -> Any:
+        return jnp.mean(model.loss(model.logits(params, batch["x"]), batch["y"]))
+
+    # FedAvg
+    fed_avg = importlib.import_module("fedjax.algorithms.fed_avg")
+    averaging = fed_avg.federated_averaging(
+        lambda params, batch, key: jax.grad(loss)(params, batch), sgd, fedjax.optimizers.sgd(1.0), one_epoch
+    )
+    keys = list(jax.random.split(jax.random.PRNGKey(0), clients))
+    cohort = [(name, dataset, key) for (name, dataset), key in zip(examples, keys, strict=True)]
+    held = {"server": averaging.init(start)}
+
+    def round_of_fedavg() -> None:
+        held["server"], _ = averaging.apply(held["server"], cohort)
+        jax.block_until_ready(held["server"].params)
+
+    # FedRep
+    def trainer(loss_of: Callable[[Any, Any, Any], Any]) -> Any:
+        """`for_each_client` that trains one part while the other one stays."""
+
+        def init(shared: Any, own: Any) -> Any:
+            trained, frozen = own if shared is None else (shared, own)
+            return {"trained": trained, "frozen": frozen, "optimizer": sgd.init(trained)}
+
+        def step(state: Any, batch: Any) -> Any:
+            gradient = jax.grad(loss_of)(state["trained"], state["frozen"], batch)
+            optimizer, trained = sgd.apply(gradient, state["optimizer"], state["trained"])
+            return {"trained": trained, "frozen": state["frozen"], "optimizer": optimizer}
+
+        return fedjax.for_each_client(init, step, lambda shared, state: state["trained"])
+
+    parts = type(start)
+    fit_heads = trainer(lambda head, body, batch: loss(parts(body, head), batch))
+    fit_bodies = trainer(lambda body, head, batch: loss(parts(body, head), batch))
+    state = {"body": start.representation, "heads": {name: start.head for name, _ in examples}}
+
+    def round_of_fedrep() -> None:
+        given = [(n, d.shuffle_repeat_batch(head_epochs), (state["heads"][n], state["body"])) for n, d in examples]
+        state["heads"] = {name: head for name, head in fit_heads(None, given)}
+        given = [(n, d.shuffle_repeat_batch(one_epoch), state["heads"][n]) for n, d in examples]
+        bodies = ((body, 1.0) for _, body in fit_bodies(state["body"], given))
+        state["body"] = fedjax.tree_util.tree_mean(bodies)
+        jax.block_until_ready(state["body"])
+
+    return {"fedavg": round_of_fedavg, "fedrep": round_of_fedrep}
+
+
+def serve(clients: int) -> None:
+    """Times a round of the method that each line asks for."""
+    rounds = fedjax_rounds(clients)
+    for function in rounds.values():
+        function()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        rounds[line.strip()]()
+        print(time.perf_counter() - begin, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fedjax", type=Path, required=True, help="a git checkout of google/fedjax")
+    parser.add_argument("--haiku", type=Path, help="folder with dm-haiku and jmp, if this environment has none")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if not (args.fedjax / "fedjax" / "__init__.py").is_file():
+        parser.error(f"--fedjax {args.fedjax}: no checkout of google/fedjax; git clone it and give its folder")
+    if args.serve:
+        serve(args.clients)
+        return
+    folders = [args.fedjax, *([args.haiku] if args.haiku else [])]
+    path = os.pathsep.join([*(str(folder.resolve()) for folder in folders), *filter(None, sys.path)])
+    command = [sys.executable, __file__, "--fedjax", str(args.fedjax), "--clients", str(args.clients), "--serve"]
+    environment = os.environ | {"PYTHONPATH": path}
+    rival = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert rival.stdin is not None
+    assert rival.stdout is not None
+    if rival.stdout.readline().strip() != "ready":
+        parser.error(f"--fedjax {args.fedjax}: FedJAX did not start; its message stands above")
+    cores = srp.use_all_cores()
+    data = synthetic(args.clients, EXAMPLES, tests=1)
+    model = srp.models.mlp(data.example_shape, data.num_classes)
+    sgd = srp.algorithms.sgd(RATE)
+    ours = {
+        "fedavg": Rounds(srp.algorithms.fedavg(model, sgd), data),
+        "fedrep": Rounds(srp.algorithms.fedrep(model, sgd, head_epochs=HEAD_EPOCHS), data),
+    }
+    facts = {"device": jax.devices()[0].device_kind, "cores": cores, "jax": jax.__version__, "clients": args.clients}
+    results: dict[str, Any] = {}
+    for name, run in ours.items():
+
+        def theirs(name: str = name) -> float:
+            assert rival.stdin is not None
+            assert rival.stdout is not None
+            print(name, file=rival.stdin, flush=True)
+            return float(rival.stdout.readline())
+
+        def own(run: Rounds = run) -> float:
+            begin = time.perf_counter()
+            run()
+            return time.perf_counter() - begin
+
+        results[name] = paired(own, theirs, args.repeats)
+        print(f"{name}: " + "  ".join(f"{key} {value:.4g}" for key, value in results[name].items()), flush=True)
+    rival.stdin.close()
+    rival.wait()
+    if args.out:
+        rounded = {name: {key: float(np.round(v, 4)) for key, v in found.items()} for name, found in results.items()}
+        args.out.write_text(json.dumps(facts | {"repeats": args.repeats, "results": rounded}, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
