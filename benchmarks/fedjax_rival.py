@@ -84,7 +84,7 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
 
     def round_of_fedrep() -> None:
         given = [(n, d.shuffle_repeat_batch(head_epochs), (state["heads"][n], state["body"])) for n, d in examples]
-        state["heads"] = {name: head for name, head in fit_heads(None, given)}
+        state["heads"] = dict(fit_heads(None, given))
         given = [(n, d.shuffle_repeat_batch(one_epoch), state["heads"][n]) for n, d in examples]
         bodies = ((body, 1.0) for _, body in fit_bodies(state["body"], given))
         state["body"] = fedjax.tree_util.tree_mean(bodies)
