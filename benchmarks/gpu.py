@@ -13,10 +13,10 @@
 | figures | SRPFL's figures 3 to 6 on MNIST with 480 images a client, at `--scale gpu` of experiments/srpfl |
 
 Every case is compared with the same rounds on the CPU first, and is not timed where it is further away than
-`gpu_cases.BOUNDS` says. Seconds are medians with quartiles, from the fourth call on; compile time is apart. The file is
-written after every case, and cases run in child processes, so that a crash or a kill costs one case. The same command
-again runs what is not done yet. What needs PyTorch is skipped where that is missing. `--quick` runs the same code at
-toy sizes on whatever device there is: whether it runs, not how fast.
+`gpu_compare.BOUNDS` says. Seconds are medians with quartiles, from the fourth call on; compile time is apart. The file
+is written after every case, and cases run in child processes, so that a crash or a kill costs one case. The same
+command again runs what is not done yet. What needs PyTorch is skipped where that is missing. `--quick` runs the same
+code at toy sizes on whatever device there is: whether it runs, not how fast.
 """
 
 from __future__ import annotations

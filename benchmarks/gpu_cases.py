@@ -2,8 +2,8 @@
 
 A `World` says what is computed, a `How` by what means. The CPU computes a world once (`reference`) and stores where its
 rounds began and ended; a program that is to be timed runs the same rounds first. It is `wrong`, and not timed, where it
-is further from the CPU than `BOUNDS` allows. The calls that are compared also warm the program up: the first call that
-is timed is the fourth.
+is further from the CPU than `gpu_compare.BOUNDS` allows. The calls that are compared also warm the program up: the
+first call that is timed is the fourth.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import children
 import jax
 import numpy as np
+from gpu_compare import BOUNDS, SCORES_APART, WrongError, apart, close, learnt, store, stored
 from gpu_parts import WARM, How, World
 
 import fedjax_srp as srp
@@ -41,19 +42,6 @@ from fedjax_srp.benchmark.measure import (
 )
 from fedjax_srp.benchmark.profile import top_kernels
 
-# How far parameters may be from the CPU's, as a part of how far they moved, by the precision of products: the norm of
-# each array on its own, the largest counts. Half of a last digit of TF32 is 5e-4.
-BOUNDS = {"highest": 1e-4, "default": 5e-3}
-SCORES_APART = 0.005  # mean over clients of how far scores may be apart
-
-
-class WrongError(Exception):
-    """The accelerator computes something else than the CPU."""
-
-    def __init__(self, message: str, found: dict[str, Any]):
-        super().__init__(message)
-        self.found = found
-
 
 class SkippedError(Exception):
     """Something that the case needs is not there."""
@@ -64,7 +52,7 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     begin = time.perf_counter()
     settings = dict(case.settings)
     if "world" in settings:
-        world = {name: tuple(v) if isinstance(v, list) else v for name, v in settings["world"].items()}
+        world: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["world"].items()}
         settings |= {"world": World(**world), "how": How(**settings.get("how", {}))}
     try:
         found = {"status": children.DONE, "result": KINDS[case.kind](folder=folder, name=case.name, **settings)}
@@ -108,7 +96,8 @@ def _made(world: World, convolution: str) -> Made:
     if world.model == "mlp":
         model = srp.models.mlp(data.example_shape, 10, world.widths)
     else:
-        model = srp.models.lenet5(data.example_shape, 10, world.widths, convolution=convolution)
+        convolve: Any = convolution
+        model = srp.models.lenet5(data.example_shape, 10, world.widths, convolution=convolve)
     optimizer = srp.algorithms.sgd(0.01, momentum=world.momentum)
     return Made(getattr(srp.algorithms, world.algorithm)(model, optimizer), data, policy, model)
 
@@ -135,80 +124,37 @@ def _rounds(world: World, how: How, devices: int | None = 1) -> Rounds:
     )
 
 
-def _learnt(server: Any, clients: Any, num_clients: int) -> dict[str, np.ndarray]:
-    """What a run has learnt, by name: floats of the server, and of the clients without padding."""
-    own = jax.tree.map(lambda leaf: leaf[:num_clients], clients)
-    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get({"server": server, "clients": own}))[0]
-    named = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-    return {name: leaf for name, leaf in named.items() if np.issubdtype(leaf.dtype, np.floating)}
-
-
 def _scores(run: Rounds, num_clients: int) -> np.ndarray:
     """(num_clients,) of the evaluation."""
     ((total, count),) = jax.device_get(run.judge()).values()
     return np.asarray(total, float)[:num_clients] / np.asarray(count, float)[:num_clients]
 
 
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{''.join(c if c.isalnum() else '_' for c in name)}.npz"
-
-
-def _stored(folder: Path, name: str, prefix: str) -> dict[str, np.ndarray]:
-    """Arrays that a case left, those whose names begin with a prefix."""
-    if not _file(folder, name).exists():
-        raise FileNotFoundError(f"case {name!r} left no arrays to compare with")
-    with np.load(_file(folder, name)) as file:
-        return {key.removeprefix(prefix): file[key] for key in file.files if key.startswith(prefix)}
-
-
 def reference(*, folder: Path, name: str, world: World, how: How) -> dict[str, Any]:
     """The CPU's rounds: where they begin and end, and the scores behind them, into a file."""
     run = _rounds(world, how, devices=None)
     start = run.program.start(run.root, run.data).state
-    begin = _learnt(start.server, start.clients, world.clients)
+    begin = learnt(start.server, start.clients, world.clients)
     for _ in range(1, world.calls):
         run()
-    end = _learnt(run.state.server, run.state.clients, world.clients)
+    end = learnt(run.state.server, run.state.clients, world.clients)
     found = {f"begin {key}": value for key, value in begin.items()} | {f"end {key}": v for key, v in end.items()}
     if world.judged:
         found["scores "] = _scores(run, world.clients)
-    np.savez(_file(folder, name), **found)
+    store(folder, name, found)
     return {"rounds": int(run.state.round), "num_devices": run.plan.num_devices}
 
 
-def apart(
-    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], begin: dict[str, np.ndarray]
-) -> tuple[float, str]:
-    """How far arrays are from those expected, as a part of how far these moved: the largest, and whose it is."""
-    if found.keys() != expected.keys():
-        raise ValueError(f"arrays of other names: {sorted(found.keys() ^ expected.keys())}")
-    ratios = {}
-    for name, value in expected.items():
-        error, moved = (float(np.linalg.norm(a - b)) for a, b in ((found[name], value), (value, begin[name])))
-        ratio = 0.0 if error == 0 else error / moved if moved else math.inf
-        ratios[name] = ratio if math.isfinite(ratio) else math.inf
-    worst = max(ratios, key=lambda name: ratios[name])
-    return ratios[worst], worst
-
-
-def _checked(folder: Path, learnt: dict[str, np.ndarray], world: World, how: How) -> dict[str, Any]:
-    """How far a program is from the CPU.
-
-    Raises:
-        WrongError: too far.
-    """
-    begin, end = (_stored(folder, world.reference, prefix) for prefix in ("begin ", "end "))
+def _checked(folder: Path, state: dict[str, np.ndarray], world: World, how: How) -> dict[str, Any]:
+    """How far a program is from the CPU; raises a `WrongError` where it is too far."""
+    begin, end = (stored(folder, world.reference, prefix) for prefix in ("begin ", "end "))
     bound = BOUNDS["highest" if world.model == "linear" else how.precision]
-    distance, where = apart(learnt, end, begin)
-    found = {"apart": distance if math.isfinite(distance) else "inf", "apart_at_most": bound, "apart_most_in": where}
-    if distance > bound:
-        raise WrongError(f"{distance:.2g} from the CPU in {where}, at most {bound:g} is right; not timed", found)
-    return found
+    return close(*apart(state, end, begin), bound, "the CPU")
 
 
 def _judged(folder: Path, run: Rounds, world: World) -> dict[str, Any]:
     """How far scores are from the CPU's, in the mean over the clients."""
-    expected = _stored(folder, world.reference, "scores ")[""]
+    expected = stored(folder, world.reference, "scores ")[""]
     scores = _scores(run, world.clients)
     distance = float(np.mean(np.abs(scores - expected)))
     found = {"scores_apart": distance, "scores_apart_at_most": SCORES_APART, "mean_score": float(np.mean(scores))}
@@ -222,7 +168,7 @@ def _warm(folder: Path, world: World, how: How) -> tuple[Rounds, dict[str, Any]]
     run = _rounds(world, how)
     for _ in range(1, world.calls):
         run()
-    found = _checked(folder, _learnt(run.state.server, run.state.clients, world.clients), world, how)
+    found = _checked(folder, learnt(run.state.server, run.state.clients, world.clients), world, how)
     for _ in range(world.calls, WARM):
         run()
     return run, found
@@ -273,15 +219,14 @@ def rounds(
     `keep` stores the compared state, for a case that names this one in `equal_to` and is compared with it too.
     """
     run, found = _warm(folder, world, how)
-    learnt = _learnt(run.state.server, run.state.clients, world.clients)
+    state = learnt(run.state.server, run.state.clients, world.clients)
     if keep:
-        np.savez(_file(folder, name), **learnt)
+        store(folder, name, state)
     if equal_to is not None:
-        other = _stored(folder, equal_to, "")
-        distance, where = apart(learnt, other, _stored(folder, world.reference, "begin "))
-        found |= {"equal_bits": distance == 0.0, "apart_from_that": distance if math.isfinite(distance) else "inf"}
-        if distance > BOUNDS["highest"]:
-            raise WrongError(f"{distance:.2g} from {equal_to!r} in {where}; not timed", found)
+        other = stored(folder, equal_to, "")
+        distance, where = apart(state, other, stored(folder, world.reference, "begin "))
+        between = close(distance, where, BOUNDS["highest"], repr(equal_to))
+        found |= {"equal_bits": max(distance) == 0, "apart_from_that": between["apart"]}
     times = [seconds(run) / world.length for _ in range(repeats)]
     return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_about(run)}
 
@@ -320,7 +265,7 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
             loop()
         states = [loop.states[client] for client in range(world.clients)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(jax.device_get, states))
-        checked = _checked(folder, _learnt(loop.server, stacked, world.clients), world, how)
+        checked = _checked(folder, learnt(loop.server, stacked, world.clients), world, how)
         found["rival_apart"] = checked["apart"]
         theirs: Callable[[], Any] = loop
     else:
@@ -381,8 +326,9 @@ def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | 
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
     results = Path(out) / "results"
+    said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(said):
             paper.main(number, ["--scale", scale, "--out", out, "--results", str(results), *where])
     except SystemExit:
         raise RuntimeError(said.getvalue().strip().splitlines()[-1]) from None

@@ -187,12 +187,10 @@ def scale(sizes: Sizes) -> list[Case]:
     how, fields = How(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
     cases.append(_case(f"evaluation, N = {sizes.few}", "evaluation", judged, how, **fields))
     middle = sizes.many_chunks[len(sizes.many_chunks) // 2]
-    for change in ({"precision": "highest"}, {"graphs": True}):
+    for label, how in (("highest", How(middle, precision="highest")), ("graphs", How(middle, graphs=True))):
         for name in METHODS:
             world = _mlp(sizes, name, sizes.many, calls=1)
-            (label,) = change
-            title = f"{name}, N = {sizes.many}, chunk {middle}, {'graphs' if label == 'graphs' else 'highest'}"
-            how = How(chunk=middle, **change)
+            title = f"{name}, N = {sizes.many}, chunk {middle}, {label}"
             cases.append(_case(title, "rounds", world, how, repeats=fewer, child=label))
     return _complete(sizes, cases)
 
