@@ -35,6 +35,10 @@ class Case(NamedTuple):
     child: str = ""  # consecutive cases with equal environment and label share a process
     needs: tuple[str, ...] = ()  # cases whose stored arrays it reads
 
+    def as_json(self) -> dict[str, Any]:
+        """What JSON makes of it."""
+        return json.loads(json.dumps(self._asdict() | {"environment": dict(self.environment)}))
+
 
 Result = dict[str, Any]  # "status", with "result" where it is done and "message" where it is not
 Tell = Callable[[str, Result], None]
@@ -78,7 +82,7 @@ def _child(
 ) -> int:
     """Runs a child over some cases until it ends; returns how many of them have a result."""
     asked, answers, errors = (folder / name for name in ("cases.json", "results.jsonl", "errors.txt"))
-    asked.write_text(json.dumps([case._asdict() | {"environment": dict(case.environment)} for case in cases]))
+    asked.write_text(json.dumps([case.as_json() for case in cases]))
     answers.write_text("")
     environment = os.environ | cases[0].environment
     if "XLA_FLAGS" in cases[0].environment:

@@ -88,10 +88,10 @@ def joined(kernel: Array, others: PyTree, params: PyTree) -> PyTree:
 
 def _logits(others: PyTree, outputs: Array) -> Array:
     """The rest of the network, from what the first layer's product gives."""
-    below = jax.nn.relu(outputs + others["fc1"]["bias"])
+    below = jax.nn.relu(outputs + others["fc1"]["bias"][None])
     for name in sorted(name for name in others if name not in ("fc1", "out")):
-        below = jax.nn.relu(below @ others[name]["kernel"] + others[name]["bias"])
-    return below @ others["out"]["kernel"] + others["out"]["bias"]
+        below = jax.nn.relu(below @ others[name]["kernel"] + others[name]["bias"][None])
+    return below @ others["out"]["kernel"] + others["out"]["bias"][None]
 
 
 def train(

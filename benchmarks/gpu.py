@@ -77,10 +77,8 @@ def measure(
         if known.get(what) != value:
             raise ValueError(f"{out} holds results with {what} {known.get(what)!r}, not {value!r}; give another --out")
     before = known.get("cases", {})
-    settings = {
-        case.name: json.loads(json.dumps({"settings": case.settings, "environment": dict(case.environment)}))
-        for case in cases
-    }
+    written = {case.name: case.as_json() for case in cases}
+    settings = {name: {key: fields[key] for key in ("settings", "environment")} for name, fields in written.items()}
     finished = {
         name
         for name, found in before.items()
@@ -103,9 +101,9 @@ def measure(
         say(line(name, results["cases"][name]))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            written = out.with_name(f"{out.name}.part")
-            written.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-            written.replace(out)
+            unfinished = out.with_name(f"{out.name}.part")
+            unfinished.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            unfinished.replace(out)
 
     start(children.to_do(cases, finished), tell, limits)
     return results
