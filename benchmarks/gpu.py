@@ -1,7 +1,7 @@
 """Rounds and evaluations on a GPU, in parts of some minutes that begin on a bare machine.
 
     python benchmarks/gpu.py --part 1 --out benchmarks/results/gpu-DEVICE-1.json [--quick] [--seconds 450]
-    python benchmarks/gpu.py --part figures --data-dir DIR --runs FOLDER --out FILE.json
+    python benchmarks/gpu.py --part figures --data-dir DIR|FILE.npz --runs FOLDER --out FILE.json
 
 | part | asks |
 |---|---|
@@ -159,13 +159,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="file of results; what is done there is not run again")
     parser.add_argument("--seconds", type=float, default=450, help="for the whole part (default 450)")
     parser.add_argument("--case-seconds", type=float, default=180, help="for a case, except figures (default 180)")
-    parser.add_argument("--data-dir", help="of figures: folder with prepared data sets")
+    parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
     parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
     if args.part == "figures":
         if args.data_dir is None and not args.quick:
-            parser.error("--part figures needs MNIST: give --data-dir with a prepared data set, or --quick")
+            parser.error(
+                "--part figures needs MNIST: give --data-dir with a prepared data set or an .npz file, or --quick"
+            )
         cases = gpu_parts.figures(args.quick, args.data_dir, args.runs)
         limits = children.Limits(args.seconds, args.seconds)
     else:

@@ -328,6 +328,10 @@ def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | 
     import paper  # pyright: ignore[reportMissingImports]
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
+    if data_dir is not None and data_dir.endswith(".npz"):
+        where, setting = [], paper.SETTINGS[scale]["mnist"]
+        federation = setting.federation | {"name": str(Path(data_dir).resolve())}
+        paper.SETTINGS[scale]["mnist"] = setting._replace(federation=federation)
     results = Path(out) / "results"
     said = io.StringIO()
     try:
