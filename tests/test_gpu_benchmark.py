@@ -4,11 +4,13 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import jax
 import numpy as np
 import pytest
 
+from fedjax_srp import benchmark
 from fedjax_srp.algorithms import fedrep
 from fedjax_srp.benchmark import profile
 from fedjax_srp.benchmark.measure import Rounds, synthetic
@@ -250,6 +252,42 @@ def test_traffic_of_the_first_layer_by_hand():
     rows = 20 * 8 + 10 * 20 + 10 * 8 + 2 * 10 * 8  # D, X X^T, X W0, D written
     assert found["dual_bytes"] == 4 * (2 * rows + 3 * 20 * 100 + 2 * 20 * 8 + 20 * 20)
     assert found["plain_operations"] == 4 * 20 * 100 * 8
+
+
+class FakeTorchLoop:
+    """Counts its calls."""
+
+    device = "gpu of torch"
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, model, examples, cache):
+        assert model == (28 * 28, (8,))
+        self.made = f"{len(examples[0])} clients, cache={cache}"
+
+    def __getattr__(self, name):
+        return lambda: self.calls.append(f"{name}, {self.made}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("fedavg round against torch", "fedavg_round, 4 clients, cache=False"),
+        ("fedrep evaluation against torch, features cached", "fine_tuned_evaluation, 4 clients, cache=True"),
+    ],
+)
+def test_the_pytorch_loop_is_warm_before_it_is_timed(name, called, tmp_path, monkeypatch):
+    module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop)
+    monkeypatch.setitem(sys.modules, "fedjax_srp.benchmark.torch_loop", module)
+    monkeypatch.setattr(benchmark, "torch_loop", module, raising=False)
+    monkeypatch.setattr(gpu_cases.importlib.util, "find_spec", lambda name: name == "torch")
+    cases = {case.name: case for case in gpu_parts.rivals(gpu_parts.QUICK)}
+    FakeTorchLoop.calls.clear()
+    results = in_process([cases[cases[name].needs[0]], cases[name]], tmp_path)
+    assert results[name]["status"] == "done", results[name]
+    repeats = len(results[name]["result"]["rival_seconds"]["each"])
+    assert FakeTorchLoop.calls == [called] * (3 + repeats)
+    assert results[name]["result"]["rival_device"] == "gpu of torch"
 
 
 @pytest.mark.long
