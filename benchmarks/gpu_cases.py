@@ -309,11 +309,11 @@ def profile(*, folder: Path, name: str, world: World, how: How) -> dict[str, Any
         return found | {"seconds_traced": took, **top_kernels(Path(traced)), **_about(run)}
 
 
-def bandwidth(*, folder: Path, name: str, size: int) -> dict[str, Any]:
+def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[str, Any]:
     """What one device reaches, all at work, in memory (B/s) and in matrix products (FLOP/s) of both precisions."""
-    found = limits(size)
+    found = limits(size, at_least)
     with jax.default_matmul_precision("highest"):
-        found["matrix_flops_highest"] = limits(size)["matrix_flops"]
+        found["matrix_flops_highest"] = limits(size, at_least)["matrix_flops"]
     return {what: rate / jax.device_count() for what, rate in found.items()}
 
 

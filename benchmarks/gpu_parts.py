@@ -70,6 +70,7 @@ class Sizes(NamedTuple):
     length: int  # rounds a call where a round is short
     repeats: int
     matrix: int
+    at_least: float  # seconds that a measurement of the device's limits lasts
 
 
 FULL = Sizes(
@@ -90,6 +91,7 @@ FULL = Sizes(
     length=5,
     repeats=7,
     matrix=8192,
+    at_least=0.1,
 )
 QUICK = Sizes(
     few=4,
@@ -109,6 +111,7 @@ QUICK = Sizes(
     length=2,
     repeats=2,
     matrix=64,
+    at_least=0.002,
 )
 METHODS = ("fedavg", "fedrep")
 
@@ -125,7 +128,8 @@ def _case(name: str, kind: str, world: World, how: How | None = None, **fields: 
 def _complete(sizes: Sizes, cases: Iterable[Case]) -> list[Case]:
     """With what is measured on, its limits, and the CPU's rounds of every world in front."""
     cases = list(cases)
-    first = [Case("machine", "about", {}), Case("limits", "bandwidth", {"size": sizes.matrix})]
+    limits = {"size": sizes.matrix, "at_least": sizes.at_least}
+    first = [Case("machine", "about", {}), Case("limits", "bandwidth", limits)]
     worlds = {World(**case.settings["world"]): None for case in cases}
     on_cpu = {"JAX_PLATFORMS": "cpu"}
     how = How(convolution="patches")._asdict()
