@@ -185,8 +185,7 @@ def _about(run: Rounds) -> dict[str, Any]:
     """What a program is and takes."""
     return {
         "compile_seconds": run.program.compile_seconds,
-        "chunk_size": run.plan.chunk_size,
-        "judged_at_once": run.plan.judged_at_once,
+        **{field: value for field, value in run.plan._asdict().items() if field != "devices"},
         "working_bytes": run.working_bytes,
         "peak_bytes_of_the_child_so_far": peak_memory(),
     }

@@ -59,8 +59,8 @@ class Sizes(NamedTuple):
     examples: int
     tests: int
     widths: tuple[int, ...]
-    chunks: tuple[int, ...]  # of some clients
-    many_chunks: tuple[int, ...]
+    chunks: tuple[int | None, ...]  # of some clients; None for the engine's choice
+    many_chunks: tuple[int | None, ...]
     judged_at_once: tuple[int, ...]  # of many clients
     judged_cohort: int  # who takes part where an evaluation is timed
     images: tuple[int, int, tuple[int, ...], tuple[int, ...]]  # clients, examples, shape, channels
@@ -80,8 +80,8 @@ FULL = Sizes(
     examples=150,
     tests=50,
     widths=(512, 256, 64),
-    chunks=(512, 128, 1000),
-    many_chunks=(156, 1000, 5000),
+    chunks=(512, 128, 1000, None),
+    many_chunks=(156, 1000, 5000, None),
     judged_at_once=(156, 2279),
     judged_cohort=128,
     images=(128, 100, (32, 32, 3), (64, 64)),
@@ -159,7 +159,7 @@ def rounds(sizes: Sizes) -> list[Case]:
             for name, world in worlds.items():
                 how = How(chunk=chunk, graphs=graphs)
                 fields = {"repeats": repeats, "child": label}
-                cases.append(_case(f"{name}, chunk {chunk}{label}", "rounds", world, how, **fields))
+                cases.append(_case(f"{name}, chunk {chunk or 'by default'}{label}", "rounds", world, how, **fields))
     segments = _mlp(sizes, "fedrep", sizes.few, judged=True, length=2, calls=4)
     name = "four segments"
     how = How(precision="highest")
@@ -177,7 +177,7 @@ def scale(sizes: Sizes) -> list[Case]:
         world = _mlp(sizes, name, sizes.many, calls=1)
         for chunk in sizes.many_chunks:
             fields = {"repeats": fewer, "child": name}
-            cases.append(_case(f"{name}, N = {sizes.many}, chunk {chunk}", "rounds", world, How(chunk=chunk), **fields))
+            cases.append(_case(f"{name}, N = {sizes.many}, chunk {chunk or 'by default'}", "rounds", world, How(chunk=chunk), **fields))
     judged = _mlp(sizes, "fedrep", sizes.many, cohort=sizes.judged_cohort, judged=True, calls=1)
     for at_once in sizes.judged_at_once:
         fields = {"repeats": sizes.repeats, "child": "evaluation"}
@@ -190,7 +190,7 @@ def scale(sizes: Sizes) -> list[Case]:
     judged = _mlp(sizes, "fedrep", sizes.few, cohort=sizes.judged_cohort, judged=True, calls=1)
     how, fields = How(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
     cases.append(_case(f"evaluation, N = {sizes.few}", "evaluation", judged, how, **fields))
-    middle = sizes.many_chunks[len(sizes.many_chunks) // 2]
+    middle = sizes.many_chunks[min(1, len(sizes.many_chunks) - 1)]
     for label, how in (("highest", How(middle, precision="highest")), ("graphs", How(middle, graphs=True))):
         for name in METHODS:
             world = _mlp(sizes, name, sizes.many, calls=1)
