@@ -177,7 +177,8 @@ def scale(sizes: Sizes) -> list[Case]:
         world = _mlp(sizes, name, sizes.many, calls=1)
         for chunk in sizes.many_chunks:
             fields = {"repeats": fewer, "child": name}
-            cases.append(_case(f"{name}, N = {sizes.many}, chunk {chunk or 'by default'}", "rounds", world, How(chunk=chunk), **fields))
+            title = f"{name}, N = {sizes.many}, chunk {chunk or 'by default'}"
+            cases.append(_case(title, "rounds", world, How(chunk=chunk), **fields))
     judged = _mlp(sizes, "fedrep", sizes.many, cohort=sizes.judged_cohort, judged=True, calls=1)
     for at_once in sizes.judged_at_once:
         fields = {"repeats": sizes.repeats, "child": "evaluation"}
