@@ -141,6 +141,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "emnist": Setting("EMNIST", _EMNIST | {"max_examples": 150}, _MNIST_FAMILY, seeds=3),
         "femnist": Setting("FEMNIST", _FEMNIST | {"max_examples": 90}, _MNIST_FAMILY, seeds=3),
     },
+    "gpu": {
+        "mnist": Setting(
+            "MNIST",
+            {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 480},
+            _MNIST_FAMILY,
+        ),
+    },
     "smoke": {
         "digits": Setting(
             "digits",

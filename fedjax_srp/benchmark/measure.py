@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import check_integer
+from fedjax_srp._version import __version__
 from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, ParticipationPolicy
 from fedjax_srp.data import FederatedData, from_arrays
 from fedjax_srp.engine.prepare import Request, prepare
@@ -45,7 +51,11 @@ def arrays(data: FederatedData) -> list[np.ndarray]:
 class Rounds:
     """Compiled rounds of one method; a call runs `length` of them and the evaluations asked for, and waits.
 
+    `judged_at_once` clients are evaluated at once on each device; None for the engine's choice. The other arguments are
+    those of the engine.
+
     Attributes:
+        rounds: what the last call's rounds were, leaves (length,).
         compile_seconds: of start and segment.
         working_bytes: of a segment on each device, beside data and states, as the compiler says.
     """
@@ -61,6 +71,7 @@ class Rounds:
         chunk_size: int | None = None,
         devices: Any = None,
         shard_data: bool = False,
+        judged_at_once: int | None = None,
     ):
         request = Request(
             algorithm,
@@ -73,6 +84,10 @@ class Rounds:
             num_seeds=num_seeds,
         )
         run = prepare(request)
+        if judged_at_once is not None:
+            at_most = -(-run.plan.num_clients // run.plan.num_devices)
+            judged = min(check_integer("judged_at_once", judged_at_once, 1), at_most)
+            run = run._replace(plan=run.plan._replace(judged_at_once=judged))
         self.program, self.length, self.plan = run.program(), length, run.plan
         key = jax.random.key(0)
         self.root, self.data = run.placed(key if num_seeds is None else jax.random.split(key, num_seeds))
@@ -84,11 +99,11 @@ class Rounds:
     def __call__(self) -> None:
         """Runs `length` rounds and waits."""
         self.state, segment = self.program.segment(self.length, self.state, self.root, self.data)
-        jax.block_until_ready(segment)
+        self.rounds = jax.block_until_ready(segment).rounds
 
-    def judge(self) -> None:
-        """Evaluates every client under the server's state, and waits."""
-        jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
+    def judge(self) -> dict[str, tuple[Array, Array]]:
+        """Evaluates every client under the server's state, and waits: sums and numbers of scores by evaluation."""
+        return jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -109,6 +124,12 @@ def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: flo
             time.sleep(pause)
             times[name].append(measure())
     return times
+
+
+def summary(times: list[float]) -> dict[str, Any]:
+    """Median, quartiles and every one of some measurements."""
+    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [*times] * 3
+    return {"median": statistics.median(times), "quartiles": [quartiles[0], quartiles[2]], "each": times}
 
 
 def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) -> dict[str, float]:
@@ -156,3 +177,25 @@ def peak_memory() -> int:
     stats = jax.local_devices()[0].memory_stats() or {}
     unit = 1 if sys.platform == "darwin" else 1024
     return stats.get("peak_bytes_in_use", unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on: device, driver (None without NVIDIA's tool), cores, versions."""
+    device = jax.devices()[0]
+    driver = None
+    if device.platform == "gpu" and shutil.which("nvidia-smi"):
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+    return {
+        "device": device.device_kind,
+        "platform": device.platform,
+        "num_devices": jax.device_count(),
+        "device_memory": (device.memory_stats() or {}).get("bytes_limit"),
+        "driver": driver,
+        "runtime": device.client.platform_version,
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "fedjax_srp": __version__,
+    }

@@ -7,7 +7,6 @@ import importlib.util
 import itertools
 import math
 import os
-import platform
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,11 +15,20 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_srp import algorithms, methods, models, participation
-from fedjax_srp._version import __version__
 from fedjax_srp.base import FederatedAlgorithm
 from fedjax_srp.benchmark import files
 from fedjax_srp.benchmark.loop import JitLoop
-from fedjax_srp.benchmark.measure import Rounds, arrays, in_turn, limits, paired, peak_memory, seconds, synthetic
+from fedjax_srp.benchmark.measure import (
+    Rounds,
+    arrays,
+    in_turn,
+    limits,
+    machine,
+    paired,
+    peak_memory,
+    seconds,
+    synthetic,
+)
 from fedjax_srp.data import FederatedData, linear_task
 
 REPEATED_SEEDS = 4
@@ -132,7 +140,7 @@ def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print
     Returns:
         A JSON-able dict: `machine`, `limits`, `compile_seconds`, `pairs`, `curves`, `memory`.
     """
-    results = {"machine": _machine(), "repeats": sizes.repeats, "limits": limits(sizes.matrix)}
+    results = {"machine": machine(), "repeats": sizes.repeats, "limits": limits(sizes.matrix)}
     results |= {"compile_seconds": {}, "pairs": [], "curves": {}, "memory": {}}
     report = Report(results, say)
     peak, moved = results["limits"]["matrix_flops"], results["limits"]["memory_bytes_per_second"]
@@ -144,19 +152,6 @@ def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print
     results["memory"]["peak_bytes"] = peak_memory()
     say(f"peak memory {peak_memory() / 2**30:.2f} GiB")
     return results
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "device": jax.devices()[0].device_kind,
-        "platform": jax.devices()[0].platform,
-        "num_devices": jax.device_count(),
-        "cores": os.cpu_count(),
-        "processor": platform.machine(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "fedjax_srp": __version__,
-    }
 
 
 def _training(report: Report, sizes: Sizes, torch: bool) -> None:

@@ -1,0 +1,188 @@
+"""Rounds and evaluations on a GPU, in parts of some minutes that begin on a bare machine.
+
+    python benchmarks/gpu.py --part 1 --out benchmarks/results/gpu-DEVICE-1.json [--quick] [--seconds 450]
+    python benchmarks/gpu.py --part figures --data-dir DIR|FILE.npz --runs FOLDER --out FILE.json
+
+| part | asks |
+|---|---|
+| 1 | Is it right (against the CPU, CUDA graphs against none)? FedAvg and FedRep, N = 1,000: which chunk, graphs? |
+| 2 | N = 10,000 and 100: chunks of training and evaluation, memory, what products in full precision cost |
+| 3 | LeNet-5: XLA's convolutions or patches, with and without graphs |
+| 4 | SRPFL's growing cohorts; a loop compiled with JAX and one in PyTorch on the same GPU; linear rounds |
+| 5 | Without Triton's products, without autotuning; which kernels take longest |
+| figures | SRPFL's figures 3 to 6 on MNIST with 480 images a client, at `--scale gpu` of experiments/srpfl |
+
+Every case is compared with the same rounds on the CPU first, and is not timed where it is further away than
+`gpu_compare.BOUNDS` says. Seconds are medians with quartiles, from the fourth call on; compile time is apart. The file
+is written after every case, and cases run in child processes, so that a crash or a kill costs one case. The same
+command again runs what is not done yet. What needs PyTorch is skipped where that is missing. `--quick` runs the same
+code at toy sizes on whatever device there is: whether it runs, not how fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import children
+import gpu_parts
+
+HERE = Path(__file__).parent
+SAME = ("device", "platform", "driver", "jax", "python")  # of the machine, for results of one file
+Launch = Callable[[Sequence[children.Case], children.Tell, children.Limits], None]
+
+
+def launch(cases: Sequence[children.Case], tell: children.Tell, limits: children.Limits) -> None:
+    """Runs cases in child processes that find the package of this tree."""
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    children.run(cases, [sys.executable, str(HERE / "gpu_cases.py")], tell, limits)
+
+
+def measure(
+    cases: Sequence[children.Case],
+    about: dict[str, Any],
+    out: Path | None,
+    limits: children.Limits,
+    start: Launch = launch,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Runs cases and writes their results as they come.
+
+    Args:
+        cases: of a part; the first says what is measured on.
+        about: what all cases have in common, for the file.
+        out: the file; what is done there is not run again. None: nothing is written.
+        limits: of time.
+        start: what runs them.
+        say: prints one line.
+
+    Returns:
+        What was written: `about`, `machine`, and `cases` by name: `status`, `settings`, `environment`, and `result` or
+        `message`.
+
+    Raises:
+        ValueError: a file of other cases, or of another machine.
+    """
+    known = json.loads(out.read_text("utf-8")) if out is not None and out.exists() else {}
+    for what, value in about.items() if known else ():
+        if known.get(what) != value:
+            raise ValueError(f"{out} holds results with {what} {known.get(what)!r}, not {value!r}; give another --out")
+    before = known.get("cases", {})
+    written = {case.name: case.as_json() for case in cases}
+    settings = {name: {key: fields[key] for key in ("settings", "environment")} for name, fields in written.items()}
+    finished = {
+        name
+        for name, found in before.items()
+        if found["status"] == children.DONE and settings.get(name, {}).items() <= found.items()
+    } - {cases[0].name}
+    results: dict[str, Any] = about | {"machine": known.get("machine"), "cases": dict(before)}
+
+    def tell(name: str, found: children.Result) -> None:
+        if name == cases[0].name and found["status"] == children.DONE:
+            machine = found["result"]
+            for what in SAME if results["machine"] else ():
+                if machine[what] != results["machine"][what]:
+                    was = results["machine"][what]
+                    raise ValueError(
+                        f"{out} was measured with {what} {was!r}, here it is {machine[what]!r}; give another --out"
+                    )
+            results["machine"] = machine
+        results["cases"][name] = settings[name] | found
+        _compare_with_limits(results["cases"])
+        say(line(name, results["cases"][name]))
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = out.with_name(f"{out.name}.part")
+            unfinished.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            unfinished.replace(out)
+
+    start(children.to_do(cases, finished), tell, limits)
+    return results
+
+
+def _compare_with_limits(cases: dict[str, Any]) -> None:
+    """What part of the device's bandwidth the least traffic of a round takes."""
+    rate = cases.get("limits", {}).get("result", {}).get("memory_bytes_per_second")
+    for found in cases.values():
+        result = found.get("result", {})
+        if rate and result.get("least_bytes") and "seconds" in result:
+            result["fraction_of_bandwidth"] = result["least_bytes"] / rate / result["seconds"]["median"]
+
+
+def source() -> str:
+    """A checksum of the package and the benchmarks: results of one file come from one version."""
+    files = sorted([*(HERE.parent / "fedjax_srp").rglob("*.py"), *HERE.glob("*.py")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """A case in a line."""
+    result = found.get("result", {})
+    shown = [found["status"]] if found["status"] != children.DONE else []
+    if "seconds" in result:
+        low, high = result["seconds"]["quartiles"]
+        shown.append(f"{_time(result['seconds']['median'])} ({_time(low)} to {_time(high)})")
+    for cohort, of_cohort in result.get("seconds_by_cohort", {}).items():
+        shown.append(f"n = {cohort}: {_time(of_cohort['median'])}")
+    if "rival_over_ours" in result:
+        shown.append(f"rival {_time(result['rival_seconds']['median'])}, {result['rival_over_ours']['median']:.2f}x")
+    if "fraction_of_bandwidth" in result:
+        shown.append(f"{100 * result['fraction_of_bandwidth']:.0f} % of the bandwidth")
+    if "memory_bytes_per_second" in result:
+        shown.append(f"{result['memory_bytes_per_second'] / 1e9:.4g} GB/s, {result['matrix_flops'] / 1e12:.3g} TFLOP/s")
+    if "apart" in result:
+        shown.append(f"apart {result['apart'] if isinstance(result['apart'], str) else format(result['apart'], '.1e')}")
+    if "compile_seconds" in result:
+        shown.append(f"compiled in {result['compile_seconds']:.1f} s")
+    if found.get("message"):
+        shown.append(found["message"])
+    return f"{name:44s} {', '.join(shown) or 'done'}"
+
+
+def _time(value: float) -> str:
+    return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=[*gpu_parts.PARTS, "figures"], required=True)
+    parser.add_argument("--quick", action="store_true", help="toy sizes on any device: whether it runs, not how fast")
+    parser.add_argument("--out", type=Path, help="file of results; what is done there is not run again")
+    parser.add_argument("--seconds", type=float, default=450, help="for the whole part (default 450)")
+    parser.add_argument("--case-seconds", type=float, default=180, help="for a case, except figures (default 180)")
+    parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
+    parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
+    if args.part == "figures":
+        if args.data_dir is None and not args.quick:
+            parser.error(
+                "--part figures needs MNIST: give --data-dir with a prepared data set or an .npz file, or --quick"
+            )
+        cases = gpu_parts.figures(args.quick, args.data_dir, args.runs)
+        limits = children.Limits(args.seconds, args.seconds)
+    else:
+        cases = gpu_parts.PARTS[args.part](gpu_parts.QUICK if args.quick else gpu_parts.FULL)
+        limits = children.Limits(args.seconds, args.case_seconds)
+    begin = time.perf_counter()
+    try:
+        results = measure(cases, {"part": args.part, "quick": args.quick, "source": source()}, args.out, limits)
+    except ValueError as error:
+        parser.error(str(error))
+    statuses = [found["status"] for found in results["cases"].values()]
+    counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+    print(f"part {args.part}: {counted}; {time.perf_counter() - begin:.0f} s")
+    return int(any(status not in (children.DONE, children.SKIPPED) for status in statuses))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""The parts of `gpu.py`: which cases each has, in the order of what matters most.
+
+A `World` says what is computed, a `How` by what means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from children import Case
+
+WARM = 3  # calls before the first that is timed
+EXACT = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}  # two compilations choose alike
+SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # PyTorch wants some of it
+
+
+class World(NamedTuple):
+    """What is computed."""
+
+    algorithm: str  # "fedavg", "fedrep", "linear_fedrep"
+    model: str  # "mlp", "lenet5", "linear"
+    clients: int
+    examples: int = 150
+    tests: int = 50
+    shape: tuple[int, ...] = (28, 28)  # of an image
+    widths: tuple[int, ...] = (512, 256, 64)  # hidden layers, channels, or (dimension, rank)
+    momentum: float = 0.0
+    cohort: int | None = None  # only the fastest so many take part
+    initial: int | None = None  # cohorts that double from so many ...
+    per_stage: int | None = None  # ... every so many rounds
+    judged: bool = False  # every client is evaluated after each call
+    length: int = 1  # rounds a call
+    calls: int = WARM  # that are compared with the CPU
+
+    @property
+    def reference(self) -> str:
+        """Name of the case in which the CPU computes it."""
+        own = [f"{name}={value}" for name, value in self._asdict().items() if value != World._field_defaults.get(name)]
+        return "cpu: " + ", ".join(own)
+
+
+class How(NamedTuple):
+    """By what means."""
+
+    chunk: int | None = None  # clients that train at once; None for the engine's choice
+    judged_at_once: int | None = None  # clients that are evaluated at once
+    graphs: bool = False  # loops inside CUDA graphs
+    precision: str = "default"  # of products of models: "default" (TF32 on a GPU), "highest"
+    convolution: str = "auto"
+
+
+class Sizes(NamedTuple):
+    """How large everything is."""
+
+    few: int
+    some: int
+    many: int
+    examples: int
+    tests: int
+    widths: tuple[int, ...]
+    chunks: tuple[int | None, ...]  # of some clients; None for the engine's choice
+    many_chunks: tuple[int | None, ...]
+    judged_at_once: tuple[int, ...]  # of many clients
+    judged_cohort: int  # who takes part where an evaluation is timed
+    images: tuple[int, int, tuple[int, ...], tuple[int, ...]]  # clients, examples, shape, channels
+    linear: tuple[tuple[int, int], ...]  # clients, dimension
+    initial: int
+    per_stage: int
+    length: int  # rounds a call where a round is short
+    repeats: int
+    matrix: int
+    at_least: float  # seconds that a measurement of the device's limits lasts
+
+
+FULL = Sizes(
+    few=100,
+    some=1000,
+    many=10_000,
+    examples=150,
+    tests=50,
+    widths=(512, 256, 64),
+    chunks=(512, 128, 1000, None),
+    many_chunks=(156, 1000, 5000, None),
+    judged_at_once=(156, 2279),
+    judged_cohort=128,
+    images=(128, 100, (32, 32, 3), (64, 64)),
+    linear=((1000, 100), (100_000, 1000)),
+    initial=10,
+    per_stage=6,
+    length=5,
+    repeats=7,
+    matrix=8192,
+    at_least=0.1,
+)
+QUICK = Sizes(
+    few=4,
+    some=6,
+    many=8,
+    examples=12,
+    tests=12,
+    widths=(8,),
+    chunks=(4,),
+    many_chunks=(8,),
+    judged_at_once=(3,),
+    judged_cohort=2,
+    images=(4, 10, (16, 16, 1), (2, 2)),
+    linear=((8, 6),),
+    initial=2,
+    per_stage=4,
+    length=2,
+    repeats=2,
+    matrix=64,
+    at_least=0.002,
+)
+METHODS = ("fedavg", "fedrep")
+
+
+def _case(name: str, kind: str, world: World, how: How | None = None, **fields: Any) -> Case:
+    """A case on a world, which needs the CPU's rounds of it; `fields` are those of a case and settings of its kind."""
+    how = How() if how is None else how
+    own = {field: fields.pop(field) for field in ("environment", "child", "needs") if field in fields}
+    settings = {"world": world._asdict(), "how": how._asdict(), **fields}
+    own["needs"] = (world.reference, *own.get("needs", ()))
+    return Case(name, kind, settings, **own)
+
+
+def _complete(sizes: Sizes, cases: Iterable[Case]) -> list[Case]:
+    """With what is measured on, its limits, and the CPU's rounds of every world in front."""
+    cases = list(cases)
+    limits = {"size": sizes.matrix, "at_least": sizes.at_least}
+    first = [Case("machine", "about", {}), Case("limits", "bandwidth", limits)]
+    worlds = {World(**case.settings["world"]): None for case in cases}
+    on_cpu = {"JAX_PLATFORMS": "cpu"}
+    how = How(convolution="patches")._asdict()
+    return [
+        *first,
+        *(Case(w.reference, "reference", {"world": w._asdict(), "how": how}, on_cpu, "cpu") for w in worlds),
+        *cases,
+    ]
+
+
+def _mlp(sizes: Sizes, algorithm: str, clients: int, **fields: Any) -> World:
+    common = {"examples": sizes.examples, "tests": sizes.tests, "widths": sizes.widths}
+    return World(algorithm, "mlp", clients, **common, **fields)
+
+
+def rounds(sizes: Sizes) -> list[Case]:
+    """FedAvg and FedRep with some clients: precision, chunks, CUDA graphs."""
+    cases, repeats = [], sizes.repeats
+    worlds = {name: _mlp(sizes, name, sizes.some) for name in METHODS}
+    first = sizes.chunks[0]
+    for name, world in worlds.items():
+        how = How(chunk=first, precision="highest")
+        cases.append(_case(f"{name}, chunk {first}, highest", "rounds", world, how, repeats=repeats))
+    for graphs in (False, True):
+        label = ", graphs" if graphs else ""
+        for chunk in sizes.chunks:
+            for name, world in worlds.items():
+                how = How(chunk=chunk, graphs=graphs)
+                fields = {"repeats": repeats, "child": label}
+                cases.append(_case(f"{name}, chunk {chunk or 'by default'}{label}", "rounds", world, how, **fields))
+    segments = _mlp(sizes, "fedrep", sizes.few, judged=True, length=2, calls=4)
+    name = "four segments"
+    how = How(precision="highest")
+    fields = {"repeats": repeats, "environment": EXACT}
+    cases.append(_case(name, "rounds", segments, how, keep=True, child="segments", **fields))
+    fields |= {"equal_to": name, "child": "segments, graphs", "needs": (name,)}
+    cases.append(_case(f"{name}, graphs", "rounds", segments, how._replace(graphs=True), **fields))
+    return _complete(sizes, cases)
+
+
+def scale(sizes: Sizes) -> list[Case]:
+    """Many clients and few: chunks, evaluation, memory, precision. Larger chunks come later: a peak is of a child."""
+    cases, fewer = [], max(2, sizes.repeats - 2)
+    for name in METHODS:
+        world = _mlp(sizes, name, sizes.many, calls=1)
+        for chunk in sizes.many_chunks:
+            fields = {"repeats": fewer, "child": name}
+            title = f"{name}, N = {sizes.many}, chunk {chunk or 'by default'}"
+            cases.append(_case(title, "rounds", world, How(chunk=chunk), **fields))
+    judged = _mlp(sizes, "fedrep", sizes.many, cohort=sizes.judged_cohort, judged=True, calls=1)
+    for at_once in sizes.judged_at_once:
+        fields = {"repeats": sizes.repeats, "child": "evaluation"}
+        how = How(judged_at_once=at_once)
+        cases.append(_case(f"evaluation, N = {sizes.many}, {at_once} at once", "evaluation", judged, how, **fields))
+    for name in METHODS:
+        world = _mlp(sizes, name, sizes.few, length=sizes.length, calls=1)
+        fields = {"repeats": sizes.repeats, "child": "few"}
+        cases.append(_case(f"{name}, N = {sizes.few}", "rounds", world, How(chunk=sizes.few), **fields))
+    judged = _mlp(sizes, "fedrep", sizes.few, cohort=sizes.judged_cohort, judged=True, calls=1)
+    how, fields = How(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
+    cases.append(_case(f"evaluation, N = {sizes.few}", "evaluation", judged, how, **fields))
+    middle = sizes.many_chunks[min(1, len(sizes.many_chunks) - 1)]
+    for label, how in (("highest", How(middle, precision="highest")), ("graphs", How(middle, graphs=True))):
+        for name in METHODS:
+            world = _mlp(sizes, name, sizes.many, calls=1)
+            title = f"{name}, N = {sizes.many}, chunk {middle}, {label}"
+            cases.append(_case(title, "rounds", world, how, repeats=fewer, child=label))
+    return _complete(sizes, cases)
+
+
+def convolutions(sizes: Sizes) -> list[Case]:
+    """LeNet-5: XLA's grouped convolutions against patches, with and without CUDA graphs."""
+    clients, examples, shape, channels = sizes.images
+    cases = []
+    for graphs in (False, True):
+        label = ", graphs" if graphs else ""
+        for convolution in ("xla", "patches"):
+            for name in METHODS:
+                world = World(name, "lenet5", clients, examples, sizes.tests, shape, channels)
+                how = How(chunk=clients, graphs=graphs, convolution=convolution)
+                fields = {"repeats": sizes.repeats, "child": f"{convolution}{label}"}
+                cases.append(_case(f"LeNet {name}, {convolution}{label}", "rounds", world, how, **fields))
+    return _complete(sizes, cases)
+
+
+def rivals(sizes: Sizes) -> list[Case]:
+    """Cohorts that grow, loops over clients on the same device, linear rounds."""
+    cases, repeats = [], max(2, sizes.repeats - 2)
+    growing = _mlp(sizes, "fedrep", sizes.some, initial=sizes.initial, per_stage=sizes.per_stage)
+    for chunk in dict.fromkeys((None, sizes.chunks[0])):
+        name = f"SRPFL from n = {sizes.initial}, chunk {chunk or 'by default'}"
+        cases.append(_case(name, "stages", growing, How(chunk=chunk), repeats=sizes.per_stage, child="stages"))
+    for length, (clients, dim) in zip((sizes.length, 1), sizes.linear, strict=False):
+        world = World("linear_fedrep", "linear", clients, widths=(dim, min(5, dim)), length=length)
+        name, how = f"linear FedRep, N = {clients}, d = {dim}", How(chunk=min(4096, clients))
+        cases.append(_case(name, "rounds", world, how, repeats=sizes.repeats, child="linear"))
+    how = How(chunk=sizes.few, judged_at_once=sizes.few)
+    fields = {"repeats": repeats, "child": "rivals", "environment": SHARED_MEMORY}
+    worlds = {
+        "fedavg round": _mlp(sizes, "fedavg", sizes.few),
+        "fedrep round": _mlp(sizes, "fedrep", sizes.few, momentum=0.5),
+        "fedrep evaluation": _mlp(sizes, "fedrep", sizes.few, momentum=0.5, judged=True, calls=1),
+    }
+    loops = ("jitted loop", "torch", "torch, features cached")
+    for against in loops:
+        for name, world in worlds.items():
+            makes_no_sense = (against == loops[0] and world.judged) or (against == loops[2] and "fedavg" in name)
+            if not makes_no_sense:
+                cases.append(_case(f"{name} against {against}", "rival", world, how, against=against, **fields))
+    return _complete(sizes, cases)
+
+
+def compilers(sizes: Sizes) -> list[Case]:
+    """How XLA makes matrix products, and one profile of each method (without CUDA graphs)."""
+    cases, chunk = [], sizes.chunks[0]
+    flags = {
+        "default flags": {},
+        "triton gemm off": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
+        "autotune level 0": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"},
+    }
+    worlds = {name: _mlp(sizes, name, sizes.some) for name in METHODS}
+    for label, environment in flags.items():
+        for name, world in worlds.items():
+            fields = {"repeats": sizes.repeats, "environment": environment, "child": label}
+            cases.append(_case(f"{name}, chunk {chunk}, {label}", "rounds", world, How(chunk=chunk), **fields))
+    for name, world in worlds.items():
+        cases.append(_case(f"{name}, chunk {chunk}, profile", "profile", world, How(chunk=chunk), child="profile"))
+    return _complete(sizes, cases)
+
+
+PARTS: dict[str, Callable[[Sizes], list[Case]]] = {
+    "1": rounds,
+    "2": scale,
+    "3": convolutions,
+    "4": rivals,
+    "5": compilers,
+}
+
+
+def figures(quick: bool, data_dir: str | None, runs: str) -> list[Case]:
+    """SRPFL's figures 3 to 6 on MNIST, as many images a client as EMNIST's digits have; quick: on scikit-learn's."""
+    scale_name = "smoke" if quick else "gpu"
+    settings = {"scale": scale_name, "data_dir": data_dir, "out": runs}
+    each = [Case(f"figure {n}", "figure", {"number": n, **settings}, child=f"figure {n}") for n in (3, 4, 5, 6)]
+    return [Case("machine", "about", {}), *each]

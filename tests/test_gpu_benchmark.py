@@ -1,0 +1,320 @@
+"""`benchmarks/gpu.py` at toy sizes on the CPU; crashes, limits and wrong results cost one case each."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_srp import benchmark
+from fedjax_srp.algorithms import fedrep
+from fedjax_srp.benchmark import profile
+from fedjax_srp.benchmark.measure import Rounds, synthetic
+from fedjax_srp.models import mlp
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import children
+import dual_first_layer
+import gpu
+import gpu_cases
+import gpu_compare
+import gpu_parts
+from children import Case, Limits
+
+CHILD = """
+import json, os, sys, time
+asked, answers, folder = sys.argv[1:]
+for case in json.load(open(asked)):
+    if case["kind"] == "abort":
+        print("the last words", file=sys.stderr, flush=True)
+        os.abort()
+    if case["kind"] == "exit":
+        sys.exit(3)
+    if case["kind"] == "hang":
+        time.sleep(60)
+    found = {name: os.environ.get(name) for name in ("COLOUR", "XLA_FLAGS")} | {"child": os.getpid()}
+    with open(answers, "a") as file:
+        file.write(json.dumps({"status": "done", "result": found}) + "\\n")
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--of_the_user")
+    (tmp_path / "child.py").write_text(CHILD)
+    return [sys.executable, str(tmp_path / "child.py")]
+
+
+def run(cases, command, seconds=30, case_seconds=30):
+    results, limits = {}, Limits(seconds, case_seconds)
+    children.run(cases, command, lambda name, found: results.update({name: found}), limits)
+    return results
+
+
+def test_a_crash_costs_its_own_case(command):
+    kinds = {"a": "ok", "b": "abort", "c": "ok", "d": "exit", "e": "ok", "f": "abort"}
+    results = run([Case(name, kind, {}) for name, kind in kinds.items()], command)
+    assert {name: found["status"] for name, found in results.items()} == {
+        "a": "done", "b": "crashed", "c": "done", "d": "crashed", "e": "done", "f": "crashed",
+    }  # fmt: skip
+    assert results["b"]["message"] == "killed by SIGABRT"
+    assert results["b"]["output"] == ["the last words"]
+    assert results["d"]["message"] == "ended with exit status 3"
+    assert list(results) == sorted(kinds)
+
+
+def test_a_case_that_hangs_is_stopped_and_what_there_is_no_time_for_is_said(command):
+    cases = [Case("a", "ok", {}), Case("b", "hang", {}), Case("c", "ok", {})]
+    results = run(cases, command, case_seconds=0.5)
+    assert [results[name]["status"] for name in "abc"] == ["done", "timed out", "done"]
+    results = run([Case("b", "hang", {}), Case("c", "ok", {})], command, seconds=0.5)
+    assert [results[name]["status"] for name in "bc"] == ["timed out", "left out"]
+
+
+def test_children_have_their_environment_and_share_a_process_where_it_is_equal(command):
+    blue = {"COLOUR": "blue", "XLA_FLAGS": "--of_the_case"}
+    cases = [Case("a", "ok", {}, blue), Case("b", "ok", {}, blue), Case("c", "ok", {}), Case("d", "ok", {}, {}, "own")]
+    found = {name: result["result"] for name, result in run(cases, command).items()}
+    assert [found[name]["COLOUR"] for name in "abcd"] == ["blue", "blue", None, None]
+    assert [found[name]["XLA_FLAGS"] for name in "bc"] == ["--of_the_user --of_the_case", "--of_the_user"]
+    assert found["a"]["child"] == found["b"]["child"]
+    assert len({found[name]["child"] for name in "acd"}) == 3
+
+
+MACHINE = {"device": "H", "platform": "gpu", "driver": "1", "jax": "0", "python": "3"}
+LIMITS = Limits(1, 1)
+
+
+def test_a_killed_part_leaves_what_it_had_and_goes_on(tmp_path):
+    out, started = tmp_path / "results" / "part.json", []
+    cases = [Case("machine", "about", {}), *(Case(name, "rounds", {"size": 1}) for name in "abc")]
+    cases += [Case("d", "rounds", {"size": 1}, needs=("a",))]
+
+    def start(asked, tell, limits, stop=None, machine=MACHINE):
+        for case in asked:
+            if case.name == stop:
+                raise KeyboardInterrupt
+            started.append(case.name)
+            tell(case.name, {"status": "done", "result": machine if case.kind == "about" else {"x": 1}})
+
+    def measure(cases=cases, about={"part": "1"}, **fields):  # noqa: B006
+        started.clear()
+        begin = lambda *arguments: start(*arguments, **fields)  # noqa: E731
+        return gpu.measure(cases, about, out, LIMITS, begin, lambda line: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(stop="c")
+    kept = json.loads(out.read_text())
+    assert [*kept["cases"]] == ["machine", "a", "b"]
+    assert kept["part"] == "1"
+    assert kept["machine"] == MACHINE
+    measure()
+    assert started == ["machine", "a", "c", "d"]  # d needs the arrays of a
+    measure()
+    assert started == ["machine"]
+    measure([*cases[:3], cases[3]._replace(settings={"size": 2}), cases[4]])
+    assert started == ["machine", "c"]
+    with pytest.raises(ValueError, match="measured with device 'H', here it is 'other'; give another --out"):
+        measure(machine=MACHINE | {"device": "other"})
+    with pytest.raises(ValueError, match="holds results with part '1', not '2'"):
+        measure(about={"part": "2"})
+
+
+@pytest.mark.parametrize("part", gpu_parts.PARTS)
+@pytest.mark.parametrize("sizes", ["FULL", "QUICK"])
+def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, sizes):
+    cases = gpu_parts.PARTS[part](getattr(gpu_parts, sizes))
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names)
+    timed = [case for case in cases if case.kind not in ("about", "bandwidth", "reference")]
+    assert len(timed) >= 5
+    for case in cases:
+        assert case.kind in gpu_cases.KINDS
+    for case in timed:
+        references = [other for other in cases if other.name in case.needs and other.kind == "reference"]
+        assert [other.settings["world"] for other in references] == [case.settings["world"]]
+        assert all(names.index(name) < names.index(case.name) for name in case.needs)
+        assert references[0].environment["JAX_PLATFORMS"] == "cpu"
+
+
+def in_process(cases, folder):
+    return {case.name: gpu_cases.measure(Case(**case.as_json()), folder) for case in cases}
+
+
+def some_cases(cases, wanted):
+    """Those wanted, and those that they need."""
+    names = {*wanted} | {name for case in cases if case.name in wanted for name in case.needs}
+    return [case for case in cases if case.name in names]
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory):
+    """Some cases of part 1 with those that they need: results, and the folder of arrays."""
+    folder = tmp_path_factory.mktemp("arrays")
+    wanted = "machine", "limits", "fedavg, chunk 4", "fedavg, chunk 4, graphs"
+    cases = some_cases(gpu_parts.rounds(gpu_parts.QUICK), wanted)
+    return cases, in_process(cases, folder), folder
+
+
+def test_a_dry_run_measures(dry):
+    results = dry[1]
+    graphs = results.pop("fedavg, chunk 4, graphs")
+    assert graphs["status"] == ("done" if hasattr(gpu_cases.srp, "use_cuda_graphs") else "skipped"), graphs
+    assert [found for found in results.values() if found["status"] != "done"] == []
+    plain = results["fedavg, chunk 4"]["result"]
+    assert plain["apart"] <= 1e-5
+    assert plain["chunk_size"] == 4
+    assert len(plain["seconds"]["each"]) == gpu_parts.QUICK.repeats
+    low, high = plain["seconds"]["quartiles"]
+    assert 0 < low <= plain["seconds"]["median"] <= high
+    parameters = 784 * 8 + 8 + 8 * 10 + 10
+    assert plain["least_bytes"] == 6 * 2 * 3 * 4 * parameters  # clients, steps, passes, bytes
+    named = {
+        name: {"status": "done", "result": dict(found["result"])}
+        for name, found in results.items()
+        if "result" in found
+    }
+    gpu._compare_with_limits(named)
+    rate = results["limits"]["result"]["memory_bytes_per_second"]
+    expected = plain["least_bytes"] / plain["seconds"]["median"] / rate
+    assert named["fedavg, chunk 4"]["result"]["fraction_of_bandwidth"] == pytest.approx(expected)
+    assert "of the bandwidth" in gpu.line("fedavg", named["fedavg, chunk 4"])
+
+
+def test_a_wrong_result_is_not_timed(dry, tmp_path):
+    cases, _, folder = dry
+    case = next(case for case in cases if case.name == "fedavg, chunk 4")
+    arrays = gpu_compare.stored(folder, case.needs[0], "")
+    name = "end ['server'].params.head['out']['bias']"
+    gpu_compare.store(tmp_path, case.needs[0], arrays | {name: arrays[name] + np.float32(0.002)})
+    (found,) = in_process([case], tmp_path).values()
+    assert found["status"] == "wrong"
+    assert found["result"]["apart"] == pytest.approx(0.002, rel=0.01)
+    assert "seconds" not in found["result"]
+    assert "0.002 from the CPU" in found["message"]
+    (found,) = in_process([case], tmp_path / "empty").values()
+    assert found["status"] == "failed"
+    assert "left no arrays" in found["message"]
+
+
+def test_distances_by_hand():
+    begin = {"['server'].w": np.zeros(2), "['clients'].v": np.zeros(1), "['server'].fixed": np.array([2.0])}
+    cpu = {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0]), "['server'].fixed": np.array([2.0])}
+    gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
+    distance, where = gpu_compare.apart(gpu_, cpu, begin)
+    assert distance == pytest.approx((0.5, 0.9))  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
+    assert where == "['clients'].v"
+    assert gpu_compare.apart(cpu, cpu, begin)[0] == (0, 0)
+    fixed = cpu | {"['server'].fixed": np.array([2.5])}
+    assert gpu_compare.apart(fixed, cpu, begin)[0] == pytest.approx((0.5, 0.25))
+    broken = cpu | {"['server'].w": np.array([np.nan, 4.0])}
+    with pytest.raises(gpu_compare.WrongError, match="at most 1 and 1 are right; not timed") as error:
+        gpu_compare.close(*gpu_compare.apart(broken, cpu, begin), gpu_compare.Distance(1, 1), "the CPU")
+    assert error.value.found["apart"] == "inf"  # valid JSON
+    with pytest.raises(ValueError, match="arrays of other names"):
+        gpu_compare.apart({}, cpu, begin)
+
+
+def test_kernels_are_those_of_the_streams():
+    event = lambda name, ns: SimpleNamespace(name=name, duration_ns=ns)  # noqa: E731
+    line = lambda name, *events: SimpleNamespace(name=name, events=events)  # noqa: E731
+    streams = line("Stream #13", event("gemm", 3e3), event("add", 1e3), event("gemm", 2e3))
+    device = SimpleNamespace(name="/device:GPU:0", lines=[streams, line("XLA Modules", event("jit_segment", 9e3))])
+    host = SimpleNamespace(name="/host:CPU", lines=[line("tf_XLAEigen/1", event("dot", 5e3), event("end: dot", 1e3))])
+    assert [*profile._events(SimpleNamespace(planes=[host, device]))] == [("gemm", 3e-6), ("add", 1e-6), ("gemm", 2e-6)]
+    assert [*profile._events(SimpleNamespace(planes=[host]))] == [("dot", 5e-6)]
+
+
+@pytest.mark.long
+def test_evaluations_with_a_chunk_of_their_own_score_what_the_cpu_scores(tmp_path):
+    name = "evaluation, N = 8, 3 at once"
+    found = in_process(some_cases(gpu_parts.scale(gpu_parts.QUICK), [name]), tmp_path)[name]
+    assert found["status"] == "done", found
+    judged = found["result"]
+    assert judged["judged_at_once"] == 3
+    assert judged["scores_apart"] <= judged["scores_apart_at_most"]
+    assert 0 < judged["mean_score"] < 0.5  # labels are random
+
+
+def test_as_many_are_judged_at_once_as_was_asked_for():
+    with pytest.raises(ValueError, match="judged_at_once=0"):
+        Rounds(fedrep(mlp((4, 4), 10, (3,))), synthetic(2, 4, 1, (4, 4)), judged_at_once=0)
+
+
+@pytest.mark.parametrize(
+    ("training", "chunk"),
+    [
+        (dual_first_layer.Training(epochs=2, momentum=0.5, weight_decay=0.1, batch_size=4), 2),
+        pytest.param(dual_first_layer.Training(batch_size=4), 1, marks=pytest.mark.long),
+    ],
+)
+def test_the_first_layer_in_the_dual_is_exact(training, chunk):
+    counts = [3, 9, 4, 1, 7, 8, 2, 5]  # on four devices
+    assert dual_first_layer.exactness(counts, training, hidden=(5, 4), chunk=chunk) < 1e-12
+
+
+def test_traffic_of_the_first_layer_by_hand():
+    found = dual_first_layer.counted(20, 100, 8, dual_first_layer.Training(batch_size=10))
+    assert found["plain_bytes"] == 4 * 2 * 3 * 100 * 8
+    rows = 20 * 8 + 10 * 20 + 10 * 8 + 2 * 10 * 8  # D, X X^T, X W0, D written
+    assert found["dual_bytes"] == 4 * (2 * rows + 3 * 20 * 100 + 2 * 20 * 8 + 20 * 20)
+    assert found["plain_operations"] == 4 * 20 * 100 * 8
+
+
+class FakeTorchLoop:
+    """Counts its calls."""
+
+    device = "gpu of torch"
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, model, examples, cache):
+        assert model == (28 * 28, (8,))
+        self.made = f"{len(examples[0])} clients, cache={cache}"
+
+    def __getattr__(self, name):
+        return lambda: self.calls.append(f"{name}, {self.made}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [
+        ("fedavg round against torch", "fedavg_round, 4 clients, cache=False"),
+        ("fedrep evaluation against torch, features cached", "fine_tuned_evaluation, 4 clients, cache=True"),
+    ],
+)
+def test_the_pytorch_loop_is_warm_before_it_is_timed(name, called, tmp_path, monkeypatch):
+    module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop)
+    monkeypatch.setitem(sys.modules, "fedjax_srp.benchmark.torch_loop", module)
+    monkeypatch.setattr(benchmark, "torch_loop", module, raising=False)
+    monkeypatch.setattr(gpu_cases.importlib.util, "find_spec", lambda name: name == "torch")
+    FakeTorchLoop.calls.clear()
+    results = in_process(some_cases(gpu_parts.rivals(gpu_parts.QUICK), [name]), tmp_path)
+    assert results[name]["status"] == "done", results[name]
+    repeats = len(results[name]["result"]["rival_seconds"]["each"])
+    assert FakeTorchLoop.calls == [called] * (3 + repeats)
+    assert results[name]["result"]["rival_device"] == "gpu of torch"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", [*gpu_parts.PARTS, "figures"])
+def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
+    """In children, as on a GPU."""
+    for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    figures = gpu_parts.figures
+    monkeypatch.setattr(gpu_parts, "figures", lambda *arguments: figures(*arguments)[:2])  # the first of four
+    out, unlimited = tmp_path / "part.json", ["--seconds", "1e6", "--case-seconds", "1e6"]
+    arguments = ["--part", part, "--quick", "--out", str(out), *unlimited, "--runs", str(tmp_path / "runs")]
+    assert gpu.main(arguments) == 0, capsys.readouterr().out
+    results = json.loads(out.read_text())
+    assert results["machine"]["platform"] == jax.default_backend()
+    assert {found["status"] for found in results["cases"].values()} <= {"done", "skipped"}
+    if part == "figures":
+        assert "figure3.png" in results["cases"]["figure 3"]["result"]["files"]
+    else:
+        assert [*results["cases"]] == [case.name for case in gpu_parts.PARTS[part](gpu_parts.QUICK)]
