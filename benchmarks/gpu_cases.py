@@ -54,13 +54,9 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     if "world" in settings:
         world: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["world"].items()}
         settings |= {"world": World(**world), "how": How(**settings["how"])}
-    switch = getattr(srp, "use_cuda_graphs", None)
     how = settings.get("how", How())
     try:
-        if how.graphs:
-            if switch is None:
-                raise SkippedError("this fedjax_srp has no use_cuda_graphs")
-            switch(True)
+        srp.use_cuda_graphs(how.graphs)
         with jax.default_matmul_precision(how.precision):
             found = {"status": children.DONE, "result": KINDS[case.kind](folder=folder, name=case.name, **settings)}
     except WrongError as error:
@@ -71,8 +67,7 @@ def measure(case: children.Case, folder: Path) -> children.Result:
         last = traceback.format_exc().strip().splitlines()[-8:]
         found = {"status": children.FAILED, "message": f"{type(error).__name__}: {error}"[:500], "output": last}
     finally:
-        if switch is not None:
-            switch(False)
+        srp.use_cuda_graphs(False)
     return found | {"wall_seconds": time.perf_counter() - begin}
 
 
