@@ -67,6 +67,11 @@ class Layout(NamedTuple):
         """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
+    def shapes(self, tree: PyTree, by_client: bool = False) -> PyTree:
+        """Shapes of arrays as they lie on these devices, which need not be there: to compile for them."""
+        sharding = self.sharding(by_client)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+
     @property
     def speaks(self) -> bool:
         """Whether this process is the one that shows progress, of those whose devices take part."""
