@@ -14,7 +14,7 @@ from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, K
 from fedjax_srp.clocks import Distribution, exponential, fixed
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
 from fedjax_srp.engine.owned import data_shapes, place_data
-from fedjax_srp.engine.program import Parts, Program, numerics, program
+from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
 from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.participation import full
@@ -65,11 +65,11 @@ class Prepared(NamedTuple):
         """Key and data on the devices."""
         return place(self.plan, root), place_data(self.plan, self.data, self.shard_data)
 
-    def traced(self, length: int) -> jax.stages.Traced:
-        """A segment of `length` rounds (0: its evaluation alone) for the devices of the plan, which need not be there.
+    def traced(self, length: int) -> Traced:
+        """Start and a segment of `length` rounds (0: its evaluation alone) for devices that need not be there.
 
-        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` compiles for devices of
-        `jax.experimental.topologies`.
+        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` of what is returned compiles
+        for devices of `jax.experimental.topologies`.
         """
         seeds = () if self.num_seeds is None else (self.num_seeds,)
         root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))

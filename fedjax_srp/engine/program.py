@@ -93,6 +93,14 @@ class Function(NamedTuple):
     donates: bool = False  # the first argument's memory
 
 
+class Traced(NamedTuple):
+    """Programs that were traced and not compiled; their arguments are (state,) key, values, data."""
+
+    start: jax.stages.Traced
+    segment: jax.stages.Traced
+    values: list[Array]
+
+
 class Shared:
     """What the programs of equal specs share: traces, compiled functions, and the count of both."""
 
@@ -215,16 +223,15 @@ class Program:
         """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._values, data)))
 
-    def traced(self, length: int, root: Key, data: FederatedSource) -> jax.stages.Traced:
-        """A segment for arguments that are shapes (`Prepared.shapes`), on devices that need not be there."""
-        plan = self.spec.plan
-        values = plan.shapes(self._unplaced)
+    def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
+        """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
+        plan, values = self.spec.plan, self.spec.plan.shapes(self._unplaced)
         with traced_for(plan.platform):
-            started = self._jitted(self._start(), (root, values, data)).eval_shape(root, values, data)
-            state: SimulationState = plan.shapes(started.state)
+            start = self._jitted(self._start(), (root, values, data)).trace(root, values, data)
+            state: SimulationState = plan.shapes(start.out_info.state)
             state = state._replace(clients=plan.shapes(state.clients, by_client=True))
             args = state, root, values, data
-            return self._jitted(self._segment(length), args).trace(*args)
+            return Traced(start, self._jitted(self._segment(length), args).trace(*args), self._unplaced)
 
     def values(self) -> dict[str, Any]:
         """The floats that the programs get, as plain numbers by name; no program has them compiled in."""

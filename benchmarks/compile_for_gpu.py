@@ -1,0 +1,170 @@
+"""What the rounds of a method do on a GPU, read off programs that are compiled for one: no GPU is needed.
+
+    python benchmarks/compile_for_gpu.py [--methods NAME ...] [--models mlp lenet5] [--targets h100 h200]
+        [--clients 1000] [--chunk 512 ...] [--devices 1 4] [--shard-data] [--graphs on off] [--out FILE.json]
+
+Clients have 150 training and 50 test images, batches of 10: 28 x 28 for the MLP 784-512-256-64-10, 32 x 32 x 3 for
+LeNet-5. Of one round (of the first stage, where cohorts grow) and of one evaluation of everybody it prints and writes,
+for each device: kernels, decisions that wait for the host, bytes moved, operations of products, memory, and loops
+outside of CUDA graphs, all compiled; and milliseconds, reasoned from these by a roofline (`gpu_program/roofline.py`
+says how). `--graphs on` puts loops into CUDA graphs; without it the compiler does so with straight code alone. What is
+compiled differs from what runs on a device in that no kernel was tried out: the tiles of products, and the choice
+between libraries, may change, and working memory with them.
+
+It needs two packages besides this one, of the very version of JAX: `jax-cuda12-plugin` and `jax-cuda12-pjrt` with JAX
+0.10, `jax-cuda13-plugin` and `jax-cuda13-pjrt` with JAX 0.11 (`pip install --no-deps`, about 0.5 GB, in an environment
+of its own). Nothing else of `jax[cuda12]` or `jax[cuda13]` is used: the compiler has its assembler and its
+device functions built in, and loads no library of the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+from gpu_program import roofline
+from gpu_program.build import PARTS, SHAPES, Case, Found, compile_for, trace
+from gpu_program.targets import TARGETS, devices
+
+import fedjax_srp as srp
+
+MIB = 2**20
+# The most telling first, since the whole list takes long.
+FIRST = ("fedavg", "fedrep", "srpfl", "lg_fedavg", "hf_maml", "ditto", "scaffold")
+KEY = ("method", "model", "target", "part", "clients", "chunk_size", "devices", "shard_data", "graphs", "momentum")
+
+
+def facts() -> dict[str, Any]:
+    """What the numbers rest on."""
+    return {
+        "what": "compiled, not measured: programs for devices that were not there; milliseconds are reasoned from them",
+        "jax": jax.__version__,
+        "bandwidth_share": roofline.BANDWIDTH_SHARE,
+        "seconds_per_kernel": roofline.KERNEL,
+        "seconds_per_host_decision": roofline.HOST_DECISION,
+        "seconds_per_iteration_in_a_graph": roofline.GRAPH_DECISION,
+        "targets": {name: target._asdict() for name, target in TARGETS.items()},
+    }
+
+
+def row(case: Case, found: Found, **more: Any) -> dict[str, Any]:
+    """A result, as it is written."""
+    totals = found.totals
+    return {
+        "method": case.method,
+        "model": case.model,
+        **more,
+        "clients": case.clients,
+        "devices": case.devices,
+        "shard_data": case.shard_data,
+        "momentum": case.momentum,
+        "kernels": round(totals.kernels),
+        "host_syncs": round(totals.host_syncs),
+        "gigabytes": round(totals.num_bytes / 1e9, 3),
+        "gigaflop": round(totals.flops / 1e9, 3),
+        "exchanged_megabytes": round(totals.exchanged / 1e6, 3),
+        "working_mib": round(found.working / MIB, 1),
+        "peak_mib": round(found.peak / MIB, 1),
+        "argument_mib": round(found.arguments / MIB, 1),
+        "loops_outside_graphs": sum(not (loop.in_graph or loop.known) for loop in totals.loops),
+        "reasoned_ms": round(1e3 * totals.seconds, 3),
+        "reasoned_ms_of_bytes_alone": round(1e3 * totals.at_bandwidth(TARGETS[more["target"]]), 3),
+        "compile_seconds": round(found.compile_seconds, 1),
+        "loops": [
+            {
+                "name": loop.name,
+                "trips": loop.trips,
+                "in_graph": loop.in_graph,
+                "trips_known_to_the_compiler": loop.known,
+                "kernels_a_trip": loop.kernels,
+                "mebibytes_a_trip": round(loop.num_bytes / MIB, 3),
+                "gigaflop_a_trip": round(loop.flops / 1e9, 3),
+                "reasoned_ms_a_trip": round(1e3 * loop.seconds, 4),
+            }
+            for loop in totals.loops
+        ],
+    }
+
+
+def write(out: Path, results: list[dict[str, Any]]) -> None:
+    """All results so far, one a line."""
+    head = json.dumps(facts(), indent=1)[:-2]
+    rows = ",\n".join("  " + json.dumps(result) for result in results)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f'{head},\n "results": [\n{rows}\n ]\n}}\n', "utf-8")
+
+
+def line(result: dict[str, Any]) -> str:
+    """A result, as it is printed."""
+    return (
+        f"{result['method']:22s} {result['model']:6s} {result['target']} {result['part']:10s} "
+        f"chunk {result['chunk_size']:5d} graphs {'on ' if result['graphs'] else 'off'} "
+        f"kernels {result['kernels']:7d} syncs {result['host_syncs']:6d} GB {result['gigabytes']:9.2f} "
+        f"GFLOP {result['gigaflop']:9.1f} working {result['working_mib']:8.0f} MiB peak {result['peak_mib']:8.0f} MiB "
+        f"reasoned {result['reasoned_ms']:8.2f} ms"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [*FIRST, *(name for name in srp.methods.names() if name not in FIRST)]
+    parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS[1:]))
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--chunk", type=int, nargs="+", help="clients at once on a device; the package's default")
+    parser.add_argument("--devices", type=int, nargs="+", choices=(1, 4), default=[1])
+    parser.add_argument("--shard-data", action="store_true", help="each client's data on one device only")
+    parser.add_argument("--graphs", nargs="+", choices=("on", "off"), default=["off", "on"], help="CUDA graphs")
+    parser.add_argument("--momentum", type=float, default=0.0, help="of local training, where a method has it")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark/gpu-compiled.json"), help="others in it stay")
+    args = parser.parse_args(arguments)
+    jax.config.update("jax_traceback_in_locations_limit", -1)  # loops are told apart by where they were written
+    known = json.loads(args.out.read_text("utf-8")) if args.out.is_file() else {}
+    same = {name: known.get(name) for name in facts()} == json.loads(json.dumps(facts()))
+    results = {tuple(result[name] for name in KEY): result for result in known["results"]} if same else {}
+    failed = 0
+    cases = (
+        (Case(method, model, args.clients, chunk, count, args.shard_data, args.momentum), target)
+        for target in args.targets
+        for model in args.models
+        for count in args.devices
+        for chunk in args.chunk or [None]
+        for method in args.methods
+    )
+    try:
+        at_hand = {(name, n): devices(TARGETS[name], n) for name in args.targets for n in args.devices}
+    except ValueError as error:
+        sys.exit(str(error))
+    for case, name in cases:
+        target = TARGETS[name]
+        try:
+            traces = trace(case, at_hand[name, case.devices], args.parts)
+            for part, (traced, loops) in traces.programs.items():
+                plan = traces.run.plan.for_evaluation() if part == "evaluation" else traces.run.plan
+                for graphs in args.graphs:
+                    found = compile_for(traced, loops, target, graphs == "on")
+                    more = {"target": name, "part": part, "graphs": graphs == "on", "chunk_size": plan.chunk_size}
+                    result = row(case, found, **more)
+                    results[tuple(result[field] for field in KEY)] = result
+                    write(args.out, list(results.values()))
+                    print(line(result), flush=True)
+        except ValueError as error:
+            failed += 1
+            print(f"{case.method} {case.model} {name}: {error}", file=sys.stderr, flush=True)
+    if failed:
+        sys.exit(f"{failed} of the cases failed; the others are in {args.out}")
+
+
+if __name__ == "__main__":
+    main()
