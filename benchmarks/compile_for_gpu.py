@@ -24,94 +24,20 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
-from gpu_program import roofline
-from gpu_program.build import PARTS, SHAPES, Case, Found, compile_for, trace
+from gpu_program.build import PARTS, SHAPES, Case, compile_for, trace
+from gpu_program.report import KEY, facts, line, row, table, write
 from gpu_program.targets import TARGETS, devices
 
 import fedjax_srp as srp
 
-MIB = 2**20
 # The most telling first, since the whole list takes long.
 FIRST = ("fedavg", "fedrep", "srpfl", "lg_fedavg", "hf_maml", "ditto", "scaffold")
-KEY = ("method", "model", "target", "part", "clients", "chunk_size", "devices", "shard_data", "graphs", "momentum")
-
-
-def facts() -> dict[str, Any]:
-    """What the numbers rest on."""
-    return {
-        "what": "compiled, not measured: programs for devices that were not there; milliseconds are reasoned from them",
-        "jax": jax.__version__,
-        "bandwidth_share": roofline.BANDWIDTH_SHARE,
-        "seconds_per_kernel": roofline.KERNEL,
-        "seconds_per_host_decision": roofline.HOST_DECISION,
-        "seconds_per_iteration_in_a_graph": roofline.GRAPH_DECISION,
-        "targets": {name: target._asdict() for name, target in TARGETS.items()},
-    }
-
-
-def row(case: Case, found: Found, **more: Any) -> dict[str, Any]:
-    """A result, as it is written."""
-    totals = found.totals
-    return {
-        "method": case.method,
-        "model": case.model,
-        **more,
-        "clients": case.clients,
-        "devices": case.devices,
-        "shard_data": case.shard_data,
-        "momentum": case.momentum,
-        "kernels": round(totals.kernels),
-        "host_syncs": round(totals.host_syncs),
-        "gigabytes": round(totals.num_bytes / 1e9, 3),
-        "gigaflop": round(totals.flops / 1e9, 3),
-        "exchanged_megabytes": round(totals.exchanged / 1e6, 3),
-        "working_mib": round(found.working / MIB, 1),
-        "peak_mib": round(found.peak / MIB, 1),
-        "argument_mib": round(found.arguments / MIB, 1),
-        "loops_outside_graphs": sum(not (loop.in_graph or loop.known) for loop in totals.loops),
-        "reasoned_ms": round(1e3 * totals.seconds, 3),
-        "reasoned_ms_of_bytes_alone": round(1e3 * totals.at_bandwidth(TARGETS[more["target"]]), 3),
-        "compile_seconds": round(found.compile_seconds, 1),
-        "loops": [
-            {
-                "name": loop.name,
-                "trips": loop.trips,
-                "in_graph": loop.in_graph,
-                "trips_known_to_the_compiler": loop.known,
-                "kernels_a_trip": loop.kernels,
-                "mebibytes_a_trip": round(loop.num_bytes / MIB, 3),
-                "gigaflop_a_trip": round(loop.flops / 1e9, 3),
-                "reasoned_ms_a_trip": round(1e3 * loop.seconds, 4),
-            }
-            for loop in totals.loops
-        ],
-    }
-
-
-def write(out: Path, results: list[dict[str, Any]]) -> None:
-    """All results so far, one a line."""
-    head = json.dumps(facts(), indent=1)[:-2]
-    rows = ",\n".join("  " + json.dumps(result) for result in results)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(f'{head},\n "results": [\n{rows}\n ]\n}}\n', "utf-8")
-
-
-def line(result: dict[str, Any]) -> str:
-    """A result, as it is printed."""
-    return (
-        f"{result['method']:22s} {result['model']:6s} {result['target']} {result['part']:10s} "
-        f"chunk {result['chunk_size']:5d} graphs {'on ' if result['graphs'] else 'off'} "
-        f"kernels {result['kernels']:7d} syncs {result['host_syncs']:6d} GB {result['gigabytes']:9.2f} "
-        f"GFLOP {result['gigaflop']:9.1f} working {result['working_mib']:8.0f} MiB peak {result['peak_mib']:8.0f} MiB "
-        f"reasoned {result['reasoned_ms']:8.2f} ms"
-    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -128,7 +54,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--graphs", nargs="+", choices=("on", "off"), default=["off", "on"], help="CUDA graphs")
     parser.add_argument("--momentum", type=float, default=0.0, help="of local training, where a method has it")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark/gpu-compiled.json"), help="others in it stay")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print results as the manual shows them, and end")
     args = parser.parse_args(arguments)
+    if args.table:
+        print(table(json.loads(args.table.read_text("utf-8"))), end="")
+        return
     jax.config.update("jax_traceback_in_locations_limit", -1)  # loops are told apart by where they were written
     known = json.loads(args.out.read_text("utf-8")) if args.out.is_file() else {}
     same = {name: known.get(name) for name in facts()} == json.loads(json.dumps(facts()))

@@ -25,7 +25,7 @@ from gpu_program.targets import Target
 PACKAGE = str(Path(srp.__file__).parent)
 EXAMPLES, TESTS = 150, 50  # of a client
 SHAPES = {"mlp": (28, 28), "lenet5": (32, 32, 3)}
-HIDDEN = (512, 256, 64)  # of the MLP
+OPTIONS: dict[str, dict[str, Any]] = {"mlp": {"hidden": (512, 256, 64)}, "lenet5": {}}
 TRAINS = {"l2gd": {"aggregation_probability": 1e-6}}  # a round that trains and does not only aggregate
 PARTS = ("start", "round", "evaluation")
 IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION,CONDITIONAL,WHILE"
@@ -107,8 +107,10 @@ def compile_for(traced: jax.stages.Traced, loops: list[trips.Loop], target: Targ
                 f"the compiler left {len(dumps)} dumps of thunks and one was expected; use JAX 0.10 or 0.11"
             )
         steps = thunks.parse(dumps[0].read_text())
-    totals = account(hlo.parse(compiled.as_text()), steps, loops, target, PACKAGE)
-    memory = compiled.memory_analysis()
+    text, memory = compiled.as_text(), compiled.memory_analysis()
+    if text is None or memory is None:
+        raise ValueError("the compiler says neither text nor memory of a program; use JAX 0.10 or 0.11")
+    totals = account(hlo.parse(text), steps, loops, target, PACKAGE)
     return Found(
         totals,
         working=memory.temp_size_in_bytes,
@@ -129,9 +131,8 @@ def _loops(traced: Traced, data: FederatedData) -> tuple[list[trips.Loop], list[
 
 def _prepared(case: Case, devices: Sequence[Any], evaluations: tuple[str, ...] | None) -> Prepared:
     data, small = _data(case.model, case.clients)
-    options = {"hidden": HIDDEN, "momentum": case.momentum}
-    own = TRAINS.get(case.method, {})
-    method = srp.methods.get(case.method, dataset=small, model=case.model, shared=options, **own)
+    shared = {"momentum": case.momentum, **OPTIONS[case.model], **TRAINS.get(case.method, {})}
+    method = srp.methods.get(case.method, dataset=small, model=case.model, shared=shared)
     return prepare(
         Request(
             method,

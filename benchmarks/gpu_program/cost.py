@@ -62,16 +62,17 @@ class Costs:
     def _share(self, computation: str, name: str) -> float:
         """Which part of a value a fusion reads; what two of its users read counts twice, up to all of it."""
         if (computation, name) not in self._shares:
-            within, total = self.module.computations[computation], 0.0
+            read = {}  # by user: one reads a value once, in whatever places
             for user, place in self._used(computation).get(name, []):
                 if user.op in PASSED_ON:
-                    total += self._share(computation, user.name)
+                    share = self._share(computation, user.name)
                 elif user.op == "fusion" and (inner := user.called()):
-                    total += self._share(inner, self.module.parameters(inner)[place])
+                    share = self._share(inner, self.module.parameters(inner)[place])
                 else:
-                    total += _share_read(user, place, within[name])
+                    share = _share_read(user, place, self.module.computations[computation][name])
+                read[user.name] = max(share, read.get(user.name, 0.0))
             is_result = name == self.module.roots[computation]
-            self._shares[computation, name] = 1.0 if is_result else min(1.0, total)
+            self._shares[computation, name] = 1.0 if is_result else min(1.0, sum(read.values()))
         return self._shares[computation, name]
 
     def _used(self, computation: str) -> dict[str, list[tuple[Instruction, int]]]:

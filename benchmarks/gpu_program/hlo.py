@@ -168,7 +168,13 @@ def _stacks(text: str) -> dict[int, tuple[Frame, ...]]:
             table[int(row[1])] = row[2]
         elif line.startswith("%"):
             break
-    number = lambda text, field: int(re.search(rf"{field}=(\d+)", text)[1])  # noqa: E731
+
+    def number(text: str, field: str) -> int:
+        found = re.search(rf"{field}=(\d+)", text)
+        if not found:
+            raise ValueError(f"a row of the stacks, {text!r}, has no {field}; use JAX 0.10 or 0.11")
+        return int(found[1])
+
     frames: dict[int, Frame] = {}
     parents: dict[int, int] = {}
     for key, row in tables.get("StackFrames", {}).items():

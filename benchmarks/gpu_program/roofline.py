@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import NamedTuple
 
 from gpu_program import thunks
@@ -40,15 +39,15 @@ class LoopCost(NamedTuple):
 class Totals:
     """Of a program, or of a part of it, on one device."""
 
-    kernels: float = 0
-    host_syncs: float = 0
+    kernels: int = 0
+    host_syncs: int = 0
     num_bytes: float = 0
     flops: float = 0
     exchanged: float = 0
     seconds: float = 0
     loops: list[LoopCost] = dataclasses.field(default_factory=list)
 
-    def add(self, other: Totals, times: float) -> None:
+    def add(self, other: Totals, times: int) -> None:
         """Adds what runs so many times; the loops are listed once."""
         for field in ("kernels", "host_syncs", "num_bytes", "flops", "exchanged", "seconds"):
             setattr(self, field, getattr(self, field) + times * getattr(other, field))
@@ -72,7 +71,7 @@ def account(module: Module, steps: list[Thunk], loops: Sequence[Loop], target: T
     Raises:
         ValueError: a loop that is not among `loops`; a text and steps that do not belong together.
     """
-    return _Walk(module, loops, target, package).sequence(module.entry, steps)
+    return _Walk(module, loops, target, package).sequence(module.entry, steps)[1]
 
 
 class _Walk:
@@ -80,7 +79,8 @@ class _Walk:
         self.module, self.target, self.package, self.loops = module, target, package, loops
         self.costs = Costs(module)
 
-    def sequence(self, computation: str, steps: list[Thunk]) -> Totals:
+    def sequence(self, computation: str, steps: list[Thunk]) -> tuple[Totals, Totals]:
+        """A computation without and with its loops."""
         instructions = list(self.module.computations[computation].values())
         nested = [i for i in instructions if i.op in ("while", "conditional")]
         found = thunks.loops(steps)
@@ -89,11 +89,13 @@ class _Walk:
                 f"computation {computation} has {[i.op for i in nested]} and its thunks {[t.kind for t in found]}; "
                 "give text and thunks of one compilation"
             )
-        totals = self.straight(computation, instructions, thunks.kernels(steps))
+        own = self.straight(computation, instructions, thunks.kernels(steps))
+        totals = Totals()
+        totals.add(own, 1)
         for instruction, thunk in zip(nested, found, strict=True):
             inner = self.loop if instruction.op == "while" else self.conditional
             totals.add(inner(instruction, thunk), 1)
-        return totals
+        return own, totals
 
     def straight(self, computation: str, instructions: list[Instruction], kernels: int) -> Totals:
         """Without loops. What the text does not show (copies, say) takes the time of a kernel."""
@@ -116,30 +118,26 @@ class _Walk:
         return max(KERNEL, memory, flops / target.product_rate, exchanged / (BANDWIDTH_SHARE * target.link))
 
     def loop(self, loop: Instruction, thunk: Thunk) -> Totals:
-        body, condition = loop.called("body"), loop.called("condition")
-        if body is None or condition is None or "body" not in thunk.parts:
-            raise ValueError(f"loop {loop.name} lacks its body or condition; give the whole text and its thunks")
-        place = self.place(loop)
-        known = loop.known_trips
+        body = loop.called("body")
+        if body is None or "body" not in thunk.parts:
+            raise ValueError(f"loop {loop.name} lacks its body; give the whole text and its thunks")
+        place, known = self.place(loop), loop.known_trips
         trips = self.trips(loop, place) if known is None else known
-        inside = self.sequence(body, thunk.parts["body"])
         tested = trips + 1 if known is None else 0  # a loop that the compiler has counted tests nothing
-        nested = list(inside.loops)
-        own = self.straight(body, list(self.module.computations[body].values()), thunks.kernels(thunk.parts["body"]))
-        totals = Totals()
-        totals.add(inside, trips)
         test = thunks.kernels(thunk.parts.get("condition", []))
+        totals = Totals()
         totals.add(Totals(kernels=test, seconds=test * KERNEL), tested)
+        if trips:  # of loops inside of one that never turns nobody knows the trips
+            own, inside = self.sequence(body, thunk.parts["body"])
+            totals.add(inside, trips)
+            spent = own.num_bytes, own.flops, own.seconds
+            mine = LoopCost(self.name(loop, place), trips, thunk.in_graph, known is not None, own.kernels, *spent)
+            totals.loops.insert(0, mine)
         if thunk.in_graph:
             totals.seconds += trips * GRAPH_DECISION
         elif known is None:
             totals.host_syncs += tested
             totals.seconds += tested * HOST_DECISION
-        name = self.name(loop, place)
-        mine = LoopCost(
-            name, trips, thunk.in_graph, known is not None, own.kernels, own.num_bytes, own.flops, own.seconds
-        )
-        totals.loops = [mine, *nested]
         return totals
 
     def conditional(self, choice: Instruction, thunk: Thunk) -> Totals:
@@ -150,7 +148,8 @@ class _Walk:
         parts = list(thunk.parts.values())
         if not names or len(names) != len(parts):
             raise ValueError(f"conditional {choice.name} has branches {names} and {len(parts)} sequences of thunks")
-        dearest = max((self.sequence(name, part) for name, part in zip(names, parts, strict=True)), key=_seconds)
+        branches = (self.sequence(name, part)[1] for name, part in zip(names, parts, strict=True))
+        dearest = max(branches, key=lambda branch: branch.seconds)
         dearest.host_syncs += not thunk.in_graph
         dearest.seconds += GRAPH_DECISION if thunk.in_graph else HOST_DECISION
         return dearest
@@ -171,18 +170,13 @@ class _Walk:
         return found.pop()
 
     def name(self, loop: Instruction, place: Place) -> str:
-        """The functions that led to a loop, from the first one after the pass over a cohort."""
-        frames = [f for f in self.module.stack(loop) if f.file.startswith(self.package)]
-        names = []
-        for frame in frames:
+        """The functions that led to a loop, outermost first, from the pass over a cohort on."""
+        names: list[str] = []
+        for frame in self.module.stack(loop) if place else ():
             if frame.function.startswith("cohort_pass") and names:
                 break
-            if not frame.function.endswith(".__call__"):
+            if frame.file.startswith(self.package) and not frame.function.endswith(".__call__"):
                 names.append(frame.function.rpartition(".")[2])
             if frame.function == "cohort_pass":
                 break
-        return " > ".join(reversed(names)) if place else PurePath(loop.name).name
-
-
-def _seconds(totals: Totals) -> float:
-    return totals.seconds
+        return " > ".join(reversed(names)) or loop.name

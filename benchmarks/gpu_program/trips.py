@@ -94,7 +94,7 @@ class _Walk:
         if name == "while":
             return self.loop(equation, inputs)
         if name == "scan":
-            return self.scan(params, len(equation.outvars) - params["num_carry"], inputs)
+            return self.scan(equation, inputs)
         if name == "cond":
             return self.branches(params["branches"], inputs)
         if inner := next((params[key] for key in ("call_jaxpr", "jaxpr", "call", "fun_jaxpr") if key in params), None):
@@ -128,26 +128,28 @@ class _Walk:
         self.found.insert(place, Loop(_place(equation, self.package), turned))
         return state
 
-    def scan(self, params: dict[str, Any], num_columns: int, inputs: list[Lazy]) -> list[Lazy]:
-        num_consts, num_carry, length = params["num_consts"], params["num_carry"], params["length"]
+    def scan(self, equation: Any, inputs: list[Lazy]) -> list[Lazy]:
+        """A loop over rows, whose trips are written in the program."""
+        params, body = equation.params, equation.params["jaxpr"]
+        shape = lambda variable: variable.aval.shape  # noqa: E731
+        # Rows and what is collected have one axis more outside; versions of JAX say otherwise how many they are.
+        num_rows = sum(shape(a) != shape(b) for a, b in zip(equation.invars, body.jaxpr.invars, strict=True))
+        num_columns = sum(shape(a) != shape(b) for a, b in zip(equation.outvars, body.jaxpr.outvars, strict=True))
+        num_carry = len(equation.outvars) - num_columns
+        num_consts = len(inputs) - num_rows - num_carry
         consts, carry, rows = inputs[:num_consts], inputs[num_consts:][:num_carry], inputs[num_consts + num_carry :]
-
-        def run(walk: _Walk) -> list[Lazy]:
-            state, collected = carry, []
-            order = range(length - 1, -1, -1) if params["reverse"] else range(length)
-            for turned, index in enumerate(order):
-                row = [Lazy(lambda value=value, index=index: value.force()[index]) for value in rows]
-                body = walk if turned == 0 else _Walk(self.package, None)
-                results = body.closed(params["jaxpr"], consts + state + row)
-                state = results[:num_carry]
-                collected.append(results[num_carry:])
-            if params["reverse"]:
-                collected.reverse()
-            columns = [[step[place] for step in collected] for place in range(num_columns)]
-            stack = lambda column: jnp.stack([value.force() for value in column])  # noqa: E731
-            return state + [Lazy(lambda column=column: stack(column)) for column in columns]
-
-        return run(self)
+        collected: list[list[Lazy]] = []
+        order = range(params["length"])
+        for index in reversed(order) if params["reverse"] else order:
+            row = [Lazy(lambda value=value, index=index: value.force()[index]) for value in rows]
+            walk = _Walk(self.package, None) if collected else self  # loops count in the first trip
+            results = walk.closed(body, consts + carry + row)
+            carry = results[:num_carry]
+            collected.append(results[num_carry:])
+        if params["reverse"]:
+            collected.reverse()
+        stack = lambda place: jnp.stack([step[place].force() for step in collected])  # noqa: E731
+        return carry + [Lazy(lambda place=place: stack(place)) for place in range(num_columns)]
 
     def branches(self, branches: Sequence[ClosedJaxpr], inputs: list[Lazy]) -> list[Lazy]:
         index, operands = inputs[0], inputs[1:]

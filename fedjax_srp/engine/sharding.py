@@ -70,7 +70,12 @@ class Layout(NamedTuple):
     def shapes(self, tree: PyTree, by_client: bool = False) -> PyTree:
         """Shapes of arrays as they lie on these devices, which need not be there: to compile for them."""
         sharding = self.sharding(by_client)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+
+        def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+            weak = getattr(leaf, "weak_type", False)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+        return jax.tree.map(shape, tree)
 
     @property
     def speaks(self) -> bool:
