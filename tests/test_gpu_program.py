@@ -108,15 +108,33 @@ condition:
 
 CONVOLUTIONS = """HloModule convolutions
 
-ENTRY %main (x: f32[2,8,8,6], k: f32[3,3,3,4], g: f32[2,6,6,4]) -> f32[2,6,6,4] {
+ENTRY %main (x: f32[2,8,8,6], k: f32[4,3,3,3], g: f32[2,6,6,4]) -> f32[2,6,6,4] {
   %x = f32[2,8,8,6]{3,2,1,0} parameter(0)
-  %k = f32[3,3,3,4]{3,2,1,0} parameter(1)
+  %k = f32[4,3,3,3]{3,2,1,0} parameter(1)
   %g = f32[2,6,6,4]{3,2,1,0} parameter(2)
-  %gx = (f32[2,8,8,6]{3,2,1,0}, u8[999]{0}) custom-call(%g, %k), dim_labels=b01f_01io->b01f, feature_group_count=2, custom_call_target="__cudnn$convBackwardInput"
-  %gk = (f32[3,3,3,4]{3,2,1,0}, u8[999]{0}) custom-call(%x, %g), dim_labels=b01f_01io->b01f, feature_group_count=2, custom_call_target="__cudnn$convBackwardFilter"
-  ROOT %y = f32[2,6,6,4]{3,2,1,0} convolution(%x, %k), window={size=3x3}, dim_labels=b01f_01io->b01f, feature_group_count=2
+  %gx = (f32[2,8,8,6]{3,2,1,0}, u8[999]{0}) custom-call(%g, %k), dim_labels=b01f_o01i->b01f, feature_group_count=2, custom_call_target="__cudnn$convBackwardInput"
+  %gk = (f32[4,3,3,3]{3,2,1,0}, u8[999]{0}) custom-call(%x, %g), dim_labels=b01f_o01i->b01f, feature_group_count=2, custom_call_target="__cudnn$convBackwardFilter"
+  ROOT %y = f32[2,6,6,4]{3,2,1,0} convolution(%x, %k), window={size=3x3}, dim_labels=b01f_o01i->b01f, feature_group_count=2
 }
 """  # noqa: E501
+
+
+NESTED = """000: kCommandBuffer [source | sink]
+    001: kCopy         [source | next=002 (1)] kCopy
+    002: kWhile        [prev=001 (1) | next=009 (1)]
+condition:
+        003: kCustomKernel [source | sink] less
+      body:
+        004: kAsyncStart   [source | next=006 (1)] stream=1
+            005: kAllReduce [source | sink] kAllReduce
+        006: kAsyncDone    [prev=004 (1) | next=007 (1)]
+        007: kWhile        [prev=006 (1) | next=008 (1)]
+condition:
+          body:
+            000: kCustomKernel [source | sink] inner
+        008: kCustomKernel [prev=007 (1) | sink] after
+009: kCustomKernel [prev=000 (1) | sink] last
+"""
 
 
 def costs(text):
@@ -182,6 +200,20 @@ def test_loops_are_summed_and_timed_by_hand(in_graph):
     assert totals.at_bandwidth(TOY) == totals.num_bytes / 100
     (loop,) = totals.loops
     assert loop[:6] == ("train", 3, in_graph, False, 1, twice)
+
+
+def test_loops_in_loops_of_a_graph_are_in_it():
+    top = thunks.parse(NESTED)
+    assert [thunk.in_graph for thunk in top] == [False, False]
+    assert thunks.kernels(top) == 2  # the copy and the last one
+    (outer,) = thunks.loops(top)
+    body = outer.parts["body"]
+    (inner,) = thunks.loops(body)
+    assert thunks.kernels(outer.parts["condition"]) == 1
+    assert thunks.kernels(body) == 2
+    assert thunks.kernels(inner.parts["condition"]) == 0
+    assert [thunk.kind for thunk in inner.parts["body"]] == ["CustomKernel"]
+    assert all(thunk.in_graph for thunk in (outer, inner, *inner.parts["body"], *thunks.flat(body)))
 
 
 def test_a_loop_that_nobody_counted_and_steps_of_another_program_are_refused():

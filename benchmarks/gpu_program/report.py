@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 
+import fedjax_srp as srp
 from gpu_program import roofline
-from gpu_program.build import Case, Found
+from gpu_program.build import PARTS, SHAPES, Case, Found
 from gpu_program.targets import TARGETS
 
 MIB = 2**20
@@ -71,9 +72,16 @@ def row(case: Case, found: Found, **more: Any) -> dict[str, Any]:
 
 
 def write(out: Path, results: list[dict[str, Any]]) -> None:
-    """All results so far, one a line."""
+    """All results so far, one a line, sorted by devices, target, model, program, method and chunk."""
+    methods = srp.methods.names()
+
+    def order(result: dict[str, Any]) -> tuple[Any, ...]:
+        what = [result[name] for name in ("devices", "shard_data", "target")]
+        where = list(SHAPES).index(result["model"]), PARTS.index(result["part"])
+        return *what, *where, methods.index(result["method"]), result["chunk_size"], result["graphs"]
+
     head = json.dumps(facts(), indent=1)[:-2]
-    rows = ",\n".join("  " + json.dumps(result) for result in results)
+    rows = ",\n".join("  " + json.dumps(result) for result in sorted(results, key=order))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(f'{head},\n "results": [\n{rows}\n ]\n}}\n', "utf-8")
 
