@@ -24,6 +24,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
@@ -60,9 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(table(json.loads(args.table.read_text("utf-8"))), end="")
         return
     jax.config.update("jax_traceback_in_locations_limit", -1)  # loops are told apart by where they were written
-    known = json.loads(args.out.read_text("utf-8")) if args.out.is_file() else {}
-    same = {name: known.get(name) for name in facts()} == json.loads(json.dumps(facts()))
-    results = {tuple(result[name] for name in KEY): result for result in known["results"]} if same else {}
+    results = {tuple(result[name] for name in KEY): result for result in _kept(args.out)}
     failed = 0
     cases = (
         (Case(method, model, args.clients, chunk, count, args.shard_data, args.momentum), target)
@@ -94,6 +93,17 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{case.method} {case.model} {name}: {error}", file=sys.stderr, flush=True)
     if failed:
         sys.exit(f"{failed} of the cases failed; the others are in {args.out}")
+
+
+def _kept(out: Path) -> list[dict[str, Any]]:
+    """Results of earlier calls; ends the program where they rest on something else."""
+    if not out.is_file():
+        return []
+    known = json.loads(out.read_text("utf-8"))
+    differs = [name for name, value in json.loads(json.dumps(facts())).items() if known.get(name) != value]
+    if differs:
+        sys.exit(f"--out {out}: its results have another {differs[0]}; give another file, or remove this one")
+    return known["results"]
 
 
 if __name__ == "__main__":

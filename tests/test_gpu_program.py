@@ -322,6 +322,17 @@ def test_without_a_compiler_the_command_ends_with_what_to_install(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_results_of_another_version_are_not_overwritten(tmp_path):
+    out = tmp_path / "out.json"
+    report.write(out, [])
+    assert compile_for_gpu._kept(out) == []
+    known = out.read_text().replace(jax.__version__, "0.9.0")
+    out.write_text(known)
+    with pytest.raises(SystemExit, match=r"^--out .*out.json: its results have another jax; give another file"):
+        compile_for_gpu.main(["--methods", "fedavg", "--out", str(out)])
+    assert out.read_text() == known
+
+
 @pytest.mark.skipif(not HAS_PLUGIN, reason="there is no compiler for CUDA: jax-cuda12-plugin and -pjrt, or cuda13")
 def test_a_round_is_compiled_for_a_gpu(tmp_path):
     out = tmp_path / "out.json"
@@ -343,4 +354,17 @@ def test_the_page_shows_the_committed_results():
     page = (ROOT / "docs/performance.md").read_text()
     shown = page.partition("<!-- begin compiled -->\n")[2].partition("<!-- end compiled -->")[0]
     assert shown == report.table(results)
+    rounds = {
+        (r["method"], r["model"]): r
+        for r in results["results"]
+        if (r["target"], r["part"], r["chunk_size"], r["devices"], r["graphs"]) == ("h100", "round", 512, 1, True)
+    }
+    assert {method for method, _ in rounds} == set(srp.methods.names())
+    assert all(r["host_syncs"] == r["loops_outside_graphs"] == 0 for r in rounds.values())
+    half = rounds["srpfl", "mlp"]["reasoned_ms"] / rounds["fedrep", "mlp"]["reasoned_ms"]
+    assert round(half, 1) == 0.5
+    assert rounds["fedprox", "mlp"]["gigabytes"] < 0.9 * rounds["fedavg", "mlp"]["gigabytes"]
+    assert rounds["fedrep", "lenet5"]["working_mib"] > 4 * rounds["fedavg", "lenet5"]["working_mib"]
+    for (_, model), r in rounds.items():
+        assert model != "mlp" or r["reasoned_ms_of_bytes_alone"] / roofline.BANDWIDTH_SHARE > 0.7 * r["reasoned_ms"]
     assert results["targets"] == json.loads(json.dumps({name: t._asdict() for name, t in TARGETS.items()}))

@@ -101,10 +101,10 @@ class _Walk:
         """Without loops. What the text does not show (copies, say) takes the time of a kernel."""
         totals, shown = Totals(kernels=kernels), 0
         for instruction in instructions:
-            if instruction.op in FREE or instruction.op in ("while", "conditional"):
+            if instruction.op in (*FREE, "while", "conditional") or instruction.op.endswith("-done"):
                 continue
             spent = self.costs.of(computation, instruction)
-            shown += not instruction.op.endswith("-done")
+            shown += 1
             totals.num_bytes += spent.num_bytes
             totals.flops += spent.flops
             totals.exchanged += spent.exchanged
