@@ -71,14 +71,36 @@ def place_data(plan: Layout, data: FederatedSource, shard_data: bool) -> Any:
     if not shard_data or plan.num_devices == 1:
         return place(plan, data)
     if not isinstance(data, FederatedData):
-        raise ValueError(
-            f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
-            "out shard_data, then every device holds the data"
-        )
+        raise _not_sharded(data)
     parts = {"scale": place(plan, data.scale), "offset": place(plan, data.offset)}
     for split in SPLITS:
         parts |= _split_by_owner(plan, data, split)
     return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
+
+
+def data_shapes(plan: Layout, data: FederatedSource, shard_data: bool) -> Any:
+    """The shapes of what `place_data` makes, on devices that need not be there; clients as long as their padding."""
+    if not shard_data or plan.num_devices == 1:
+        return plan.shapes(data)
+    if not isinstance(data, FederatedData):
+        raise _not_sharded(data)
+    parts = {name: plan.shapes(getattr(data, name)) for name in ("scale", "offset")}
+    for split in SPLITS:
+        x, y, indices, counts = (getattr(data, name) for name in _names(split))
+        clients = plan.owned * plan.num_devices
+        rows = clients * indices.shape[1], clients * indices.shape[1], clients, clients
+        shapes = [
+            jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype) for n, a in zip(rows, (x, y, indices, counts), strict=True)
+        ]
+        parts |= zip(_names(split), plan.shapes(shapes, by_client=True), strict=True)
+    return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
+
+
+def _not_sharded(data: Any) -> ValueError:
+    return ValueError(
+        f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
+        "out shard_data, then every device holds the data"
+    )
 
 
 def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, Array]:

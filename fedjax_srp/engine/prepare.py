@@ -13,8 +13,8 @@ from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.clocks import Distribution, exponential, fixed
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
-from fedjax_srp.engine.owned import place_data
-from fedjax_srp.engine.program import Parts, Program, numerics, program
+from fedjax_srp.engine.owned import data_shapes, place_data
+from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
 from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.participation import full
@@ -64,6 +64,17 @@ class Prepared(NamedTuple):
     def placed(self, root: Key) -> tuple[Key, Any]:
         """Key and data on the devices."""
         return place(self.plan, root), place_data(self.plan, self.data, self.shard_data)
+
+    def traced(self, length: int) -> Traced:
+        """Start and a segment of `length` rounds (0: its evaluation alone) for devices that need not be there.
+
+        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` of what is returned compiles
+        for devices of `jax.experimental.topologies`.
+        """
+        seeds = () if self.num_seeds is None else (self.num_seeds,)
+        root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
+        data = data_shapes(self.plan, self.data, self.shard_data)
+        return self.program().traced(length, self.plan.shapes(root), data)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -94,6 +94,14 @@ class Function(NamedTuple):
     donates: bool = False  # the first argument's memory
 
 
+class Traced(NamedTuple):
+    """Programs that were traced and not compiled; their arguments are (state,) key, values, data."""
+
+    start: jax.stages.Traced
+    segment: jax.stages.Traced
+    values: list[Array]
+
+
 class Shared:
     """What the programs of equal specs share: traces, compiled functions, and the count of both."""
 
@@ -116,7 +124,12 @@ class Program:
     def __init__(self, spec: Spec, shared: Shared, parts: Parts, values: list[Any]):
         self.spec, self.shared, self.parts = spec, shared, parts
         self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-        self._values: list[Array] = place(spec.plan, [jnp.asarray(value) for value in values])
+        self._unplaced = [jnp.asarray(value) for value in values]
+
+    @functools.cached_property
+    def _values(self) -> list[Array]:
+        """On the devices."""
+        return place(self.spec.plan, self._unplaced)
 
     @property
     def num_traces(self) -> int:
@@ -211,6 +224,16 @@ class Program:
         """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._values, data)))
 
+    def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
+        """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
+        plan, values = self.spec.plan, self.spec.plan.shapes(self._unplaced)
+        with traced_for(plan.platform):
+            start = self._jitted(self._start(), (root, values, data)).trace(root, values, data)
+            state: SimulationState = plan.shapes(start.out_info.state)
+            state = state._replace(clients=plan.shapes(state.clients, by_client=True))
+            args = state, root, values, data
+            return Traced(start, self._jitted(self._segment(length), args).trace(*args), self._unplaced)
+
     def values(self) -> dict[str, Any]:
         """The floats that the programs get, as plain numbers by name; no program has them compiled in."""
         algorithm, *others = self.parts
@@ -233,24 +256,28 @@ class Program:
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
-        signature, shared, spec = _signature(function.name, args), self.shared, self.spec
+        signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.lowered:
-
-            def counted(*args: Any) -> Any:
-                shared.num_traces += 1
-                return function.call(*args)
-
-            *front, _, values, data = args
-            takes = (*function.takes, _NO, [_NO] * len(values), is_by_client(data))
-            spread_function = spread(counted, spec.plan, takes, function.gives)
-            if spec.num_seeds is not None:
-                of_values = [0 if by_seed else None for by_seed in spec.by_seed]
-                axes = (*(0,) * (len(front) + 1), of_values, None)  # data are shared by the seeds
-                spread_function = jax.vmap(spread_function, in_axes=axes)
-            with traced_for(spec.plan.platform), self._making(function):
-                jitted = jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
-                shared.lowered[signature] = jitted.lower(*args)
+            with traced_for(self.spec.plan.platform), self._making(function):
+                shared.lowered[signature] = self._jitted(function, args).lower(*args)
         return shared.lowered[signature]
+
+    def _jitted(self, function: Function, args: tuple[Any, ...]) -> Any:
+        """A function spread over devices and seeds, of arguments like these; counts its traces."""
+        shared, spec = self.shared, self.spec
+
+        def counted(*args: Any) -> Any:
+            shared.num_traces += 1
+            return function.call(*args)
+
+        *front, _, values, data = args
+        takes = (*function.takes, _NO, [_NO] * len(values), is_by_client(data))
+        spread_function = spread(counted, spec.plan, takes, function.gives)
+        if spec.num_seeds is not None:
+            of_values = [0 if by_seed else None for by_seed in spec.by_seed]
+            axes = (*(0,) * (len(front) + 1), of_values, None)  # data are shared by the seeds
+            spread_function = jax.vmap(spread_function, in_axes=axes)
+        return jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
         """The compiled function for these shapes, made the first time."""

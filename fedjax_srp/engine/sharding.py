@@ -74,6 +74,16 @@ class Layout(NamedTuple):
         """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
+    def shapes(self, tree: PyTree, by_client: bool = False) -> PyTree:
+        """Shapes of arrays as they lie on these devices, which need not be there: to compile for them."""
+        sharding = self.sharding(by_client)
+
+        def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+            weak = getattr(leaf, "weak_type", False)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+        return jax.tree.map(shape, tree)
+
     @property
     def speaks(self) -> bool:
         """Whether this process is the one that shows progress, of those whose devices take part."""
