@@ -140,7 +140,7 @@ def layout(
 def default_chunks(platform: str, client_bytes: int, judged_bytes: int, each: int) -> tuple[int, int, int]:
     """Clients at once per device: while they train, while they train and many are left (0: no more), while judged.
 
-    Large chunks are for accelerators: compiled for an H100, a FedRep round of 1,000 clients runs 1.3 times as long
+    Large chunks are for accelerators: compiled for an H100, a FedRep round of 1,000 clients takes 1.4 times as long
     without (docs/performance.md).
     """
     chunk = default_chunk_size(platform, client_bytes, each)
