@@ -313,6 +313,9 @@ def test_rivals_and_scale_on_the_performance_page():
     page = " ".join((ROOT / "docs/performance.md").read_text().split())
     of = {name: json.loads((ROOT / f"benchmarks/results/{name}-2-cores.json").read_text()) for name in FILES}
     (times,) = re.findall(r"a FedAvg round takes it (\S+) times as long, a FedRep round (\S+) times", page)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    shown = re.findall(r"FedJAX's loop takes (\S+) times as long for FedAvg and (\S+) times for FedRep", readme)
+    assert shown == [times]
     for text, method in zip(times, ("fedavg", "fedrep"), strict=True):
         check(text, of["fedjax"]["results"][method]["rival_over_ours"])
     (scale,) = of["scale"]["results"]
