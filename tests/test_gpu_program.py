@@ -292,12 +292,13 @@ def prepared(data, name="fedrep", evaluations=(), **options):
     return prepare(Request(method, data, evaluations=evaluations, chunk_size=CHUNK, **options))
 
 
-@pytest.mark.parametrize(("num_devices", "shard_data"), [(1, False), (2, True)])
-def test_a_program_traced_from_shapes_is_the_one_that_runs(real, num_devices, shard_data):
-    options = {"name": "fedavg", "devices": num_devices, "shard_data": shard_data}
+@pytest.mark.parametrize(("num_devices", "shard_data", "num_seeds"), [(1, False, None), (2, True, None), (2, False, 3)])
+def test_a_program_traced_from_shapes_is_the_one_that_runs(real, num_devices, shard_data, num_seeds):
+    options = {"name": "fedavg", "devices": num_devices, "shard_data": shard_data, "num_seeds": num_seeds}
     traced = prepared(shaped(real), **options).traced(1)
     run = prepared(real, **options)
-    program, (root, data) = run.program(), run.placed(jax.random.key(0))
+    key = jax.random.key(0)
+    program, (root, data) = run.program(), run.placed(key if num_seeds is None else jax.random.split(key, num_seeds))
     fingerprint = lambda traced: hashlib.sha256(traced.lower().as_text().encode()).hexdigest()[:16]  # noqa: E731
     assert fingerprint(traced.start) == program.start_fingerprint(root, data)
     state = program.start(root, data).state

@@ -33,7 +33,7 @@ from fedjax_srp.loops import batch_max
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.record import recorded
 
-AT_ONCE = 256  # examples, so that a large client needs no more memory; changes no result
+AT_ONCE = 256  # examples, so that a large client needs no more memory; only a model's noise depends on it
 
 
 class FedSGDServerState(NamedTuple):

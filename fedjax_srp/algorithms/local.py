@@ -258,13 +258,11 @@ def local_sgd(
         key_noise = named_key(key, "noise")
 
         def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
-            # Rows that pad a batch are replaced by a valid one at weight zero: padding is never even read.
-            rows = jnp.where(valid, rows, rows[0])
             valid = valid & active if no_weight_no_step else valid
+            # Rows without weight are replaced by the first example: padding is never even read.
+            rows = jnp.where(valid, rows, 0)
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             x, y = examples.x[rows], examples.y[rows]
-            if no_weight_no_step:  # a client that is done may have nothing but padding to read
-                x, y = (jnp.where(active, part, jnp.zeros((), part.dtype)) for part in (x, y))
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
@@ -311,6 +309,12 @@ def local_sgd(
     trained, losses = run(
         params, frozen, examples, key, jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
     )
+    if no_weight_no_step:  # a client without examples has read nothing but padding
+        trained, losses = jax.tree.map(
+            lambda new, old: jnp.where(examples.count > 0, new, old),
+            (trained, losses),
+            (params, jax.tree.map(jnp.zeros_like, losses)),
+        )
     jax.tree.map(lambda total: tally.tell(total, num_steps(training, examples)), losses)
     return trained
 

@@ -60,7 +60,8 @@ def estimate(run: Prepared) -> Memory:
 
     judged = sizes.judged if run.evaluations else 0
     largest = plan.parts[0]
-    in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * CLIENT_FACTOR * judged)
+    judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried
+    in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
     if run.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
         in_chunk += max(largest.window, plan.for_evaluation().window if judged else 0) * sizes.examples
     return Memory(
@@ -158,10 +159,10 @@ def check_working(run: Prepared, working: int) -> None:
     """
     free = _free_share(run.plan)
     if free is not None and working > free:
-        plan = run.plan
+        chunk, devices = run.plan.parts[0].chunk_size, run.plan.num_devices
         raise ValueError(
-            f"chunk_size={plan.chunk_size}: clients at work and their evaluation need {working / GIB:.2f} GiB on each "
-            f"of {plan.num_devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
+            f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of {devices}"
+            f" devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
             "or a smaller model"
         )
 
@@ -174,7 +175,11 @@ def _refusal(run: Prepared, needed: Memory, free: float) -> str:
         (needed.clients, f"num_clients={plan.num_clients}", f"{fewer_seeds}more devices, fewer clients"),
         (needed.server, f"server states of {seeds} seeds", f"{fewer_seeds}a smaller model"),
         (needed.schedule, f"num_clients={plan.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),
-        (needed.working, f"chunk_size={plan.chunk_size}", f"{fewer_seeds}a smaller chunk_size, a smaller model"),
+        (
+            needed.working,
+            f"chunk_size={plan.parts[0].chunk_size}",
+            f"{fewer_seeds}a smaller chunk_size, a smaller model",
+        ),
     )
     return (
         f"{cause}: the simulation needs {_list(needed)} on each device and {free / GIB:.2f} GiB are free; use {remedy}"

@@ -230,7 +230,7 @@ class Program:
         with traced_for(plan.platform):
             start = self._jitted(self._start(), (root, values, data)).trace(root, values, data)
             state: SimulationState = plan.shapes(start.out_info.state)
-            state = state._replace(clients=plan.shapes(state.clients, by_client=True))
+            state = state._replace(clients=plan.shapes(state.clients, True, int(self.spec.num_seeds is not None)))
             args = state, root, values, data
             return Traced(start, self._jitted(self._segment(length), args).trace(*args), self._unplaced)
 

@@ -21,8 +21,9 @@ def gram_schmidt(matrix: Array) -> Array:
     """The Q factor of a QR decomposition whose R has no negative diagonal entry, by Gram-Schmidt done twice.
 
     The second time makes the columns orthogonal to rounding whatever the condition of the matrix (Giraud, Langou,
-    Rozloznik and van den Eshof 2005). A column counts as dependent on those before it when less than 32 k eps of its
-    length is left; the unit vector that is furthest from their span takes its place.
+    Rozloznik and van den Eshof 2005). A column counts as dependent on those before it when no more than 4 k eps of its
+    length is left; the unit vector that is furthest from their span takes its place. A column that is not finite
+    and those after it become nan.
 
     Args:
         matrix: (d, k).
@@ -31,16 +32,16 @@ def gram_schmidt(matrix: Array) -> Array:
         (d, min(d, k)) with orthonormal columns.
     """
     dim, rank = matrix.shape
-    tolerance = 32 * rank * jnp.finfo(matrix.dtype).eps
+    tolerance = 4 * rank * jnp.finfo(matrix.dtype).eps
     columns: list[Array] = []
     for j in range(min(dim, rank)):
         done = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
         scale = _positive(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
         given = matrix[:, j] / scale
-        left = _without(given, done)
+        left = _without(_without(given, done), done)
         furthest = jnp.argmin(jnp.sum(done**2, axis=1))
         other = _without((jnp.arange(dim) == furthest).astype(matrix.dtype), done)
-        is_new = _norm(left) > tolerance * _norm(given)
+        is_new = ~(_norm(left) <= tolerance * _norm(given))  # true for nan, which is passed on
         once = jnp.where(is_new, left / _positive(_norm(left)), other)
         twice = _without(once, done)
         columns.append(twice / _norm(twice))
@@ -56,7 +57,7 @@ def _norm(x: Array) -> Array:
 
 
 def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1)
+    return jnp.where(x == 0, 1, x)
 
 
 def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:

@@ -520,11 +520,16 @@ def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, l
 
 def test_accelerators_have_large_chunks_by_default():
     mebibyte = 2**20
-    assert default_chunks("gpu", 4 * mebibyte, mebibyte, 10_000) == (156, 0, 1024)
-    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 10_000) == (156, 3 * 156, 1024)
-    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 1_000) == (128, 4 * 128, 1000)
-    assert default_chunks("gpu", 2 * mebibyte, mebibyte, 100) == (100, 0, 100)
-    assert default_chunks("cpu", 100, 100, 1_000) == (16, 0, 1_000)
+    sizes = 4 * mebibyte, mebibyte, 2 * mebibyte
+    assert default_chunks("gpu", *sizes, 10_000) == (
+        156,
+        0,
+        334,
+    )  # judged in 30 windows of 334, the last one but 20 full
+    assert default_chunks("gpu", 2 * mebibyte, *sizes[1:], 10_000) == (156, 3 * 156, 334)
+    assert default_chunks("gpu", 2 * mebibyte, 0, 0, 1_000) == (128, 4 * 128, 1_000)
+    assert default_chunks("gpu", *sizes, 100) == (100, 0, 100)
+    assert default_chunks("cpu", 100, 100, 100, 1_000) == (16, 0, 16)
     plan = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
     assert [part.chunk_size for part in plan.parts] == [3 * 156, 156]
     assert [part.chunk_size for part in plan.for_evaluation().parts] == [512]

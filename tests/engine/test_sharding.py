@@ -10,7 +10,6 @@ from reference.small import assert_same_bits
 
 from fedjax_srp.engine.sharding import (
     AXIS,
-    CHUNK_BYTES,
     device_index,
     layout,
     my_chunk,
@@ -108,7 +107,6 @@ def test_layouts():
     small, large = (layout(1, None, 10_000, held) for held in (100, 10_000_000))
     assert small.chunk_size > large.chunk_size == 1
     judged = layout(1, None, 10_000, 10_000_000, 100)  # who is evaluated sends no message
-    everybody = CHUNK_BYTES["cpu"] // 100  # as many as the cache holds: nobody is served in vain
-    assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, min(everybody, 10_000))
-    assert judged.for_evaluation().window == judged.judged_at_once > small.chunk_size
+    assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
+    assert judged.for_evaluation().window == small.window
     assert layout(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for

@@ -58,6 +58,15 @@ def test_dependent_columns_get_others(columns):
     np.testing.assert_allclose(q @ (q.T @ a), a, atol=1e-6)
 
 
+def test_what_is_not_finite_stays_so_and_what_is_nearly_dependent_counts():
+    assert jnp.isnan(gram_schmidt(jnp.full((4, 2), jnp.nan))).all()
+    assert jnp.isnan(gram_schmidt(jnp.eye(4)[:, :2].at[0, 0].set(jnp.inf))).all()
+    eye = jnp.eye(4)
+    np.testing.assert_allclose(
+        gram_schmidt(jnp.stack([eye[0], eye[0] + 5e-6 * eye[2]], axis=1))[:, 1], eye[2], atol=0.1
+    )
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, LARGEST])
 @pytest.mark.parametrize("kind", ["random", "gram", "clustered", "zero"])
 def test_eigenvalues_and_vectors(n, kind):
