@@ -161,8 +161,8 @@ def check_working(run: Prepared, working: int) -> None:
     if free is not None and working > free:
         chunk, devices = run.plan.parts[0].chunk_size, run.plan.num_devices
         raise ValueError(
-            f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of {devices}"
-            f" devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
+            f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of "
+            f"{devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
             "or a smaller model"
         )
 
