@@ -292,9 +292,12 @@ def prepared(data, name="fedrep", evaluations=(), **options):
     return prepare(Request(method, data, evaluations=evaluations, chunk_size=CHUNK, **options))
 
 
-@pytest.mark.parametrize(("num_devices", "shard_data", "num_seeds"), [(1, False, None), (2, True, None), (2, False, 3)])
-def test_a_program_traced_from_shapes_is_the_one_that_runs(real, num_devices, shard_data, num_seeds):
-    options = {"name": "fedavg", "devices": num_devices, "shard_data": shard_data, "num_seeds": num_seeds}
+@pytest.mark.parametrize(
+    ("name", "num_devices", "shard_data", "num_seeds"),
+    [("fedavg", 1, False, None), ("fedavg", 2, True, None), ("fedrep", 2, False, None), ("fedrep", 2, False, 3)],
+)
+def test_a_program_traced_from_shapes_is_the_one_that_runs(real, name, num_devices, shard_data, num_seeds):
+    options = {"name": name, "devices": num_devices, "shard_data": shard_data, "num_seeds": num_seeds}
     traced = prepared(shaped(real), **options).traced(1)
     run = prepared(real, **options)
     key = jax.random.key(0)

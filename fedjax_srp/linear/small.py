@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_srp.base import Array
 
-LARGEST = 16  # columns; beyond, the library's calls pay
+LARGEST = 16  # columns; with more the program gets long
 SWEEPS = 10  # of Jacobi's method, which converges quadratically: float64 and 16 columns need 7
 
 
@@ -36,13 +36,13 @@ def gram_schmidt(matrix: Array) -> Array:
     columns: list[Array] = []
     for j in range(min(dim, rank)):
         done = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
-        scale = _positive(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
+        scale = _nonzero(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
         given = matrix[:, j] / scale
         left = _without(_without(given, done), done)
         furthest = jnp.argmin(jnp.sum(done**2, axis=1))
         other = _without((jnp.arange(dim) == furthest).astype(matrix.dtype), done)
         is_new = ~(_norm(left) <= tolerance * _norm(given))  # true for nan, which is passed on
-        once = jnp.where(is_new, left / _positive(_norm(left)), other)
+        once = jnp.where(is_new, left / _nonzero(_norm(left)), other)
         twice = _without(once, done)
         columns.append(twice / _norm(twice))
     return jnp.stack(columns, axis=1)
@@ -56,7 +56,7 @@ def _norm(x: Array) -> Array:
     return jnp.sqrt(jnp.sum(x**2))
 
 
-def _positive(x: Array) -> Array:
+def _nonzero(x: Array) -> Array:
     return jnp.where(x == 0, 1, x)
 
 
@@ -88,7 +88,7 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
         turn = identity.at[p, p].set(cos).at[q, q].set(cos).at[p, q].set(sin).at[q, p].set(-sin)
         return turn.T @ a @ turn, vectors @ turn
 
-    scale = _positive(jnp.max(jnp.abs(matrix)))
+    scale = _nonzero(jnp.max(jnp.abs(matrix)))
     start = jnp.pad(matrix / scale, (padding, padding)), identity
     a, vectors = jax.lax.fori_loop(0, SWEEPS * pairs.shape[0], rotate, start)
     values = jnp.diagonal(a)[:n]
