@@ -81,6 +81,7 @@ CALLS = {
     srp.data.is_ready: {"name": "digits", "data_dir": None},
     srp.data.prepare: {"names": [], "data_dir": None, "say": print},
     partition.by_classes: {**BOTH, "classes_per_client": 2, "reserved_classes": 1, "reserved_fraction": 0.3},
+    partition.shards: {**BOTH, "shards_per_client": 2},
     partition.consecutive: {**BOTH, "classes_per_client": 2, "examples_per_class": 3, "test_fraction": 0.1},
     partition.dirichlet: {**BOTH, "alpha": 0.5},
     partition.lognormal_sizes: {**BOTH, "sigma": 0.5},

@@ -52,6 +52,11 @@ def table1(facts: Mapping[str, Any]) -> str:
     return rivals_table.tables(facts["runs"], columns)
 
 
+def ablation(facts: Mapping[str, Any]) -> str:
+    """Table 1's first column in the ways that the text leaves open."""
+    return rivals_table.ablation(facts["runs"], COLUMNS["ablation"])
+
+
 def doubling(facts: Mapping[str, Any]) -> str:
     """What doubling buys."""
     return doubling_table.table(facts["results"])
@@ -59,6 +64,7 @@ def doubling(facts: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {  # marks -> file of results, what it becomes
     "table1": ("table1.json", table1),
+    "ablation": ("ablation.json", ablation),
     "figure5": ("figure5.json", by_epochs),
     "figure6": ("figure6.json", new_clients),
     "figure6_femnist": ("figure6_femnist.json", new_clients),

@@ -1,4 +1,4 @@
-"""What `table1.py --summarize` makes of finished runs: `table1.json`, and the tables of the README that it becomes."""
+"""What `table1.py --summarize` makes of finished runs: a file of results, and the tables of the README it becomes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[
             row.append(numbers(of_column[label])[1] if label in of_column else "")
             if columns[name].place is not None:
                 theirs = papers(label, columns[name])
-                row.append("lost" if theirs is None else f"{theirs:.1f}" + ("*" if label in INFERRED else ""))
+                row.append("lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED))
         rows.append(row)
     return rows
 
@@ -142,9 +142,18 @@ def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     return "".join(markdown(table(found, columns)) for table in made).rstrip()
 
 
-def summarize(columns: Mapping[str, Column], out: Path, results: Path) -> str:
-    """Writes `table1.json` of the finished runs, returns the tables."""
-    found = collect(columns, out)
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "table1.json").write_text(json.dumps({"runs": found}, indent=1) + "\n", "utf-8")
-    return tables(found, columns)
+def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
+    """What changes with what the protocol leaves open: the methods that were run in more than one way."""
+    rows = [["method", *(columns[name].title for name in found), "paper"]]
+    for label in ROWS:
+        cells = [numbers(of_column[label])[1] if label in of_column else "" for of_column in found.values()]
+        if sum(map(bool, cells)) > 1:
+            theirs = papers(label, columns[next(iter(found))])
+            rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
+    return markdown(rows).rstrip()
+
+
+def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> None:
+    """Writes a file of results of the finished runs."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"runs": collect(columns, out)}, indent=1) + "\n", "utf-8")

@@ -1,15 +1,15 @@
 """Table 1 of the FedRep paper: the accuracy of every rival, on real images at the paper's size.
 
     python experiments/fedrep/table1.py --data-dir DIR [--columns NAME ...] [--methods NAME ...] [--seeds 0 1]
-        [--out runs/fedrep] [--scale cpu|smoke]
-    python experiments/fedrep/table1.py --summarize
+        [--out runs/fedrep] [--scale cpu|ablation|smoke]
+    python experiments/fedrep/table1.py --summarize [--scale cpu|ablation|smoke]
 
 A run is a folder OUT/COLUMN/METHOD/seed_S and is never done twice: what is finished is left alone, what was interrupted
 goes on from its last tenth round. One training serves a method and its "+FT". `rivals.py` has rows and columns.
 
 Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
-PerFedAvg, are judged once, after training. `--summarize` reads the finished runs, writes `table1.json` to --results and
-renews all tables of the README beside this file from what lies in --results.
+PerFedAvg, are judged once, after training. `--summarize` reads the finished runs, writes `table1.json` (with `--scale
+ablation`, `ablation.json`) to --results and renews all tables of the README beside this file from what lies there.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of table1.json")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
     parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="whose tables are renewed")
     parser.add_argument("--summarize", action="store_true", help="train nothing: renew the tables")
     args = parser.parse_args(arguments)
@@ -108,7 +108,10 @@ def main(arguments: list[str] | None = None) -> None:
         if name not in columns:
             parser.error(f"--columns {name}: --scale {args.scale} has {', '.join(columns)}")
     if args.summarize:
-        print(rivals_table.summarize(columns, args.out, args.results))
+        name = "ablation" if args.scale == "ablation" else "table1"
+        file, table = readme_tables.TABLES[name]
+        rivals_table.summarize(columns, args.out, args.results / file)
+        print(table(json.loads((args.results / file).read_text("utf-8"))))
         if args.readme.is_file():
             args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), args.results), "utf-8")
         return

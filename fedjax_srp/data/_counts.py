@@ -74,16 +74,16 @@ def check_blocks(
             )
 
 
-def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, is_owner: np.ndarray) -> int:
-    """The largest size of which every class can fill all of its shards."""
-    num_shards = is_owner.sum(axis=0)
+def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray) -> int:
+    """The largest size of which every class can fill all of its shards: `shards` (clients, classes) are wanted."""
+    num_shards = shards.sum(axis=0)
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
     scarce = np.argmin(per_shard)
     if per_shard[scarce] == 0:
         raise ValueError(
-            f"num_clients={len(is_owner)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
-            f"{num_shards[scarce]} clients; use fewer clients or fewer classes per client"
+            f"num_clients={len(shards)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
+            f"{num_shards[scarce]} shards; use fewer clients or fewer classes or shards per client"
         )
     return int(per_shard[scarce])
 

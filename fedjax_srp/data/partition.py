@@ -1,8 +1,8 @@
 """Ways of dividing examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
 
 Every function divides train and test examples together. No example goes to two clients, every client gets at least one
-of each kind, and equal arguments give equal partitions. With the functions by class (`by_classes`, `consecutive` and
-`dirichlet`) a client is tested only on classes that it trains on; the others do not look at classes.
+of each kind, and equal arguments give equal partitions. With the functions by class (`by_classes`, `shards`,
+`consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others do not look at classes.
 
 The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then deal: which examples of
 a class go to whom is always a random permutation.
@@ -98,6 +98,42 @@ def by_classes(
     return Partition(
         deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
         deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
+    )
+
+
+@checked
+def shards(
+    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, shards_per_client: int, seed: int = 0
+) -> Partition:
+    """Every client gets `shards_per_client` shards of one class each, dealt at random: classes may come twice.
+
+    The allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and of the code of FedRep and SRPFL: with
+    two of ten classes a tenth of the clients holds a single one. Shards are of one size, and cut as in `by_classes`:
+    every class into equally many, up to one. What is left of larger classes is not used. A client is tested on as many
+    shards of a class as it trains on.
+
+    Args:
+        y_train: (n_train,) labels.
+        y_test: (n_test,) labels.
+        num_clients: M.
+        shards_per_client: S, any number.
+        seed: of who gets which shards.
+
+    Raises:
+        ValueError: if a class has fewer examples than shards.
+    """
+    num_clients = check_integer("num_clients", num_clients, 1)
+    shards_per_client = check_integer("shards_per_client", shards_per_client, 1)
+    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
+    classes = _shared_classes(y_train, y_test, 1)
+    rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
+    in_turn = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
+    dealt = rng_classes.permutation(in_turn).reshape(num_clients, shards_per_client)
+    counts = np.zeros((num_clients, len(classes)), np.int64)
+    np.add.at(counts, (np.arange(num_clients)[:, None], dealt), 1)
+    return Partition(
+        deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, counts)),
+        deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, counts)),
     )
 
 

@@ -85,6 +85,7 @@ PARTITIONS: dict[str, _Division] = {
         _by_labels(partitions.by_classes),
         is_by_class=True,
     ),
+    "shards": _Division(("shards_per_client",), (), _by_labels(partitions.shards), is_by_class=True),
     "consecutive": _Division(
         ("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive), is_by_class=True
     ),
@@ -131,6 +132,7 @@ def load(
     num_clients: int | None = None,
     *,
     classes_per_client: int | None = None,
+    shards_per_client: int | None = None,
     partition: str | None = None,
     alpha: float | None = None,
     sigma: float | None = None,
@@ -151,9 +153,11 @@ def load(
             `data_dir` as `<name>.npz` or as such a folder comes before a built-in source of that name.
         num_clients: M; may be left out for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
-        partition: "classes", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
+        shards_per_client: shards of one class each, which may be the same, for partition "shards".
+        partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
             `fedjax_srp.data.partition`. Default: the one whose arguments are given (classes_per_client, with
-            examples_per_class, alpha, sigma), else "natural" if the data set names users, else "iid".
+            examples_per_class, shards_per_client, alpha, sigma), else "natural" if the data set names users, else
+            "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
         examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
@@ -183,6 +187,7 @@ def load(
         raw = keep_classes(raw, classes)
     given = {
         "classes_per_client": classes_per_client,
+        "shards_per_client": shards_per_client,
         "alpha": alpha,
         "sigma": sigma,
         "examples_per_class": examples_per_class,

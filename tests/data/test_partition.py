@@ -69,6 +69,35 @@ def test_by_classes_uses_everything_where_it_divides():
     assert sum(map(len, split.test)) == 1000
 
 
+@settings
+@hypothesis.given(
+    num_clients=st.integers(1, 40), num_classes=st.integers(1, 12), wanted=st.integers(1, 6), seed=st.integers(0, 10**6)
+)
+def test_shards(num_clients, num_classes, wanted, seed):
+    y_train, y_test = labels(num_classes, 250, seed), labels(num_classes, 240, seed + 1)
+    split = partition.shards(y_train, y_test, num_clients, wanted, seed)
+    check_partition(split, len(y_train), len(y_test), num_clients)
+    check_equal(split, partition.shards(y_train, y_test, num_clients, wanted, seed))
+    sizes = {len(rows) for rows in split.train}, {len(rows) for rows in split.test}
+    assert [len(of_all) for of_all in sizes] == [1, 1]
+    shard, test_shard = (size // wanted for (size,) in sizes)
+    used = np.zeros(num_classes, int)
+    for train, test in zip(split.train, split.test, strict=True):
+        held, tested = (np.bincount(y, minlength=num_classes) for y in (y_train[train], y_test[test]))
+        np.testing.assert_array_equal(held % shard, 0)
+        np.testing.assert_array_equal(held // shard, tested / test_shard)
+        used += held // shard
+    assert used.max() - used.min() <= 1, "every class equally often"
+
+
+def test_shards_are_dealt_without_a_look_at_their_classes():
+    """1,000 clients with two of 2,000 shards, 200 of each of ten classes: 199 of 1,999 get the same class twice."""
+    y = np.repeat(np.arange(10), 200)
+    same = [len(np.unique(y[rows])) == 1 for rows in partition.shards(y, y, 1000, 2, seed=1).train]
+    expected = 1000 * 199 / 1999
+    assert abs(sum(same) - expected) < 4 * np.sqrt(expected)
+
+
 def test_by_classes_is_random_and_unbiased():
     """Every pair of classes meets in clients about equally often: 400 clients x 2 of 4 classes, 6 pairs."""
     y = np.repeat(np.arange(4), 400)
@@ -287,10 +316,10 @@ ERRORS = {
     "num_clients=101: there are 100 train examples .* use at most 100": lambda: partition.iid(y, y, 101),
     "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(y, y[:50], 60, 1.0),
     "classes_per_client=11: only 10 classes .* use at most 10": lambda: partition.by_classes(y, y, 5, 11),
-    "num_clients=30: class . has 10 train examples for 15 clients; use fewer": lambda: partition.by_classes(
-        y, y, 30, 5
-    ),
-    "num_clients=20: class . has 5 test examples for 10": lambda: partition.by_classes(y, y[::2], 20, 5),
+    "num_clients=30: class . has 10 train examples for 15 shards; use fewer": lambda: partition.by_classes(y, y, 30, 5),
+    "num_clients=20: class . has 5 test examples for 10 shards": lambda: partition.by_classes(y, y[::2], 20, 5),
+    "num_clients=60: class . has 10 train examples for 12 shards": lambda: partition.shards(y, y, 60, 2),
+    "shards_per_client=0 must be at least 1": lambda: partition.shards(y, y, 5, 0),
     "alpha=0: .* positive": lambda: partition.dirichlet(y, y, 5, 0),
     "alpha=inf: .* finite": lambda: partition.dirichlet(y, y, 5, np.inf),
     "sigma=-1: .* >= 0": lambda: partition.lognormal_sizes(y, y, 5, -1),

@@ -78,6 +78,7 @@ def test_partition_follows_from_the_arguments(folder):
 
     assert len(sizes()) <= 2  # iid
     assert len(sizes(classes_per_client=2)) == 1
+    assert len(sizes(shards_per_client=3)) == 1
     assert len(sizes(alpha=0.3)) > 2
     assert len(sizes(sigma=1.0)) > 2
     assert sizes(sigma=1.0) == sizes(partition="lognormal", sigma=1.0)
@@ -115,6 +116,13 @@ def test_femnist_as_in_the_paper():
         wanted = {client % 10, (client + 1) % 10, (client + 2) % 10}
         assert set(np.asarray(data.train_client(jnp.int32(client)).y)) == wanted
         assert set(np.asarray(data.test_client(jnp.int32(client)).y)) == wanted
+
+
+def test_shards_as_in_the_authors_code():
+    data = load("digits", 50, shards_per_client=2)
+    held = [len(set(np.asarray(data.train_client(jnp.int32(i)).y).tolist())) for i in range(50)]
+    assert set(held) == {1, 2}
+    assert load("digits", 50, shards_per_client=2, partition="shards").num_clients == 50
 
 
 def test_reserved_classes():
@@ -248,6 +256,7 @@ ERRORS = {
         "classes_per_client": 5,
     },
     "classes_per_client=None: partition 'consecutive' needs it; give classes_per_client": {"examples_per_class": 5},
+    "shards_per_client=None: partition 'shards' needs it": {"partition": "shards"},
     "classes_per_client=None: partition 'classes' needs it": {"reserved_fraction": 0.5},
     "classes=[]: give the labels to keep, at least one integer": {"classes": []},
     "classes[0]=0.5 must be an integer": {"classes": [0.5]},

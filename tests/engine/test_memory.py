@@ -10,7 +10,7 @@ from reference.small import CLOCK, KEY, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
-from fedjax_srp.engine import memory
+from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.traffic import num_bytes
 
@@ -27,8 +27,8 @@ ALGORITHMS = {
 }
 
 
-def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds=None):
-    request = Request(algorithm, data, clock=CLOCK, evaluations=(), num_seeds=num_seeds)
+def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds=None, evaluations=()):
+    request = Request(algorithm, data, clock=CLOCK, evaluations=evaluations, num_seeds=num_seeds)
     return prepare(request._replace(devices=devices, chunk_size=chunk_size, shard_data=shard_data))
 
 
@@ -66,6 +66,28 @@ def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypa
     assert working / FACTOR <= memory.estimate(on_a_gpu).working <= working * FACTOR
     model_bytes = num_bytes(MLP.init(KEY))
     assert run.sizes.carried // model_bytes == {"plain": 1, "momentum": 2, "adam": 3}[optimizer]
+
+
+def test_the_estimate_for_an_accelerator_counts_what_an_evaluation_trains(monkeypatch):
+    """Clients are trained one at a time here and judged all at once, after fine-tuning all layers."""
+    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", float("inf"))
+    algorithm = srp.algorithms.fedavg(MLP, srp.algorithms.sgd(0.1, 0.5))
+    run = run_of(algorithm, IMAGES, devices=1, chunk_size=1, evaluations=("fine_tune_all",))
+    run = run._replace(plan=run.plan._replace(judged_at_once=8))
+    on_a_gpu = run._replace(plan=run.plan._replace(devices=(SimpleNamespace(platform="gpu"),)))
+    root, data = run.placed(KEY)
+    program = run.program()
+    working = program.working_bytes(1, program.start(root, data).state, root, data)
+    assert working / FACTOR <= memory.estimate(on_a_gpu).working <= working * FACTOR
+
+
+def test_default_chunks_know_what_clients_hold_and_train_with_every_seed(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sharding, "default_chunks", lambda *args: asked.append(args) or (2, 0, 2))
+    run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3)
+    sizes = run.sizes
+    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried, 4)]
+    assert len({sizes.held, sizes.judged, sizes.carried, 0}) == 4
 
 
 def test_working_memory_follows_the_chunk_and_the_seeds():

@@ -117,6 +117,31 @@ def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_the_ablation_shows_what_was_run_in_more_than_one_way(table):
+    import readme_tables
+
+    def runs(*labels):
+        return {label: {"0": {"accuracy": 50.04 + i}} for i, label in enumerate(labels)}
+
+    found = {
+        "cifar10_100x2": runs("FedAvg", "FedAvg+FT", "FedPer"),
+        "cifar10_100x2_shards": runs("FedAvg+FT", "FedAvg"),
+    }
+    made = readme_tables.ablation({"runs": found}).splitlines()
+    assert made[0] == "| method | CIFAR-10 (100, 2) | shards | paper |"
+    assert made[2:] == ["| FedAvg | 50.0 | 51.0 | 42.6 |", "| FedAvg+FT | 51.0 | 50.0 | 87.7* |"]
+
+
+def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
+    _, rivals, _ = table
+    first, *others, last = rivals.COLUMNS["ablation"].values()
+    assert first is rivals.COLUMNS["cpu"]["cifar10_100x2"]
+    changed = [{f for f in ("federation", "method") if getattr(c, f) != getattr(first, f)} for c in (*others, last)]
+    assert changed == [{"method"}, {"federation"}, {"federation", "method"}]
+    assert last.method == others[0].method | {"weight_decay": 1e-4}
+    assert last.federation == others[1].federation
+
+
 def test_the_readme_has_what_the_files_have(table):
     import readme_tables
 
