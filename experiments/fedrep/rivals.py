@@ -117,8 +117,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
             "needs a LEAF folder sent140 in the data folder, preprocessed with -k 50; no GloVe vectors",
         ),
     },
-    "ablation": {  # what the authors' code does and the text does not say: one by one, then all, weight decay too
+    "ablation": {  # what the authors' code does and the text does not say: one by one, then both, weight decay too
         "cifar10_100x2": _FIRST,
+        "cifar10_100x2_step": _FIRST._replace(title="step size 0.1", own={"l2gd": {"learning_rate": 0.1}}),
         "cifar10_100x2_cropped": _FIRST._replace(title="crop and flip", method=_CROPPED),
         "cifar10_100x2_shards": _FIRST._replace(title="shards", federation=_SHARDS),
         "cifar10_100x2_authors": _FIRST._replace(
