@@ -250,6 +250,11 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
 
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
 ERRORS = [
+    (
+        ("run", "--method", "srpfl", *DATA, "--hidden", "32,16"),
+        "--hidden 32,16: values are separated by spaces, --hidden 32 16",
+    ),
+    (("report", "runs", "--communications", "0,10"), "--communications 0,10: values are separated by spaces, "),
     (("rnu",), "unknown command 'rnu' (did you mean run?)"),
     (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll' (did you mean srpfl"),
     (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),

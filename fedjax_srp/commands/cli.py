@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import os
 import re
 import sys
@@ -230,7 +231,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
             )
     except SystemExit as stop:
         if stop.code:
-            raise ValueError(_one_line(printed.getvalue(), words[0])) from None
+            raise ValueError(_commas(words) or _one_line(printed.getvalue(), words[0])) from None
         raise
     arguments: dict[str, Any] = {}
     for name, value in vars(parsed).items():
@@ -271,6 +272,14 @@ def _field(option: Option, positional: bool) -> tuple[Any, ...]:
         if option.default is REQUIRED
         else (option.name, hint, dataclasses.field(default=option.default))
     )
+
+
+def _commas(words: Sequence[str]) -> str | None:
+    """What is wrong where values follow each other with commas."""
+    for flag, value in itertools.pairwise(words):
+        if flag.startswith("--") and "," in value and not value.startswith("--"):
+            return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
+    return None
 
 
 def _one_line(box: str, command: str) -> str:
