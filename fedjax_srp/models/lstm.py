@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array
-from fedjax_srp.models.dense import Dense
+from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
 from fedjax_srp.record import recorded
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, check_integer, check_integers
-from fedjax_srp.models.dense import Dense
+from fedjax_srp.base import Array
 from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
 from fedjax_srp.record import recorded
+
+
+class Dense(nn.Dense):
+    """A dense layer that takes examples of any shape."""
+
+    def __call__(self, inputs: Array) -> Array:
+        """(batch, ...) -> (batch, features)."""
+        return super().__call__(inputs.reshape(inputs.shape[0], -1))
 
 
 @recorded

@@ -309,19 +309,6 @@ def test_rounds_against_their_passes():
     assert all(result["ratio"] <= 1.3 for result in known.values())
 
 
-def test_dense_layers_on_the_performance_page():
-    page = (ROOT / "docs/performance.md").read_text()
-    known = json.loads((ROOT / "benchmarks/results/dense-2-cores.json").read_text())["rounds"]
-    shown = dict(re.findall(r"^\| (FedAvg[^|]*|FedRep, [^|]*|FedProx|SCAFFOLD) \| ([\d.]+) \|$", page, re.MULTILINE))
-    assert [name.removesuffix(" (taken as a product)") for name in shown] == list(known)
-    for text, result in zip(shown.values(), known.values(), strict=True):
-        check(text, result["rival_over_ours"])
-    changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
-    ((fedavg, fedrep),) = re.findall(r"rounds of the MLP are (\S+) times as fast, FedRep's (\S+)\.", changes)
-    check(fedavg, known["FedAvg"]["rival_over_ours"])
-    check(fedrep, known["FedRep, momentum"]["rival_over_ours"])
-
-
 def test_rivals_and_scale_on_the_performance_page():
     page = " ".join((ROOT / "docs/performance.md").read_text().split())
     of = {name: json.loads((ROOT / f"benchmarks/results/{name}-2-cores.json").read_text()) for name in FILES}
