@@ -309,6 +309,39 @@ def test_rounds_against_their_passes():
     assert all(result["ratio"] <= 1.3 for result in known.values())
 
 
+def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
+    monkeypatch.syspath_prepend(str(FEDREP))
+    from rivals_table import EXPLAINED
+
+    def runs(file):
+        return json.loads((FEDREP / f"results/{file}.json").read_text())["runs"]
+
+    table, ablation = runs("table1"), runs("ablation")
+    cropped = ablation["cifar10_100x2_cropped"]
+    shown = {label: re.findall(r"(\S+) with crops and flips", why) for (_, label), why in EXPLAINED.items()}
+    assert {label for label, numbers in shown.items() if numbers} <= set(cropped)
+    for label, numbers in shown.items():
+        for number in numbers:
+            check(number, cropped[label]["0"]["accuracy"])
+    text = " ".join((FEDREP / "README.md").read_text().split())
+    ((fedavg, fedprox),) = re.findall(r"cost FedAvg (\S+) points in seed 0 and FedProx (\S+)\.", text)
+    before = table["cifar10_100x2"]
+    for label, number in (("FedAvg", fedavg), ("FedProx", fedprox)):
+        check(number, before[label]["0"]["accuracy"] - cropped[label]["0"]["accuracy"])
+    ((first, last, never),) = re.findall(
+        r"is (\S+) after round 70 and falls to (\S+) after round 100, in seed 0 it is at (\S+) until round 60", text
+    )
+    coins = {seed: before["L2GD"][seed]["by_round"] for seed in ("0", "3")}
+    check(first, coins["3"]["70"])
+    check(last, coins["3"]["100"])
+    check(never, coins["0"]["60"])
+    spread = [run["std_of_rounds"] for label in ("FedAvg", "FedProx") for run in before[label].values()]
+    spread += [cropped[label]["0"]["std_of_rounds"] for label in ("FedAvg", "FedProx")]
+    (of_rounds,) = re.findall(r"a standard deviation of (\S+) to (\S+)\. Shards", text)
+    for number, value in zip(of_rounds, (min(spread), max(spread)), strict=True):
+        check(number, value)
+
+
 def test_rivals_and_scale_on_the_performance_page():
     page = " ".join((ROOT / "docs/performance.md").read_text().split())
     of = {name: json.loads((ROOT / f"benchmarks/results/{name}-2-cores.json").read_text()) for name in FILES}
