@@ -311,6 +311,7 @@ def test_rounds_against_their_passes():
 
 def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     monkeypatch.syspath_prepend(str(FEDREP))
+    from rivals import PAPER
     from rivals_table import EXPLAINED
 
     def runs(file):
@@ -328,6 +329,9 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     before = table["cifar10_100x2"]
     for label, number in (("FedAvg", fedavg), ("FedProx", fedprox)):
         check(number, before[label]["0"]["accuracy"] - cropped[label]["0"]["accuracy"])
+    ((local, above),) = re.findall(r"Local only is (\S+) points below the paper: .* FedAvg is (\S+) above\.", text)
+    for label, number, sign in (("Local only", local, -1), ("FedAvg", above, 1)):
+        check(number, sign * (table["cifar10_100x5"][label]["0"]["accuracy"] - PAPER[label][1]))
     ((first, last, never),) = re.findall(
         r"is (\S+) after round 70 and falls to (\S+) after round 100, in seed 0 it is at (\S+) until round 60", text
     )
