@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -59,6 +61,30 @@ def reserve_classes(
     is_owner[-num_last:, :num_free] = assign_classes(rng, num_last, classes_per_client - num_own, num_free)
     is_owner[-num_last:, num_free:] = assign_classes(rng, num_last, num_own, num_reserved)
     return is_owner
+
+
+def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
+    """The classes that have train and test examples, ascending."""
+    classes = np.intersect1d(y_train, y_test)
+    if classes_per_client > len(classes):
+        raise ValueError(
+            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
+            f"use at most {len(classes)}"
+        )
+    return classes
+
+
+def reserved_clients(num_clients: int, fraction: float) -> int:
+    """How many clients a fraction is, rounded up."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"reserved_fraction={fraction}: must lie between 0 and 1, e.g. 0.2")
+    number = math.ceil(num_clients * fraction - 1e-9)  # 0.1 * 30 is a little more than 3
+    if number >= num_clients:
+        raise ValueError(
+            f"reserved_fraction={fraction}: is all of num_clients={num_clients} clients; use a smaller fraction or "
+            "more clients"
+        )
+    return number
 
 
 def check_blocks(

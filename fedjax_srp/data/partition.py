@@ -26,7 +26,9 @@ from fedjax_srp.data._counts import (
     cut_classes,
     deal,
     reserve_classes,
+    reserved_clients,
     shard_size,
+    shared_classes,
     split,
 )
 
@@ -76,10 +78,10 @@ def by_classes(
     num_clients = check_integer("num_clients", num_clients, 1)
     classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = _shared_classes(y_train, y_test, classes_per_client)
+    classes = shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     if check_integer("reserved_classes", reserved_classes, 0):
-        num_last = _reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
+        num_last = reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
         free = len(classes) - check_integer("reserved_classes", reserved_classes, 1)
         if free < classes_per_client:
             raise ValueError(
@@ -125,7 +127,7 @@ def shards(
     num_clients = check_integer("num_clients", num_clients, 1)
     shards_per_client = check_integer("shards_per_client", shards_per_client, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = _shared_classes(y_train, y_test, 1)
+    classes = shared_classes(y_train, y_test, 1)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     in_turn = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
     dealt = rng_classes.permutation(in_turn).reshape(num_clients, shards_per_client)
@@ -171,7 +173,7 @@ def consecutive(
     classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
     examples_per_class = check_integer("examples_per_class", examples_per_class, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = _shared_classes(y_train, y_test, classes_per_client)
+    classes = shared_classes(y_train, y_test, classes_per_client)
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction={test_fraction}: must lie between 0 and 1, e.g. 0.1")
     num_test = max(1, round(examples_per_class * test_fraction))
@@ -361,29 +363,6 @@ def check_tested_classes(
                 f"max_examples={max_examples}: leaves client {client} no example of a class that it is tested on; use "
                 f"{max(map(len, owned))} or more, one for each of a client's classes"
             )
-
-
-def _shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
-    """The classes that have train and test examples, ascending."""
-    classes = np.intersect1d(y_train, y_test)
-    if classes_per_client > len(classes):
-        raise ValueError(
-            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
-            f"use at most {len(classes)}"
-        )
-    return classes
-
-
-def _reserved_clients(num_clients: int, fraction: float) -> int:
-    if not 0 < fraction < 1:
-        raise ValueError(f"reserved_fraction={fraction}: must lie between 0 and 1, e.g. 0.2")
-    number = math.ceil(num_clients * fraction - 1e-9)  # 0.1 * 30 is a little more than 3
-    if number >= num_clients:
-        raise ValueError(
-            f"reserved_fraction={fraction}: is all of num_clients={num_clients} clients; use a smaller fraction or "
-            "more clients"
-        )
-    return number
 
 
 def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
