@@ -329,8 +329,9 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     before = table["cifar10_100x2"]
     for label, number in (("FedAvg", fedavg), ("FedProx", fedprox)):
         check(number, before[label]["0"]["accuracy"] - cropped[label]["0"]["accuracy"])
-    ((local, above),) = re.findall(r"Local only is (\S+) points below the paper: .* FedAvg is (\S+) above\.", text)
-    for label, number, sign in (("Local only", local, -1), ("FedAvg", above, 1)):
+    claim = r"Local only is (\S+) points below the paper: .* LG-Fed is (\S+) below, FedAvg (\S+) above\."
+    ((local, lg, above),) = re.findall(claim, text)
+    for label, number, sign in (("Local only", local, -1), ("LG-Fed", lg, -1), ("FedAvg", above, 1)):
         check(number, sign * (table["cifar10_100x5"][label]["0"]["accuracy"] - PAPER[label][1]))
     ((first, last, never),) = re.findall(
         r"is (\S+) after round 70 and falls to (\S+) after round 100, in seed 0 it is at (\S+) until round 60", text
