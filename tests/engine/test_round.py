@@ -521,11 +521,8 @@ def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, l
 def test_accelerators_have_large_chunks_by_default():
     mebibyte = 2**20
     sizes = 4 * mebibyte, mebibyte, 2 * mebibyte
-    assert default_chunks("gpu", *sizes, 10_000) == (
-        156,
-        0,
-        334,
-    )  # judged in 30 windows of 334, the last one but 20 full
+    # Judged in 30 windows of 334, of which the last has room for 20 more.
+    assert default_chunks("gpu", *sizes, 10_000) == (156, 0, 334)
     assert default_chunks("gpu", 2 * mebibyte, *sizes[1:], 10_000) == (156, 3 * 156, 334)
     assert default_chunks("gpu", 2 * mebibyte, 0, 0, 1_000) == (128, 4 * 128, 1_000)
     assert default_chunks("gpu", *sizes, 100) == (100, 0, 100)

@@ -44,6 +44,8 @@ def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp
     found = rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
     by_round = 100 * np.array([sum(s * n for s, n in zip(row, count, strict=True)) / sum(count) for row in scores[2:]])
     assert found["accuracy"] == pytest.approx(by_round.mean(), abs=1e-3)
+    assert list(found["by_round"]) == ["10", *map(str, range(20, 31))]
+    np.testing.assert_allclose(list(found["by_round"].values())[2:], by_round, atol=6e-3)
     assert found["std_of_rounds"] == pytest.approx(by_round.std(), abs=1e-3)
     assert found["worst_tenth"] == pytest.approx(100 * scores[2:, 1:].min(1).mean(), abs=1e-3)  # 1 of 19
     # A row that is judged after training has one evaluation, of its own file.
@@ -52,6 +54,7 @@ def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp
     (tmp_path / "run" / rivals_table.AFTER).write_text(json.dumps({"fine_tune": later.tolist()}))
     found = rivals_table.measured(tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True))
     assert found["accuracy"] == pytest.approx(100 * later @ count / count.sum(), abs=1e-3)
+    assert "by_round" not in found
     runs["run"] = history(scores, range(2, 25, 2), count)  # rounds between the evaluations
     with pytest.raises(ValueError, match="each of its last 10 rounds"):
         rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
