@@ -53,7 +53,7 @@ def table1(facts: Mapping[str, Any]) -> str:
 
 
 def ablation(facts: Mapping[str, Any]) -> str:
-    """Table 1's first column in the ways that the text leaves open."""
+    """Columns of table 1 in the ways that the text leaves open."""
     return rivals_table.ablation(facts["runs"], COLUMNS["ablation"])
 
 

@@ -153,14 +153,22 @@ def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
 
 
 def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
-    """What changes with what the protocol leaves open: the methods that were run in more than one way."""
-    rows = [["method", *(columns[name].title for name in found), "paper"]]
-    for label in ROWS:
-        cells = [numbers(of_column[label])[1] if label in of_column else "" for of_column in found.values()]
-        if sum(map(bool, cells)) > 1:
-            theirs = papers(label, columns[next(iter(found))])
-            rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
-    return markdown(rows).rstrip()
+    """What changes with what the protocol leaves open: the methods that were run in more than one way.
+
+    A table for each column of the paper that was run in several ways.
+    """
+    made = []
+    for place in dict.fromkeys(columns[name].place for name in found):
+        ways = {columns[name].title: of for name, of in found.items() if columns[name].place == place}
+        base = next(column for column in columns.values() if column.place == place)
+        rows = [["method", *ways, "paper"]]
+        for label in ROWS:
+            cells = [numbers(of_way[label])[1] if label in of_way else "" for of_way in ways.values()]
+            if sum(map(bool, cells)) > 1:
+                theirs = papers(label, base)
+                rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
+        made.append(markdown(rows))
+    return "".join(made).rstrip()
 
 
 def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> None:

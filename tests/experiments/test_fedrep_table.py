@@ -136,18 +136,42 @@ def test_the_ablation_shows_what_was_run_in_more_than_one_way(table):
     made = readme_tables.ablation({"runs": found}).splitlines()
     assert made[0] == "| method | CIFAR-10 (100, 2) | shards | paper |"
     assert made[2:] == ["| FedAvg | 50.0 | 51.0 | 42.6 |", "| FedAvg+FT | 51.0 | 50.0 | 87.7* |"]
+    # A second column of the paper has a table of its own; one that was run in one way alone has none.
+    found["cifar10_100x5"] = runs("LG-Fed")
+    assert readme_tables.ablation({"runs": found}).splitlines() == made
+    found["cifar10_100x5_everybody"] = runs("FedAvg", "LG-Fed")
+    first, second = readme_tables.ablation({"runs": found}).split("\n\n")
+    assert first.splitlines() == made
+    assert second.splitlines()[0] == "| method | CIFAR-10 (100, 5) | alone for 100 epochs | paper |"
+    assert second.splitlines()[2:] == ["| LG-Fed | 50.0 | 51.0 | 63.0 |"]
 
 
 def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     _, rivals, _ = table
-    first, *others = rivals.COLUMNS["ablation"].values()
-    assert first is rivals.COLUMNS["cpu"]["cifar10_100x2"]
-    facts = first._replace(title="")._asdict()
-    changed = [{fact for fact, value in facts.items() if fact != "title" and getattr(c, fact) != value} for c in others]
-    assert changed == [{"own"}, {"method"}, {"federation"}, {"federation", "method"}]
-    _, cropped, shards, both = others
-    assert both.method == cropped.method | {"weight_decay": 1e-4}
-    assert both.federation == shards.federation
+    for name, classes in (("cifar10_100x2", 2), ("cifar10_100x5", 5)):
+        ways = {way: column for way, column in rivals.COLUMNS["ablation"].items() if way.startswith(name)}
+        base, longer = ways.pop(name), ways.pop(f"{name}_epochs", None)
+        assert longer is None or longer._replace(title=base.title, local_epochs=base.local_epochs) == base
+        assert base is rivals.COLUMNS["cpu"][name]
+        facts = base._replace(title="")._asdict()
+        changed = {
+            way.removeprefix(f"{name}_"): {f for f in facts if f != "title" and getattr(c, f) != facts[f]}
+            for way, c in ways.items()
+        }
+        assert changed == {
+            "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"},
+            "authors": {"federation", "method", "own"},
+        }  # fmt: skip
+        every = ways[f"{name}_authors"]
+        assert every.method == ways[f"{name}_cropped"].method | {"weight_decay": 1e-4}
+        assert every.federation == ways[f"{name}_shards"].federation
+        assert every.federation["shards_per_client"] == classes
+        assert every.own == ways[f"{name}_everybody"].own
+        for training in ("local_only", "fedavg"):  # everybody is alone with itself, and in no other method
+            for way in (base, every):
+                given = rivals.method_options(way, training, 100)
+                full = way is every and training == "local_only"
+                assert (given["participation"], given.get("k")) == (("full", None) if full else ("uniform", 10))
 
 
 def test_the_readme_has_what_the_files_have(table):
