@@ -380,7 +380,12 @@ def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files
         ("lg_srpfl", "numbers", "--clock random --pool 5 --redraw stage --model mlp --hidden 4 4", [2, 4, 5]),
         ("flanp_fedavg_ft", "pixels", "--clock ordered:fixed --model lenet5 --channels 2 8 --hidden 4 4", [2, 4, 6]),
         ("hf_maml", "tokens", "--clock dynamic:exponential(2) --pool 4 --model lstm --features 4 --dense 4", [4] * 3),
-        ("fedrep", "pixels", "--clock trace:TIMES --model mlp --hidden 4 --augment crop_flip", [6] * 3),
+        (
+            "fedrep",
+            "pixels",
+            "--clock trace:TIMES --model mlp --hidden 4 --augment crop_flip --initialization torch",
+            [6] * 3,
+        ),
     ],
 )
 def test_methods_clocks_pools_and_models_go_together(method, name, options, cohorts, files, tmp_path):

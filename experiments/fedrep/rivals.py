@@ -92,16 +92,21 @@ _SECOND = Column("CIFAR-10 (100, 5)", by_class("cifar10", 100, 5), _LENET, 1, 10
 
 def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
     """What the authors' code does and the text does not say: one by one, then all of it, with its weight decay."""
+    torch = column.method | {"initialization": "torch"}
     cropped = column.method | {"augment": "crop_flip"}
     shards = {"name": "cifar10", "num_clients": 100, "shards_per_client": classes}
     alone = column.own | {"local_only": {"participation": "full"}}  # every client trains in every round
     return {
         name: column,
+        f"{name}_torch": column._replace(title="PyTorch's start", method=torch),
         f"{name}_cropped": column._replace(title="crop and flip", method=cropped),
         f"{name}_shards": column._replace(title="shards", federation=shards),
         f"{name}_everybody": column._replace(title="alone for 100 epochs", own=alone),
         f"{name}_authors": column._replace(
-            title="all, weight decay 1e-4", federation=shards, method=cropped | {"weight_decay": 1e-4}, own=alone
+            title="all, weight decay 1e-4",
+            federation=shards,
+            method=torch | cropped | {"weight_decay": 1e-4},
+            own=alone,
         ),
     }
 

@@ -143,7 +143,8 @@ def _model(
 ) -> SplitModel:
     """A model cut where a method wants it."""
     if isinstance(model, SplitModel):
-        augment = options.get("augment")
+        initialization, augment = options.get("initialization"), options.get("augment")
+        model = model if initialization is None else models.initialized(model, initialization)
         return model if augment is None else models.augmented(model, models.augmentation(augment, dataset))
     options = {o: tuple(v) if isinstance(v, list) else v for o, v in options.items()}
     options.setdefault("head_layers", row.head_layers)

@@ -14,7 +14,8 @@ from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
 
 OBJECTS = ("optimizer", "head_optimizer", "fine_tune_optimizer")  # arguments that take objects of optax
-MODEL_OPTIONS = ("head_layers", "augment")  # of `models.get`, for every model
+WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get` for models that are given as such too
+MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
 
 
 def optimizers(
@@ -149,7 +150,7 @@ def choose(
     if isinstance(participation, ParticipationPolicy):
         route = route._replace(policy=(), participation=participation.name)
     objects = tuple(o for o in OBJECTS if o in arguments(route.factory))
-    of_model = ("augment",) if isinstance(model, SplitModel) else (*MODEL_OPTIONS, *models.options(model))
+    of_model = WHATEVER_MODEL if isinstance(model, SplitModel) else (*MODEL_OPTIONS, *models.options(model))
     if isinstance(model, SplitModel) and (of_names := [o for o in options if o in _of_named_models()]):
         raise ValueError(f"{', '.join(of_names)}: options of a model given by name, but model is a SplitModel already")
     given = _chosen(name, (*route.algorithm, *route.optimizers, *objects, *route.policy, *of_model), options, shared)
@@ -172,7 +173,7 @@ def choose(
         of_algorithm,
         of_policy,
         {o: given[o] for o in of_model if o in given},
-        named | {"augment": None},
+        named | dict.fromkeys(WHATEVER_MODEL),
     )
 
 

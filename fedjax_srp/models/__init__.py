@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedjax_srp._checks import checked, unknown
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
+from fedjax_srp.models.initialization import initialized
 from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
 from fedjax_srp.models.linear_regression import half_square, linear_regression
 from fedjax_srp.models.lstm import lstm
@@ -22,6 +23,7 @@ __all__ = [
     "cross_entropy",
     "get",
     "half_square",
+    "initialized",
     "lenet5",
     "lenet5_cifar100",
     "linear_regression",
@@ -46,6 +48,7 @@ def get(
     dataset: Any,
     head_layers: int = 1,
     augment: Literal["crop_flip"] | None = None,
+    initialization: Literal["torch"] | None = None,
     **options: Any,
 ) -> SplitModel:
     """A model by name, shaped for a data set.
@@ -56,6 +59,8 @@ def get(
         head_layers: how many of the last layers are above the cut: 1 for FedRep's head, 2 for what LG-FedAvg shares.
         augment: what happens to inputs in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of
             them, as the authors' code does on CIFAR; None for nothing.
+        initialization: where parameters start: "torch" for the defaults of PyTorch, in which the papers' experiments
+            were run (`initialized`); None for those of Flax.
         **options: passed to the factory of that name.
 
     Raises:
@@ -72,6 +77,7 @@ def get(
         data_name = getattr(dataset, "name", type(dataset).__name__)
         raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
     model = model.cut_above(head_layers)
+    model = model if initialization is None else initialized(model, initialization)
     return model if augment is None else augmented(model, augmentation(augment, dataset))
 
 

@@ -159,11 +159,11 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
             for way, c in ways.items()
         }
         assert changed == {
-            "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"},
+            "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"},
             "authors": {"federation", "method", "own"},
         }  # fmt: skip
         every = ways[f"{name}_authors"]
-        assert every.method == ways[f"{name}_cropped"].method | {"weight_decay": 1e-4}
+        assert every.method == ways[f"{name}_cropped"].method | ways[f"{name}_torch"].method | {"weight_decay": 1e-4}
         assert every.federation == ways[f"{name}_shards"].federation
         assert every.federation["shards_per_client"] == classes
         assert every.own == ways[f"{name}_everybody"].own

@@ -1,0 +1,81 @@
+"""PyTorch's start: what is drawn has the law that its documentation gives, and nothing else of a model changes."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import fedjax_srp as srp
+from fedjax_srp.models import augmented, crop_and_flip, initialized, lenet5, lstm, mlp
+
+KEY = jax.random.key(3)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return initialized(lenet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), "torch")
+
+
+def by_layer(params):
+    return {**params.representation, **params.head}
+
+
+def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(model):
+    # 20 x 20 -> 16 x 16 -> 8 x 8 -> 4 x 4 -> 2 x 2 with 7 channels
+    inputs = {"conv1": 5 * 5 * 3, "conv2": 5 * 5 * 6, "fc1": 2 * 2 * 7, "fc2": 20, "out": 15}
+    drawn = jax.vmap(model.init)(jax.random.split(KEY, 40))
+    found = by_layer(drawn)
+    assert set(found) == set(inputs)
+    for name, fan_in in inputs.items():
+        for leaf in found[name].values():
+            values = np.asarray(leaf, float).ravel() * np.sqrt(fan_in)
+            assert np.abs(values).max() <= 1 + 1e-6
+            assert stats.kstest(values, stats.uniform(-1, 2).cdf).pvalue > 1e-4
+    # Every leaf has draws of its own.
+    firsts = [
+        float(leaf.ravel()[0]) * np.sqrt(inputs[name]) for name in inputs for leaf in by_layer(drawn)[name].values()
+    ]
+    assert len(set(np.round(firsts, 5))) == 10
+
+
+def test_only_the_start_changes(model):
+    plain = lenet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15))
+    params, x = model.init(KEY), jax.random.normal(KEY, (2, 20, 20, 3))
+    np.testing.assert_array_equal(model.logits(params, x), plain.logits(params, x))
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), plain.init(KEY)
+    )
+    assert not np.array_equal(params.head["out"]["kernel"], plain.init(KEY).head["out"]["kernel"])
+
+
+def test_the_cut_and_augmentation_do_not_change_what_is_drawn(model):
+    whole = by_layer(model.init(KEY))
+    for other in (model.recut("fc1"), model.recut(None), augmented(model, crop_and_flip(1)).recut("fc2")):
+        jax.tree.map(np.testing.assert_array_equal, by_layer(other.init(KEY)), whole)
+    assert list(model.recut("fc1").init(KEY).head) == ["fc1", "fc2", "out"]
+
+
+def test_a_method_and_its_record_know_where_a_model_starts():
+    data = srp.data.load("digits", num_clients=4, classes_per_client=3)
+    starts = {}
+    for model in ("mlp", mlp((8, 8), 10, hidden=(6,))):
+        own = {"hidden": (6,)} if model == "mlp" else {}
+        method = srp.methods.get("fedavg", dataset=data, model=model, initialization="torch", **own)
+        assert method.options["initialization"] == "torch"
+        state = method.algorithm.init(KEY, data)
+        starts[str(type(model))] = np.asarray(state.params.representation["fc1"]["kernel"])
+        assert np.abs(starts[str(type(model))]).max() <= 1 / 8
+    first, second = starts.values()
+    np.testing.assert_array_equal(first, second)
+    assert srp.methods.get("fedavg", dataset=data, hidden=(6,)).options["initialization"] is None
+    assert initialized(mlp((8, 8), 10), "torch").recut("fc1").options["initialization"] == "torch"
+
+
+def test_what_it_does_not_know():
+    with pytest.raises(ValueError, match=r"initialization='tork' is unknown \(did you mean torch\?\)"):
+        initialized(mlp((8, 8), 10), "tork")
+    message = (
+        r"^initialization='torch' knows layers with a kernel and a bias, and embedding of model 'lstm' has \w+.*; leave"
+    )
+    with pytest.raises(ValueError, match=message):
+        initialized(lstm((7,), 2), "torch")
