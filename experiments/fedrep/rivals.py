@@ -106,7 +106,7 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
             title="all, weight decay 1e-4",
             federation=shards,
             method=torch | cropped | {"weight_decay": 1e-4},
-            own=alone,
+            own=alone | {"local_only": alone["local_only"] | {"weight_decay": 0.0}},  # whose script has none
         ),
     }
 
