@@ -369,6 +369,8 @@ def test_the_page_shows_the_committed_results():
     assert round(half, 1) == 0.5
     more = rounds["fedprox", "mlp"]["gigabytes"] / rounds["fedavg", "mlp"]["gigabytes"]
     assert f"FedProx moves {more:.1f} times as much as FedAvg" in " ".join(page.split())
+    assert rounds["fedprox", "lenet5"]["gigabytes"] < 1.1 * rounds["fedavg", "lenet5"]["gigabytes"]
+    assert {method for method, model in rounds if model == "lenet5"} == set(srp.methods.names())
     assert rounds["fedrep", "lenet5"]["working_mib"] > 4 * rounds["fedavg", "lenet5"]["working_mib"]
     fedrep = {
         (r["large_chunk"], r["graphs"]): r["reasoned_ms"]
