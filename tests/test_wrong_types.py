@@ -92,6 +92,7 @@ CALLS = {
     models.augmented: {"model": MLP, "augment": models.crop_and_flip()},
     models.crop_and_flip: defaults(models.crop_and_flip),
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None},
+    models.cnn: defaults(models.cnn, input_shape=(8, 8), num_classes=2),
     models.lenet5: {**defaults(models.lenet5), **LENET},
     models.lenet5_cifar100: {**defaults(models.lenet5_cifar100), **LENET},
     models.lstm: defaults(models.lstm, input_shape=(7,), num_classes=2),
