@@ -29,7 +29,7 @@ def activations(model: SplitModel, params: SplitParams, x: jax.Array) -> dict[st
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear centred kernel alignment ||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F) of centred outputs (Kornblith et al. 2019).
+    """Linear centred kernel alignment (Kornblith et al. 2019): ||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F), X and Y centred.
 
     1 for outputs that are equal up to a rotation, one factor and a shift; nan where outputs do not vary.
 

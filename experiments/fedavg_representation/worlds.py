@@ -18,7 +18,7 @@ What holds at every scale and differs, or is not in the paper:
 
 `--scale cpu` differs in the data and the model: an MLP; the 52 letters of FEMNIST in place of CIFAR-100, its ten
 digits are the new classes and MNIST is the other data set; 26 clients with 100 samples, so that tau = 10 is one local
-epoch, as tau = 50 is in the paper; fewer steps and trials. FEMNIST's images are inverted, so that ink is bright in both.
+epoch, as tau = 50 is in the paper; fewer steps and trials. FEMNIST's images are inverted: ink is bright in both.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ SCALES = {
     ),
     "cpu": Scale(
         {"name": "mlp", "hidden": (256, 128, 64)}, (LETTERS, LETTERS), (Source("femnist_leaf105", range(10)), MNIST),
-        MNIST._replace(num_clients=100), 100, (2, 4, 10), 4, (1, 10, 50), (1, 10, 50), 10_000,
-        5_000, (20, 50, 100, 200, 500), 3,
+        MNIST._replace(num_clients=100), 100, (2, 4), 4, (1, 10, 50), (1, 10, 50), 10_000,
+        4_000, (20, 50, 100, 200, 500), 3,
     ),
     "full": Scale(
         {"name": "cnn"}, (Source("cifar100", range(80), 80), Source("cifar100", range(100), 100)),

@@ -1,5 +1,6 @@
 """The CNN of three blocks: its sizes, its forward pass in NumPy and in XLA's own convolutions, errors."""
 
+import itertools
 from pathlib import Path
 
 import jax
@@ -41,7 +42,7 @@ def test_sizes():
     params = jax.eval_shape(model.init, KEY)
     found = [sum(p.size for p in jax.tree.leaves(layer)) for layer in (params.representation | params.head).values()]
     widths = [3, 32, 64, 128, 128, 256, 256]
-    expected = [9 * a * b + b for a, b in zip(widths, widths[1:], strict=False)]
+    expected = [9 * a * b + b for a, b in itertools.pairwise(widths)]
     expected += [16 * 256 * 1024 + 1024, 1024 * 512 + 512, 512 * 100 + 100]
     assert found == expected
     assert f"{sum(expected):,} parameters for CIFAR-100" in MANUAL.read_text()
@@ -62,9 +63,6 @@ def test_logits_and_gradients(shape, strategy):
         rng = np.random.default_rng(0)
         way = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape)), params)
         weights = rng.normal(size=(3, 4))
-        _, slope = jax.jit(lambda p, w: jax.jvp(lambda p: jnp.sum(weights * model.logits(p, x)), (p,), (w,)))(
-            params, way
-        )
         gradient = jax.jit(jax.grad(lambda p: jnp.sum(weights * model.logits(p, x))))(params)
         along = sum(jnp.sum(g * w) for g, w in zip(*map(jax.tree.leaves, (gradient, way)), strict=True))
         step = 1e-6
@@ -72,7 +70,7 @@ def test_logits_and_gradients(shape, strategy):
             np.sum(weights * numpy_cnn(jax.tree.map(lambda p, w, s=s: p + s * w, params, way), x))
             for s in (step, -step)
         )
-        np.testing.assert_allclose([slope, along], [(ahead - behind) / (2 * step)] * 2, rtol=1e-5)
+        np.testing.assert_allclose(along, (ahead - behind) / (2 * step), rtol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["patches", "winograd", "xla"])
