@@ -80,7 +80,12 @@ def main(arguments: list[str] | None = None) -> None:
     ax.set_xticks(range(len(layers)), layers)
     ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
     curves.legend(figure, ax, 2)
-    curves.save(args, "figure2", {"trials": scale.trials, "steps": scale.steps, "results": results}, figure)
+    curves.save(
+        args,
+        worlds.name_of(args, "figure2"),
+        {"trials": scale.trials, "steps": scale.steps, "results": results},
+        figure,
+    )
 
 
 if __name__ == "__main__":

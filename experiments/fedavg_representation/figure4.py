@@ -82,7 +82,12 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set(title=name, xlabel="class", xticks=range(0, len(other), 3), yticks=range(0, len(other), 3))
     axes[0].set_ylabel("class")
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
-    curves.save(args, "figure4", {"trials": scale.trials, "steps": scale.steps, "results": results}, figure)
+    curves.save(
+        args,
+        worlds.name_of(args, "figure4"),
+        {"trials": scale.trials, "steps": scale.steps, "results": results},
+        figure,
+    )
 
 
 if __name__ == "__main__":

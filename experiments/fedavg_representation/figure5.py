@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set_xlabel("samples of a new client")
     curves.legend(figure, axes[0, 0], 4)
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}
-    curves.save(args, "figure5", facts, figure)
+    curves.save(args, worlds.name_of(args, "figure5"), facts, figure)
 
 
 if __name__ == "__main__":

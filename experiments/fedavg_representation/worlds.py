@@ -173,6 +173,8 @@ def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namesp
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--step-size", type=float, default=STEP, help="of training; new clients have 0.1")
+    parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5, default those of the scale")
+    parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5, default those of the scale")
     parser.add_argument("--steps", type=int, help="T tau, default that of the scale")
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
@@ -180,8 +182,13 @@ def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namesp
     if args.devices != 1:
         srp.use_all_cores()
     scale = SCALES[args.scale]
-    changed = {name: getattr(args, name) for name in ("steps", "trials") if getattr(args, name) is not None}
-    return args, scale._replace(**changed)
+    given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes")}
+    return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def name_of(args: argparse.Namespace, figure: str) -> str:
+    """The name of a figure's files: another step size has files of its own."""
+    return figure if args.step_size == STEP else f"{figure}_step_{args.step_size:g}"
 
 
 def trained(
@@ -206,7 +213,7 @@ def trained(
         {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
     )
     kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
-    place = f"{source.dataset}_{len(source.classes)}_{kind}/tau_{tau}/trial_{trial}"
+    place = f"{source.dataset}_{len(source.classes)}_{kind}/{name_of(args, f'tau_{tau}')}/trial_{trial}"
     folder, seed = args.runs / place, args.seed + trial
     facts = {
         "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,

@@ -156,9 +156,9 @@ def test_scripts_run(number, beside, runs, capsys):
 
 def test_a_run_of_other_options_is_refused(beside, runs):
     worlds = beside("worlds")
-    given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--step-size", "0.2"]
+    given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--steps", "20"]
     args, scale = worlds.arguments("", given)
-    with pytest.raises(ValueError, match="holds a run with other step_size; give another --runs, or delete it"):
+    with pytest.raises(ValueError, match="holds a run with other steps; give another --runs, or delete it"):
         worlds.trained(args, scale, scale.training[0], 2, 5, 0)
 
 
