@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
     layers: list[str] = []
     for trial in range(scale.trials):
         seed = args.seed + trial
-        new = worlds.with_samples(worlds.new_clients(scale.new[1], seed, args.data_dir), scale.counts[-1:], seed)
+        new = worlds.with_samples(
+            worlds.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
+        )
         for tau in (*scale.taus, None):
             history = tau and worlds.trained(args, scale, scale.training[1], scale.shown, tau, trial)
             name = worlds.label(tau) if tau else worlds.RANDOM

@@ -48,17 +48,18 @@ def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.nd
 
 def main(arguments: list[str] | None = None) -> None:
     args, scale = worlds.arguments(__doc__, arguments)
-    figure = curves.Figure(figsize=(3.6 * len(scale.num_classes), 6.4), layout="constrained")
-    axes = figure.subplots(2, len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
+    rows = (0, 1) if scale.brightness == 1 else (1,)  # new classes are as bright as ever
+    figure = curves.Figure(figsize=(3.6 * len(scale.num_classes), 0.8 + 2.8 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
     results: dict[str, Any] = {}
-    for row, title in enumerate(PANELS):
-        source, later = scale.training[row], scale.new[row]
+    for place, row in enumerate(rows):
+        title, source, later = PANELS[row], scale.training[row], scale.new[row]
         accuracy: dict[tuple, np.ndarray] = {}
         overall: dict[tuple, np.ndarray] = {}
         cases = [(RANDOM, 0, 0)] + [(worlds.label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
         for trial in range(scale.trials):
             seed = args.seed + trial
-            new = worlds.new_clients(later, seed, args.data_dir)
+            new = worlds.new_clients(later, seed, args.data_dir, scale.brightness if row else 1.0)
             for case in cases:
                 _, tau, c = case
                 history = worlds.trained(args, scale, source, c, tau, trial) if tau else None
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
                     overall.setdefault(case, np.empty(scale.trials))[trial] = history.final_accuracy
             print(f"{title}: trial {trial + 1} of {scale.trials} done", flush=True)
         for column, shown in enumerate(scale.num_classes):
-            ax = axes[row, column]
+            ax = axes[place, column]
             ax.grid(color="#DDDDDD", linewidth=0.7)
             ax.spines[["top", "right"]].set_visible(False)
             found = results.setdefault(title, {}).setdefault(f"C={shown}", {})
@@ -87,8 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
             ax.set(title=f"{title}, C = {shown}", xscale="log")
             ax.set_xticks(scale.counts, scale.counts)
             ax.set_xticks([], minor=True)
-        axes[row, 0].set_ylabel("mean test accuracy of new clients, %")
-    for ax in axes[1]:
+        axes[place, 0].set_ylabel("test accuracy, %")
+    for ax in axes[-1]:
         ax.set_xlabel("samples of a new client")
     curves.legend(figure, axes[0, 0], 4)
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}

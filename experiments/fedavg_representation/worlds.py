@@ -80,6 +80,7 @@ class Scale(NamedTuple):
     cosine_steps: int  # T tau of figure 4
     counts: tuple[int, ...]  # samples of a new client
     trials: int
+    brightness: float = 1.0  # of the new data set's images
     images: int = 500  # that CKA is computed on
     pairs: int = 25  # of images, in figure 4
 
@@ -90,7 +91,7 @@ TOY = Source("digits", range(5), 10)
 SCALES = {
     "smoke": Scale(
         {"name": "mlp", "hidden": (12, 8)}, (TOY, TOY), (Source("digits", range(5, 10), 2),) * 2,
-        Source("digits", range(10), 10), 40, (2,), 2, (1, 5), (1, 5), 10, 10, (10, 20), 2, 20, 4,
+        Source("digits", range(10), 10), 40, (2,), 2, (1, 5), (1, 5), 10, 10, (10, 20), 2, 1.0, 20, 4,
     ),
     "cpu": Scale(
         {"name": "mlp", "hidden": (256, 128, 64)}, (LETTERS, LETTERS), (Source("femnist_leaf105", range(10)), MNIST),
@@ -126,9 +127,12 @@ def federation(source: Source, seed: int, data_dir: Path | None, **division: Any
     return dataclasses.replace(data, scale=scale, offset=offset)
 
 
-def new_clients(source: Source, seed: int, data_dir: Path | None) -> FederatedData:
-    """Clients that took no part, with images of all classes of their source."""
-    return federation(source, seed, data_dir, classes_per_client=len(source.classes))
+def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: float = 1.0) -> FederatedData:
+    """Clients that took no part, with images of all classes of their source, times `brightness`."""
+    data = federation(source, seed, data_dir, classes_per_client=len(source.classes))
+    if brightness == 1 or data.scale is None or data.offset is None:
+        return data
+    return dataclasses.replace(data, scale=brightness * data.scale, offset=brightness * data.offset)
 
 
 def with_samples(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
@@ -175,6 +179,7 @@ def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namesp
     parser.add_argument("--step-size", type=float, default=STEP, help="of training; new clients have 0.1")
     parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5, default those of the scale")
     parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5, default those of the scale")
+    parser.add_argument("--brightness", type=float, help="factor on the new data set's images, figures 2 and 5")
     parser.add_argument("--steps", type=int, help="T tau, default that of the scale")
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
@@ -182,13 +187,19 @@ def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namesp
     if args.devices != 1:
         srp.use_all_cores()
     scale = SCALES[args.scale]
-    given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes")}
+    given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes", "brightness")}
     return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
 
 
+def run_name(args: argparse.Namespace, tau: int) -> str:
+    """The folder of models of tau local steps: another step size has folders of its own."""
+    return f"tau_{tau}" if args.step_size == STEP else f"tau_{tau}_step_{args.step_size:g}"
+
+
 def name_of(args: argparse.Namespace, figure: str) -> str:
-    """The name of a figure's files: another step size has files of its own."""
-    return figure if args.step_size == STEP else f"{figure}_step_{args.step_size:g}"
+    """The name of a figure's files: another step size or brightness has files of its own."""
+    step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
+    return figure + step + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
 
 
 def trained(
@@ -213,7 +224,7 @@ def trained(
         {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
     )
     kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
-    place = f"{source.dataset}_{len(source.classes)}_{kind}/{name_of(args, f'tau_{tau}')}/trial_{trial}"
+    place = f"{source.dataset}_{len(source.classes)}_{kind}/{run_name(args, tau)}/trial_{trial}"
     folder, seed = args.runs / place, args.seed + trial
     facts = {
         "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,

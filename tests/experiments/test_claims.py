@@ -248,6 +248,48 @@ def test_fedavg_representation():
         claimed(page, words, *(found[name][what][-1] for what in ("mean", "lowest", "highest")))
 
 
+def spread(cell: str, entry: dict) -> None:
+    check(cell.replace(" to ", " "), entry["mean"], entry["lowest"], entry["highest"])
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [("figure5", "new clients"), ("figure5_brightness_0.5", "half as bright"), ("figure5_step_0.2", "step 0.2")],
+)
+def test_new_clients_of_trained_networks(file, first):
+    """Every row of the file stands in the table and every cell is the file's; a random start has no C of its own."""
+    panels = results(FEDAVG / f"results/{file}.json")
+    written = rows(FEDAVG / "README.md", first, "C", "start")
+    assert len(written) == sum(1 + sum(len(found) - 1 for found in panel.values()) for panel in panels.values())
+    for panel, classes, start, *cells in written:
+        found = panels[panel][f"C={classes}" if classes != "-" else next(iter(panels[panel]))][start]
+        for cell, mean, std in zip(cells, found["mean"], found["std"], strict=False):
+            check(cell, mean, std)
+        if classes == "-":
+            assert cells[-1] == "-"
+        else:
+            spread(cells[-1], found["global"])
+
+
+def test_layers_and_features_of_trained_networks():
+    page = FEDAVG / "README.md"
+    layers, features = (results(FEDAVG / f"results/figure{number}.json") for number in (2, 4))
+    written = table(page, "start", "CKA of fc1")
+    assert list(written) == list(layers)
+    for start, cells in written.items():
+        for place, cell in enumerate(cells[:-1]):
+            ranges(cell, layers[start], place)
+        spread(cells[-1], layers[start]["accuracy"])
+    written = table(page, "model", "same class")
+    assert list(written) == list(features)
+    for model, cells in written.items():
+        for cell, what in zip(cells, ("same class", "different classes", "difference", "global"), strict=True):
+            if what in features[model]:
+                spread(cell, features[model][what])
+            else:
+                assert cell == "-"
+
+
 def test_demo_table():
     written = table(ROOT / "README.md", "method", "accuracy %")
     frame = pd.read_csv(EXPERIMENTS / "demo/results/table.csv").set_index("method")
