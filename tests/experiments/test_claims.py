@@ -288,6 +288,42 @@ def test_layers_and_features_of_trained_networks():
                 spread(cell, features[model][what])
             else:
                 assert cell == "-"
+    dsgd, short, long, random = "D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50", "random start"
+    claimed(page, "FedAvg's first layer is at # and #.", *(layers[name]["mean"][0] for name in (short, long)))
+    assert all(low > high for low, high in zip(layers[short]["lowest"], layers[dsgd]["highest"], strict=True))
+    assert all(low > high for low, high in zip(layers[long]["lowest"], layers[dsgd]["highest"], strict=True))
+    assert layers[random]["lowest"][0] > layers[dsgd]["highest"][0]
+    fine_tuned = results(FEDAVG / "results/figure5.json")["new data set"]["C=4"][dsgd]["mean"][-1]
+    claimed(page, "D-SGD has # here and # in figure 5", layers[dsgd]["accuracy"]["mean"], fine_tuned)
+    between = [features[name]["different classes"] for name in (short, long, dsgd)]
+    claimed(page, "Between classes it is # and # (tau = 10 and 50) against D-SGD's #", *(b["mean"] for b in between))
+    assert between[1]["highest"] < between[0]["lowest"] < between[0]["highest"] < between[2]["lowest"]
+    assert features[long]["global"]["mean"] < min(features[name]["global"]["mean"] for name in (short, dsgd))
+    within = [features[name]["same class"]["mean"] for name in (dsgd, short, long)]
+    claimed(page, "as similar as FedAvg's, # against # and #.", *within)
+
+
+def test_claims_of_new_clients():
+    page, found = FEDAVG / "README.md", results(FEDAVG / "results/figure5.json")
+    dsgd, short, long, random = "D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50", "random start"
+    new, other = found["new classes"], found["new data set"]
+    few, many = ([new["C=4"][name]["mean"][place] for name in (short, long, dsgd)] for place in (0, -1))
+    claimed(page, "With 20 samples and C = 4 it is # and # (tau = 10 and 50) against #;", *few)
+    claimed(page, "with 500 samples # and # against #. With", *many)
+    claimed(
+        page, "FedAvg with tau = 50 is behind, # against #.", *(new["C=2"][name]["mean"][-1] for name in (long, dsgd))
+    )
+    for panel in found.values():
+        for classes, of in panel.items():
+            for place in range(5):
+                above = [of[name]["mean"][place] > of[dsgd]["mean"][place] for name in (short, long)]
+                assert all(above) or (of is new["C=2"] and place == 4)
+            assert of[dsgd]["global"]["mean"] > of[short]["global"]["mean"] > of[long]["global"]["mean"] + 9, classes
+    best = max(of[name]["mean"][0] for of in other.values() for name in (dsgd, short, long))
+    claimed(page, "With 20 samples it has #, the best trained model #.", other["C=2"][random]["mean"][0], best)
+    for of in other.values():
+        for name in (dsgd, short, long):
+            assert all(np.array(of[random]["mean"][:3]) > of[name]["mean"][:3])
 
 
 def test_demo_table():
