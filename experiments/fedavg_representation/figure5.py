@@ -49,7 +49,7 @@ def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.nd
 def main(arguments: list[str] | None = None) -> None:
     args, scale = worlds.arguments(__doc__, arguments)
     rows = (0, 1) if scale.brightness == 1 else (1,)  # new classes are as bright as ever
-    figure = curves.Figure(figsize=(3.6 * len(scale.num_classes), 0.8 + 2.8 * len(rows)), layout="constrained")
+    figure = curves.Figure(figsize=(3.6 * max(2, len(scale.num_classes)), 0.8 + 2.8 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
     results: dict[str, Any] = {}
     for place, row in enumerate(rows):
