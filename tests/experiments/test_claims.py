@@ -319,11 +319,20 @@ def test_claims_of_new_clients():
                 above = [of[name]["mean"][place] > of[dsgd]["mean"][place] for name in (short, long)]
                 assert all(above) or (of is new["C=2"] and place == 4)
             assert of[dsgd]["global"]["mean"] > of[short]["global"]["mean"] > of[long]["global"]["mean"] + 9, classes
+    longer = results(FEDAVG / "results/figure5_step_0.2.json")["new classes"]["C=4"][dsgd]
+    steps = few[2], longer["mean"][0], *few[:2]
+    claimed(page, "(20 samples, C = 4: from # to #, FedAvg # and #)", *steps)
+    assert longer["global"]["mean"] > new["C=4"][dsgd]["global"]["mean"]
     best = max(of[name]["mean"][0] for of in other.values() for name in (dsgd, short, long))
     claimed(page, "With 20 samples it has #, the best trained model #.", other["C=2"][random]["mean"][0], best)
     for of in other.values():
         for name in (dsgd, short, long):
             assert all(np.array(of[random]["mean"][:3]) > of[name]["mean"][:3])
+    dim = results(FEDAVG / "results/figure5_brightness_0.5.json")["new data set"]["C=4"]
+    for place in (0, 1):
+        assert dim[random]["mean"][place] < min(dim[name]["mean"][place] for name in (dsgd, short, long))
+        assert dim[long]["mean"][place] < dim[dsgd]["mean"][place] < dim[short]["mean"][place]
+    assert dim[dsgd]["mean"][3] > max(dim[name]["mean"][3] for name in (short, long))
 
 
 def test_demo_table():
