@@ -323,6 +323,7 @@ def test_claims_of_new_clients():
     steps = few[2], longer["mean"][0], *few[:2]
     claimed(page, "(20 samples, C = 4: from # to #, FedAvg # and #)", *steps)
     assert longer["global"]["mean"] > new["C=4"][dsgd]["global"]["mean"]
+    assert all(max(np.subtract(of[long]["mean"], of[short]["mean"])[:4]) < 0 for of in new.values())
     best = max(of[name]["mean"][0] for of in other.values() for name in (dsgd, short, long))
     claimed(page, "With 20 samples it has #, the best trained model #.", other["C=2"][random]["mean"][0], best)
     for of in other.values():
