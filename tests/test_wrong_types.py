@@ -91,6 +91,7 @@ CALLS = {
     models.augmentation: {"name": "crop_flip", "dataset": IMAGES},
     models.augmented: {"model": MLP, "augment": models.crop_and_flip()},
     models.crop_and_flip: defaults(models.crop_and_flip),
+    models.cnn: defaults(models.cnn, input_shape=(8, 8), num_classes=2),
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None, "initialization": None},
     models.initialized: {"model": MLP, "initialization": "torch"},
     models.lenet5: {**defaults(models.lenet5), **LENET},

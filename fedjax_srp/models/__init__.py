@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedjax_srp._checks import checked, unknown
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
+from fedjax_srp.models.cnn import cnn
 from fedjax_srp.models.initialization import initialized
 from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
 from fedjax_srp.models.linear_regression import half_square, linear_regression
@@ -19,6 +20,7 @@ __all__ = [
     "SplitParams",
     "augmentation",
     "augmented",
+    "cnn",
     "crop_and_flip",
     "cross_entropy",
     "get",
@@ -34,7 +36,7 @@ __all__ = [
     "split",
 ]
 
-_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100, "lstm": lstm}
+_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100, "cnn": cnn, "lstm": lstm}
 
 
 def names() -> list[str]:

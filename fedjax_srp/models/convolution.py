@@ -145,13 +145,14 @@ def max_pool(x: Array) -> Array:
 
 
 class Convolution(nn.Module):
-    """A convolution without padding, with bias; images without a channel axis get one.
+    """A convolution with bias; images without a channel axis get one.
 
     Attributes:
         channels: n, width of the output.
         kernel_size: (height, width).
         strategy: of `convolve`.
         param_dtype: of kernel and bias.
+        padding: rows and columns of zeros on each side of the image.
     """
 
     channels: int
@@ -159,11 +160,14 @@ class Convolution(nn.Module):
     strategy: str = "auto"
     param_dtype: Any = jnp.float32
     kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
+    padding: int = 0
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
         x = x[..., None] if x.ndim == 3 else x
+        if self.padding:
+            x = jnp.pad(x, ((0, 0), (self.padding,) * 2, (self.padding,) * 2, (0, 0)))
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)

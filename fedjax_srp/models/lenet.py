@@ -18,7 +18,8 @@ from fedjax_srp.record import recorded
 BLOCK = 8  # images whose intermediate results fit a core's cache
 
 
-def _pooled_relu(x: Array) -> Array:
+def pooled_relu(x: Array) -> Array:
+    """ReLU and 2 x 2 max pooling, (batch, h, w, c) -> (batch, h // 2, w // 2, c)."""
     return jax.nn.relu(max_pool(x))  # as the ReLU before the pooling, on a quarter of the values
 
 
@@ -131,7 +132,7 @@ def _lenet(
     check_dtype(dtype)
     noise = dropout(dropout_rate) if dropout_rate else None
     layers = [
-        Layer(f"conv{i}", Convolution(width, strategy=convolution, param_dtype=dtype), _pooled_relu, block=BLOCK)
+        Layer(f"conv{i}", Convolution(width, strategy=convolution, param_dtype=dtype), pooled_relu, block=BLOCK)
         for i, width in enumerate(channels, 1)
     ]
     layers += [

@@ -248,6 +248,94 @@ def test_fedavg_representation():
         claimed(page, words, *(found[name][what][-1] for what in ("mean", "lowest", "highest")))
 
 
+def spread(cell: str, entry: dict) -> None:
+    check(cell.replace(" to ", " "), entry["mean"], entry["lowest"], entry["highest"])
+
+
+@pytest.mark.parametrize(
+    ("file", "first"),
+    [("figure5", "new clients"), ("figure5_brightness_0.5", "half as bright"), ("figure5_step_0.2", "step 0.2")],
+)
+def test_new_clients_of_trained_networks(file, first):
+    """Every row of the file stands in the table and every cell is the file's; a random start has no C of its own."""
+    panels = results(FEDAVG / f"results/{file}.json")
+    written = rows(FEDAVG / "README.md", first, "C", "start")
+    assert len(written) == sum(1 + sum(len(found) - 1 for found in panel.values()) for panel in panels.values())
+    for panel, classes, start, *cells in written:
+        found = panels[panel][f"C={classes}" if classes != "-" else next(iter(panels[panel]))][start]
+        for cell, mean, std in zip(cells, found["mean"], found["std"], strict=False):
+            check(cell, mean, std)
+        if classes == "-":
+            assert cells[-1] == "-"
+        else:
+            spread(cells[-1], found["global"])
+
+
+def test_layers_and_features_of_trained_networks():
+    page = FEDAVG / "README.md"
+    layers, features = (results(FEDAVG / f"results/figure{number}.json") for number in (2, 4))
+    written = table(page, "start", "CKA of fc1")
+    assert list(written) == list(layers)
+    for start, cells in written.items():
+        for place, cell in enumerate(cells[:-1]):
+            ranges(cell, layers[start], place)
+        spread(cells[-1], layers[start]["accuracy"])
+    written = table(page, "model", "same class")
+    assert list(written) == list(features)
+    for model, cells in written.items():
+        for cell, what in zip(cells, ("same class", "different classes", "difference", "global"), strict=True):
+            if what in features[model]:
+                spread(cell, features[model][what])
+            else:
+                assert cell == "-"
+    dsgd, short, long, random = "D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50", "random start"
+    claimed(page, "FedAvg's first layer is at # and #.", *(layers[name]["mean"][0] for name in (short, long)))
+    assert all(low > high for low, high in zip(layers[short]["lowest"], layers[dsgd]["highest"], strict=True))
+    assert all(low > high for low, high in zip(layers[long]["lowest"], layers[dsgd]["highest"], strict=True))
+    assert layers[random]["lowest"][0] > layers[dsgd]["highest"][0]
+    fine_tuned = results(FEDAVG / "results/figure5.json")["new data set"]["C=4"][dsgd]["mean"][-1]
+    claimed(page, "D-SGD has # here and # in figure 5", layers[dsgd]["accuracy"]["mean"], fine_tuned)
+    between = [features[name]["different classes"] for name in (short, long, dsgd)]
+    claimed(page, "Between classes it is # and # (tau = 10 and 50) against D-SGD's #", *(b["mean"] for b in between))
+    assert between[1]["highest"] < between[0]["lowest"] < between[0]["highest"] < between[2]["lowest"]
+    assert features[long]["global"]["mean"] < min(features[name]["global"]["mean"] for name in (short, dsgd))
+    within = [features[name]["same class"]["mean"] for name in (dsgd, short, long)]
+    claimed(page, "as similar as FedAvg's, # against # and #.", *within)
+
+
+def test_claims_of_new_clients():
+    page, found = FEDAVG / "README.md", results(FEDAVG / "results/figure5.json")
+    dsgd, short, long, random = "D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50", "random start"
+    new, other = found["new classes"], found["new data set"]
+    few, many = ([new["C=4"][name]["mean"][place] for name in (short, long, dsgd)] for place in (0, -1))
+    claimed(page, "With 20 samples and C = 4 it is # and # (tau = 10 and 50) against #;", *few)
+    claimed(page, "with 500 samples # and # against #. With", *many)
+    claimed(
+        page, "FedAvg with tau = 50 is behind, # against #.", *(new["C=2"][name]["mean"][-1] for name in (long, dsgd))
+    )
+    for panel in found.values():
+        for classes, of in panel.items():
+            for place in range(5):
+                above = [of[name]["mean"][place] > of[dsgd]["mean"][place] for name in (short, long)]
+                assert all(above) or (of is new["C=2"] and place == 4)
+            assert of[dsgd]["global"]["mean"] > of[short]["global"]["mean"] > of[long]["global"]["mean"] + 9, classes
+    longer = results(FEDAVG / "results/figure5_step_0.2.json")["new classes"]["C=4"][dsgd]
+    steps = few[2], longer["mean"][0], *few[:2]
+    claimed(page, "(20 samples, C = 4: from # to #, FedAvg # and #)", *steps)
+    assert longer["global"]["mean"] > new["C=4"][dsgd]["global"]["mean"]
+    assert all(max(np.subtract(of[long]["mean"], of[short]["mean"])[:4]) < 0 for of in new.values())
+    best = max(of[name]["mean"][0] for of in other.values() for name in (dsgd, short, long))
+    claimed(page, "With 20 samples it has #, the best trained model #.", other["C=2"][random]["mean"][0], best)
+    for of in other.values():
+        for name in (dsgd, short, long):
+            assert all(np.array(of[random]["mean"][:3]) > of[name]["mean"][:3])
+    dim = results(FEDAVG / "results/figure5_brightness_0.5.json")["new data set"]["C=4"]
+    for place in (0, 1):
+        assert dim[random]["mean"][place] < min(dim[name]["mean"][place] for name in (dsgd, short, long))
+        assert dim[long]["mean"][place] < dim[dsgd]["mean"][place] < dim[short]["mean"][place]
+    assert dim[dsgd]["mean"][3] > max(dim[name]["mean"][3] for name in (short, long))
+
+
 def test_demo_table():
     written = table(ROOT / "README.md", "method", "accuracy %")
     frame = pd.read_csv(EXPERIMENTS / "demo/results/table.csv").set_index("method")

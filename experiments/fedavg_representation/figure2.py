@@ -1,0 +1,94 @@
+"""Figure 2 of "FedAvg with fine tuning: local updates lead to representation learning".
+
+    python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
+
+The paper shows that the early layers of a model trained by FedAvg change little when it is fine-tuned on another data
+set, and those of a model trained by D-SGD much more: linear CKA of what each layer puts out before and after, for the
+same images.
+
+As in the paper: 5 classes a training client (`cpu`: 4), fine-tuning of all layers for 10 epochs on a new client.
+
+Differs: as `worlds.py` says. The paper does not say how many samples the fine-tuning has, here the most of figure 5; on
+how many images CKA is computed, here the first 500 test images of the new client; every trial is the mean over its new
+clients. The output layer is left out, it starts afresh. Drawn beside: a model from a random start, whose layers may
+also change little, so that the similarity alone does not tell a good representation; the results hold the accuracy
+after fine-tuning too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+import worlds
+from figure5 import COLORS
+from similarity import activations, linear_cka
+
+from fedjax_srp.data import FederatedData
+from fedjax_srp.models import SplitModel, SplitParams
+
+
+def changes(
+    model: SplitModel, start: SplitParams, data: FederatedData, seed: int, images: int
+) -> tuple[dict[str, float], float]:
+    """Layer -> CKA before and after fine-tuning, and the accuracy after it; means over the new clients."""
+    found: dict[str, list[float]] = {}
+    accuracy = []
+    predict = jax.jit(model.logits)
+    for client, tuned in enumerate(worlds.fine_tuned(model, start, data, seed)):
+        test = data.test_client(jax.numpy.int32(client))
+        x, y = test.x[: int(test.count)], np.asarray(test.y[: int(test.count)])
+        accuracy.append(np.mean(np.argmax(predict(tuned, x), 1) == y))
+        before, after = (activations(model, params, x[:images]) for params in (start, tuned))
+        for layer, outputs in before.items():
+            found.setdefault(layer, []).append(linear_cka(outputs, after[layer]))
+    return {layer: float(np.mean(values)) for layer, values in found.items()}, float(np.mean(accuracy))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args, scale = worlds.arguments(__doc__, arguments)
+    similarity: dict[str, list[list[float]]] = {}
+    accuracy: dict[str, list[float]] = {}
+    layers: list[str] = []
+    for trial in range(scale.trials):
+        seed = args.seed + trial
+        new = worlds.with_samples(
+            worlds.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
+        )
+        for tau in (*scale.taus, None):
+            history = tau and worlds.trained(args, scale, scale.training[1], scale.shown, tau, trial)
+            name = worlds.label(tau) if tau else worlds.RANDOM
+            model, start = worlds.start_for(scale, history or None, new, seed)
+            found, right = changes(model, start, new, seed, scale.images)
+            layers = list(found)
+            similarity.setdefault(name, []).append(list(found.values()))
+            accuracy.setdefault(name, []).append(100 * right)
+        print(f"trial {trial + 1} of {scale.trials} done", flush=True)
+
+    figure, (ax,) = curves.panels(1, width=6.0)
+    results = {}
+    for name, color in zip(similarity, (*COLORS[: len(scale.taus)], curves.GREY), strict=True):
+        style = {"marker": "o"} | ({"linestyle": ":"} if name == worlds.RANDOM else {})
+        results[name] = curves.line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
+        results[name]["x"] = layers
+        results[name]["accuracy"] = worlds.summary(accuracy[name])
+        words = ", ".join(f"{layer} {mean}" for layer, mean in zip(layers, results[name]["mean"], strict=True))
+        print(f"{name}: CKA {words}; accuracy after fine-tuning {results[name]['accuracy']}")
+    ax.set_xticks(range(len(layers)), layers)
+    ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
+    curves.legend(figure, ax, 2)
+    curves.save(
+        args,
+        worlds.name_of(args, "figure2"),
+        {"trials": scale.trials, "steps": scale.steps, "results": results},
+        figure,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""How alike two representations are: linear CKA of layers, cosines of features."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from fedjax_srp.models import SplitModel, SplitParams
+
+
+def activations(model: SplitModel, params: SplitParams, x: jax.Array) -> dict[str, np.ndarray]:
+    """What every layer but the last puts out.
+
+    Args:
+        model: however it is cut.
+        params: of the model.
+        x: (n, *input_shape) images.
+
+    Returns:
+        Layer -> (n, width) float64; the last of them holds the features, what the output layer takes.
+    """
+    layers = params.representation | params.head
+    outputs = {}
+    for place, name in enumerate(model.layers[:-1], 1):
+        below = {layer: layers[layer] for layer in model.layers[:place]}
+        output = jax.jit(model.recut(model.layers[place]).represent)(below, x)
+        outputs[name] = np.asarray(output, np.float64).reshape(len(x), -1)
+    return outputs
+
+
+def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
+    """Linear centred kernel alignment (Kornblith et al. 2019): ||Y' X||_F^2 / (||X' X||_F ||Y' Y||_F), X and Y centred.
+
+    1 for outputs that are equal up to a rotation, one factor and a shift; nan where outputs do not vary.
+
+    Args:
+        x: (n, p) outputs of one layer for n inputs.
+        y: (n, q) outputs of another for the same inputs.
+    """
+    x, y = x - x.mean(0), y - y.mean(0)
+    if min(x.shape[1], y.shape[1]) < len(x):  # the smaller matrices
+        across, own = np.linalg.norm(y.T @ x) ** 2, np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
+    else:  # ||Y' X||_F^2 = <X X', Y Y'>
+        kernel_x, kernel_y = x @ x.T, y @ y.T
+        across, own = np.sum(kernel_x * kernel_y), np.linalg.norm(kernel_x) * np.linalg.norm(kernel_y)
+    return float(across / own) if own else float("nan")
+
+
+def mean_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Mean absolute cosine of features, the j-th of one class with the j-th of the other (appendix C.2).
+
+    Args:
+        first: (classes, n, width) features of n images of each class.
+        second: (classes, n, width), of other images, so that an image never meets itself.
+
+    Returns:
+        (classes, classes): entry (a, b) compares `first[a]` with `second[b]`; features of length 0 have cosine 0.
+    """
+    dots = np.abs(np.einsum("ajw,bjw->abj", first, second))
+    lengths = np.linalg.norm(first, axis=-1)[:, None] * np.linalg.norm(second, axis=-1)[None]
+    return np.divide(dots, lengths, out=np.zeros_like(dots), where=lengths > 0).mean(-1)

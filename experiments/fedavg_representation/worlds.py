@@ -1,0 +1,282 @@
+"""What the neural figures of this paper share: scales, federations, models that are trained once, new clients.
+
+A trained model is a folder RUNS/FEDERATION/tau_N/trial_N that all figures read; what is finished is not trained again,
+and what was interrupted goes on.
+
+The paper (section 5.2, appendix C.2): a CNN of three blocks and a three-layer MLP; SGD with step size 0.1, momentum 0.5
+and weight decay 1e-4; batches of 10; a tenth of the clients in a round, 500 samples of each; T tau = 125,000 local
+steps, so that D-SGD (tau = 1) makes 50 times as many rounds as FedAvg with tau = 50. Five trials with five new clients
+each. `--scale full` has these sizes and has never been run.
+
+What holds at every scale and differs, or is not in the paper:
+
+* momentum starts afresh in every round, so that it does nothing at tau = 1;
+* the partition, the start and the new clients are drawn anew in every trial;
+* a new client's output layer is fresh, the same for every method, since its classes are others. The paper does not say
+  what happens to it;
+* beside the paper's two methods a model that nobody trained is fine-tuned, from a random start.
+
+`--scale cpu` differs in the data and the model: an MLP; the 52 letters of FEMNIST in place of CIFAR-100, its ten
+digits are the new classes and MNIST is the other data set; 26 clients with 100 samples, so that tau = 10 is one local
+epoch, as tau = 50 is in the paper; fewer steps and trials. FEMNIST's images are inverted: ink is bright in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
+
+import fedjax_srp as srp
+from fedjax_srp.adaptation import params_of
+from fedjax_srp.algorithms.local import example_loss, fine_tuning, local_sgd
+from fedjax_srp.base import named_key
+from fedjax_srp.data import FederatedData, partition
+from fedjax_srp.history import History, jsonable
+from fedjax_srp.models import SplitModel, SplitParams
+
+RANDOM = "random start"
+STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
+STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
+BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500
+PIXELS = {"femnist_leaf105": (-1 / 255, 1.0), "mnist": (1 / 255, 0.0)}  # factor and shift: ink is 1, paper 0
+
+
+class Source(NamedTuple):
+    """Some classes of a data set, and how many clients share them."""
+
+    dataset: str
+    classes: range
+    num_clients: int = NEW_CLIENTS
+
+
+class Scale(NamedTuple):
+    """What is trained on what, and for how long."""
+
+    model: dict[str, Any]  # of `srp.models.get`
+    training: tuple[Source, Source]  # behind figure 5's left and right panel; the right one is figure 2's
+    new: tuple[Source, Source]  # who comes later: new classes, a new data set
+    dirichlet: Source  # of figure 4
+    samples: int  # of a training client, at most
+    num_classes: tuple[int, ...]  # C of figure 5
+    shown: int  # C of figure 2
+    taus: tuple[int, ...]  # of figures 2 and 5
+    cosine_taus: tuple[int, ...]  # of figure 4
+    steps: int  # T tau
+    cosine_steps: int  # T tau of figure 4
+    counts: tuple[int, ...]  # samples of a new client
+    trials: int
+    brightness: float = 1.0  # of the new data set's images
+    images: int = 500  # that CKA is computed on
+    pairs: int = 25  # of images, in figure 4
+
+
+LETTERS = Source("femnist_leaf105", range(10, 62), 26)
+MNIST = Source("mnist", range(10))
+TOY = Source("digits", range(5), 10)
+SCALES = {
+    "smoke": Scale(
+        {"name": "mlp", "hidden": (12, 8)}, (TOY, TOY), (Source("digits", range(5, 10), 2),) * 2,
+        Source("digits", range(10), 10), 40, (2,), 2, (1, 5), (1, 5), 10, 10, (10, 20), 2, 1.0, 20, 4,
+    ),
+    "cpu": Scale(
+        {"name": "mlp", "hidden": (256, 128, 64)}, (LETTERS, LETTERS), (Source("femnist_leaf105", range(10)), MNIST),
+        MNIST._replace(num_clients=100), 100, (2, 4), 4, (1, 10, 50), (1, 10, 50), 10_000,
+        4_000, (20, 50, 100, 200, 500), 3,
+    ),
+    "full": Scale(
+        {"name": "cnn"}, (Source("cifar100", range(80), 80), Source("cifar100", range(100), 100)),
+        (Source("cifar100", range(80, 100)), Source("cifar10", range(10))), Source("cifar10", range(10), 100),
+        SAMPLES, (2, 5, 10, 20), 5, (1, 50), (1, 2, 10, 50), 125_000, 125_000, (50, 100, 500, 2000), 5,
+    ),
+}  # fmt: skip
+
+
+def label(tau: int) -> str:
+    """A method as the figures call it."""
+    return "D-SGD (tau = 1)" if tau == 1 else f"FedAvg, tau = {tau}"
+
+
+@functools.cache
+def optimizer() -> Any:
+    """SGD of fine-tuning."""
+    return srp.algorithms.sgd(STEP, MOMENTUM, DECAY)
+
+
+def federation(source: Source, seed: int, data_dir: Path | None, **division: Any) -> FederatedData:
+    """The clients of a source; `division` are arguments of `srp.data.load`."""
+    options = {"num_clients": source.num_clients, "classes": source.classes, "seed": seed, "data_dir": data_dir}
+    data = srp.data.load(source.dataset, **options, **division)
+    if source.dataset not in PIXELS:
+        return data
+    scale, offset = (jnp.asarray(value, jnp.float32) for value in PIXELS[source.dataset])
+    return dataclasses.replace(data, scale=scale, offset=offset)
+
+
+def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: float = 1.0) -> FederatedData:
+    """Clients that took no part, with images of all classes of their source, times `brightness`."""
+    data = federation(source, seed, data_dir, classes_per_client=len(source.classes))
+    if brightness == 1 or data.scale is None or data.offset is None:
+        return data
+    return dataclasses.replace(data, scale=brightness * data.scale, offset=brightness * data.offset)
+
+
+def with_samples(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
+    """Every client once for each number of training examples, with the same test examples: count by count.
+
+    A client has equally many of each class, up to one.
+
+    Raises:
+        ValueError: a client has too few.
+    """
+    rows, sizes = np.asarray(data.train_indices), np.asarray(data.train_counts)
+    if sizes.min() < max(counts):
+        raise ValueError(f"counts={max(counts)}: a new client of {data.name!r} has {sizes.min()} samples; give fewer")
+    rows, labels = [row[:size] for row, size in zip(rows, sizes, strict=True)], np.asarray(data.y_train)
+    kept = [part for count in counts for part in partition.cap_examples(rows, labels, count, seed)]
+    padded = np.stack([np.resize(part, max(counts)) for part in kept])
+    return dataclasses.replace(
+        data,
+        train_indices=jnp.asarray(padded, jnp.int32),
+        train_counts=jnp.asarray([len(part) for part in kept], jnp.int32),
+        test_indices=jnp.tile(data.test_indices, (len(counts), 1)),
+        test_counts=jnp.tile(data.test_counts, len(counts)),
+    )
+
+
+@functools.cache
+def _model(options: tuple[tuple[str, Any], ...], example_shape: tuple[int, ...], num_classes: int) -> SplitModel:
+    return srp.models.get(
+        dataset=SimpleNamespace(example_shape=example_shape, num_classes=num_classes), **dict(options)
+    )
+
+
+def model_for(scale: Scale, data: FederatedData) -> SplitModel:
+    """The scale's model for a federation; one object for equal shapes, so that a program is compiled once."""
+    return _model(tuple(scale.model.items()), data.example_shape, data.num_classes)
+
+
+def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
+    """The command line of a figure, and its scale."""
+    parser = curves.parser(doc, SCALES, "runs/fedavg_representation_neural")
+    parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
+    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
+    parser.add_argument("--devices", type=int, help="default: all cores")
+    parser.add_argument("--step-size", type=float, default=STEP, help="of training; new clients have 0.1")
+    parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5, default those of the scale")
+    parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5, default those of the scale")
+    parser.add_argument("--brightness", type=float, help="factor on the new data set's images, figures 2 and 5")
+    parser.add_argument("--steps", type=int, help="T tau, default that of the scale")
+    parser.add_argument("--trials", type=int, help="default: those of the scale")
+    args = parser.parse_args(given)
+    args.runs = args.out / "models" if args.runs is None else args.runs
+    if args.devices != 1:
+        srp.use_all_cores()
+    scale = SCALES[args.scale]
+    given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes", "brightness")}
+    return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
+
+
+def run_name(args: argparse.Namespace, tau: int) -> str:
+    """The folder of models of tau local steps: another step size has folders of its own."""
+    return f"tau_{tau}" if args.step_size == STEP else f"tau_{tau}_step_{args.step_size:g}"
+
+
+def name_of(args: argparse.Namespace, figure: str) -> str:
+    """The name of a figure's files: another step size or brightness has files of its own."""
+    step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
+    return figure + step + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
+
+
+def trained(
+    args: argparse.Namespace, scale: Scale, source: Source, num_classes: int | None, tau: int, trial: int
+) -> History:
+    """FedAvg with tau local steps on a federation, trained now or read back.
+
+    Args:
+        args: of `arguments`.
+        scale: size and length.
+        source: of the federation.
+        num_classes: C, classes of each client; None for Dirichlet(0.6) over the classes of all clients.
+        tau: local steps in a round.
+        trial: added to --seed.
+
+    Raises:
+        ValueError: the folder holds another run.
+    """
+    if scale.steps % tau:
+        raise ValueError(f"steps={scale.steps} is no multiple of tau={tau}; give a multiple")
+    division = (
+        {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
+    )
+    kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
+    place = f"{source.dataset}_{len(source.classes)}_{kind}/{run_name(args, tau)}/trial_{trial}"
+    folder, seed = args.runs / place, args.seed + trial
+    facts = {
+        "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,
+        "seed": seed, "steps": scale.steps, "step_size": args.step_size, "model": scale.model,
+    }  # fmt: skip
+    facts = jsonable(facts)
+    if (folder / "summary.json").is_file():
+        known = json.loads((folder / "config.json").read_text("utf-8"))["config"]["arguments"]
+        if changed := [name for name in facts if known.get(name) != facts[name]]:
+            raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --runs, or delete it")
+        return History.load(folder)
+    data = federation(source, seed, args.data_dir, **division)
+    method = srp.methods.get(
+        "fedavg", dataset=data, model=model_for(scale, data), local_steps=tau, local_epochs=None,
+        learning_rate=args.step_size, momentum=MOMENTUM, weight_decay=DECAY, batch_size=BATCH, participation="uniform",
+        k=round(0.1 * data.num_clients),
+    )  # fmt: skip
+    rounds = scale.steps // tau
+    history = srp.simulate(
+        method, data, num_rounds=rounds, eval_every=max(1, rounds // 10), key=jax.random.key(seed), progress=False,
+        devices=args.devices, checkpoint_dir=folder / "checkpoint",
+    )  # fmt: skip
+    dataclasses.replace(history, config={**history.config, "arguments": facts}).save(folder, models=True)
+    shutil.rmtree(folder / "checkpoint")
+    print(f"{place}: global accuracy {100 * history.final_accuracy:.1f} %", flush=True)
+    return History.load(folder)
+
+
+def start_for(scale: Scale, history: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
+    """A model for new clients: a trained representation, or a random one for None, under the trial's fresh output."""
+    model = model_for(scale, new)
+    fresh = model.init(jax.random.key(10_000 + seed))
+    if history is None:
+        return model, fresh
+    return model, SplitParams(params_of(history.server_state).representation, fresh.head)
+
+
+def fine_tuned(
+    model: SplitModel, params: SplitParams, data: FederatedData, seed: int, epochs: int = FINE_TUNE_EPOCHS
+) -> list[SplitParams]:
+    """Parameters of every client of `data` after it trained all layers."""
+    training = fine_tuning(optimizer(), None, BATCH, epochs)
+
+    @jax.jit
+    def tune(data: FederatedData, params: SplitParams, client: jax.Array) -> SplitParams:
+        key = named_key(jax.random.fold_in(jax.random.key(seed), client), "local")
+        return local_sgd(key, example_loss(model), params, (), data.train_client(client), training)
+
+    return [tune(data, params, jnp.int32(client)) for client in range(data.num_clients)]
+
+
+def summary(values: Iterable[float]) -> dict[str, float | str]:
+    """Mean, lowest and highest of trials, four digits."""
+    found = np.asarray(list(values), float)
+    return {what: curves.short(getattr(found, how)()) for what, how in STATISTICS.items()}

@@ -1,0 +1,120 @@
+"""The CNN of three blocks: its sizes, its forward pass in NumPy and in XLA's own convolutions, errors."""
+
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_convolution import numpy_convolution
+
+import fedjax_srp as srp
+from fedjax_srp.models import cnn
+from fedjax_srp.models.convolution import Convolution
+
+MANUAL = Path(__file__).parents[2] / "docs/models.md"
+KEY = jax.random.key(5)
+SMALL = {"channels": (2, 8, 9, 3, 8, 2), "hidden": (6, 5)}
+CONVOLUTIONS = tuple(f"conv{i}" for i in range(1, 7))
+
+
+def numpy_cnn(params, x):
+    """The network in float64: zeros around every image, pooling after every second convolution."""
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
+    x = np.asarray(x, np.float64)
+    x = x[..., None] if x.ndim == 3 else x
+    for i, name in enumerate(CONVOLUTIONS, 1):
+        x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+        x = np.maximum(numpy_convolution(x, params[name]["kernel"]) + params[name]["bias"], 0)
+        if i % 2 == 0:
+            height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+            x = x[:, :height, :width].reshape(len(x), height // 2, 2, width // 2, 2, -1).max((2, 4))
+    x = x.reshape(len(x), -1)
+    for name in ("fc1", "fc2"):
+        x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
+    return x @ params["out"]["kernel"] + params["out"]["bias"]
+
+
+def test_sizes():
+    model = cnn((32, 32, 3), 100)  # 32 -> 16 -> 8 -> 4
+    assert model.layers == (*CONVOLUTIONS, "fc1", "fc2", "out")
+    params = jax.eval_shape(model.init, KEY)
+    found = [sum(p.size for p in jax.tree.leaves(layer)) for layer in (params.representation | params.head).values()]
+    widths = [3, 32, 64, 128, 128, 256, 256]
+    expected = [9 * a * b + b for a, b in itertools.pairwise(widths)]
+    expected += [16 * 256 * 1024 + 1024, 1024 * 512 + 512, 512 * 100 + 100]
+    assert found == expected
+    assert f"{sum(expected):,} parameters for CIFAR-100" in MANUAL.read_text()
+    features = jax.eval_shape(model.represent, params.representation, jnp.zeros((7, 32, 32, 3)))
+    assert features.shape == (7, 512)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strategy"), [((8, 8, 1), "winograd"), ((13, 10, 3), "patches"), ((9, 16), "auto"), ((8, 11, 2), "xla")]
+)
+def test_logits_and_gradients(shape, strategy):
+    """Forwards as NumPy, in float64; backwards as central differences along a direction."""
+    with jax.enable_x64(True):
+        model = cnn(shape, 4, convolution=strategy, dtype=jnp.float64, **SMALL)
+        params = jax.tree.map(lambda p: p + 0.05, jax.jit(model.init)(KEY))  # biases that are not 0
+        x = jax.random.normal(KEY, (3, *shape), jnp.float64)
+        np.testing.assert_allclose(jax.jit(model.logits)(params, x), numpy_cnn(params, x), rtol=1e-10, atol=1e-10)
+        rng = np.random.default_rng(0)
+        way = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape)), params)
+        weights = rng.normal(size=(3, 4))
+        gradient = jax.jit(jax.grad(lambda p: jnp.sum(weights * model.logits(p, x))))(params)
+        along = sum(jnp.sum(g * w) for g, w in zip(*map(jax.tree.leaves, (gradient, way)), strict=True))
+        step = 1e-6
+        ahead, behind = (
+            np.sum(weights * numpy_cnn(jax.tree.map(lambda p, w, s=s: p + s * w, params, way), x))
+            for s in (step, -step)
+        )
+        np.testing.assert_allclose(along, (ahead - behind) / (2 * step), rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["patches", "winograd", "xla"])
+def test_padding_is_xlas_same(strategy):
+    module = Convolution(4, (3, 3), strategy=strategy, padding=1)
+    x = jax.random.normal(KEY, (2, 7, 6, 8))
+    params = module.init(KEY, x)
+    expected = jax.lax.conv_general_dilated(
+        x, params["params"]["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(module.apply(params, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_by_name_and_in_a_round():
+    """A round of FedAvg with one local step on one client is the gradient step of the whole model."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(4, 8, 8)).astype(np.float32), np.arange(4) % 2
+    data = srp.data.from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1, 2]], num_classes=2)
+    model = srp.models.get("cnn", data, **SMALL)
+    assert model.recut("fc2").layers == model.layers
+    method = srp.methods.get(
+        "fedavg", dataset=data, model="cnn", **SMALL, local_steps=1, local_epochs=None, learning_rate=0.5, batch_size=1
+    )
+    options = {"key": KEY, "evaluations": (), "eval_every": 1, "progress": False, "devices": 1}
+    one, two = (srp.simulate(method, data, num_rounds=t, **options).server_state.params for t in (1, 2))
+    loss = jax.jit(jax.grad(lambda p: jnp.mean(model.loss(model.logits(p, x[:1]), jnp.asarray(y[:1])))))
+    jax.tree.map(
+        lambda after, before, g: np.testing.assert_allclose(after, before - 0.5 * g, rtol=1e-4, atol=1e-5),
+        two, one, loss(one),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "message"),
+    [
+        ((7, 8, 1), {}, r"input_shape=\(7, 8, 1\): cnn takes images \(h, w\) or \(h, w, c\) of at least 8 x 8"),
+        ((64,), {}, r"input_shape=\(64,\): cnn takes images"),
+        ((8, 8), {"channels": (1, 2)}, r"channels=\(1, 2\): cnn has 6 of them"),
+        ((8, 8), {"hidden": (3,)}, r"hidden=\(3,\): cnn has 2 of them"),
+        ((8, 8), {"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
+        ((8, 8), {"convolution": "fft"}, r"convolution='fft' is unknown"),
+        ((8, 8), {"cut": "conv7"}, r"cut='conv7' is no layer of model 'cnn'"),
+    ],
+)
+def test_bad_arguments(shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        cnn(shape, 4, **(SMALL | options))
