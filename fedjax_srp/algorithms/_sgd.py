@@ -7,6 +7,7 @@ import optax
 
 from fedjax_srp._checks import check_momentum, check_numbers
 from fedjax_srp.base import Array
+from fedjax_srp.parts import interned
 from fedjax_srp.record import recorded
 
 
@@ -24,11 +25,14 @@ class SGD(optax.GradientTransformation):
     is_plain: bool
 
 
+@interned
 @recorded
 def sgd(
     learning_rate: float | Array | optax.Schedule, momentum: float | Array = 0.0, weight_decay: float | Array = 0.0
 ) -> SGD:
     """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
+
+    For equal numbers the very same object, so that programs are shared.
 
     Args:
         learning_rate: step size; a schedule would count the client's local steps.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from fedjax_srp import models
 from fedjax_srp._checks import check_integer, checked
@@ -16,7 +14,7 @@ from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
 from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
-from fedjax_srp.parts import interned, tunable
+from fedjax_srp.parts import tunable
 from fedjax_srp.record import Options, describe
 
 
@@ -112,32 +110,6 @@ def _check_sizes(dataset: Any, **sizes: int | None) -> None:
             raise ValueError(f"{argument}={size} is larger than num_clients={num_clients}; give at most {num_clients}")
 
 
-class _Shapes(NamedTuple):
-    """What a model takes from a data set, hashable."""
-
-    name: str
-    example_shape: tuple[int, ...]
-    num_classes: int
-    offset: Any  # of its inputs: nested tuples, or None
-
-    @classmethod
-    def of(cls, dataset: Any) -> _Shapes:
-        offset = getattr(dataset, "offset", None)
-        name = getattr(dataset, "name", type(dataset).__name__)
-        return cls(name, tuple(dataset.example_shape), dataset.num_classes, None if offset is None else _nested(offset))
-
-
-def _nested(values: Any) -> Any:
-    array = np.asarray(values)
-    return array.item() if array.ndim == 0 else tuple(map(_nested, array))
-
-
-@interned
-def _named_model(name: str, shapes: _Shapes, **options: Any) -> SplitModel:
-    """The same model for equal arguments, so that methods share their programs."""
-    return models.get(name, shapes, **options)
-
-
 def _model(
     name: str | Factory, row: Recipe, dataset: Any, model: str | SplitModel, options: dict[str, Any]
 ) -> SplitModel:
@@ -146,12 +118,11 @@ def _model(
         initialization, augment = options.get("initialization"), options.get("augment")
         model = model if initialization is None else models.initialized(model, initialization)
         return model if augment is None else models.augmented(model, models.augmentation(augment, dataset))
-    options = {o: tuple(v) if isinstance(v, list) else v for o, v in options.items()}
-    options.setdefault("head_layers", row.head_layers)
-    whole = _named_model(model, _Shapes.of(dataset), **options | {"head_layers": 0})
+    options = {"head_layers": row.head_layers, **options}
+    whole = models.get(model, dataset, **{**options, "head_layers": 0})
     if check_integer("head_layers", options["head_layers"], 0) > len(whole.layers):
         raise ValueError(
             f"method {name!r} takes the last {options['head_layers']} layers of a model as its head and model "
             f"{model!r} has {len(whole.layers)} ({', '.join(whole.layers)}); give it more, e.g. hidden=(64, 32)"
         )
-    return _named_model(model, _Shapes.of(dataset), **options)
+    return models.get(model, dataset, **options)

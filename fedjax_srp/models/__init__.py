@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fedjax_srp._checks import checked, unknown
+from fedjax_srp.models._shapes import Shapes
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.cnn import cnn
 from fedjax_srp.models.initialization import initialized
@@ -13,6 +14,7 @@ from fedjax_srp.models.linear_regression import half_square, linear_regression
 from fedjax_srp.models.lstm import lstm
 from fedjax_srp.models.mlp import mlp
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
+from fedjax_srp.parts import interned
 
 __all__ = [
     "Layer",
@@ -53,7 +55,7 @@ def get(
     initialization: Literal["torch"] | None = None,
     **options: Any,
 ) -> SplitModel:
-    """A model by name, shaped for a data set.
+    """A model by name, shaped for a data set; the very same for equal arguments, so that programs are shared.
 
     Args:
         name: one of `names()`.
@@ -73,14 +75,21 @@ def get(
         raise unknown("model", name, _FACTORIES)
     check_dataset(dataset)
     _check_options(name, options)
+    hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    return _get(name, Shapes.of(dataset), head_layers, augment, initialization, **hashable)
+
+
+@interned
+def _get(
+    name: str, shapes: Shapes, head_layers: int, augment: str | None, initialization: Any, **options: Any
+) -> SplitModel:
     try:
-        model = _FACTORIES[name](dataset.example_shape, dataset.num_classes, **options)
+        model = _FACTORIES[name](shapes.example_shape, shapes.num_classes, **options)
     except ValueError as error:
-        data_name = getattr(dataset, "name", type(dataset).__name__)
-        raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
+        raise ValueError(f"model={name!r} for data set {shapes.name!r}: {error}") from None
     model = model.cut_above(head_layers)
     model = model if initialization is None else initialized(model, initialization)
-    return model if augment is None else augmented(model, augmentation(augment, dataset))
+    return model if augment is None else augmented(model, augmentation(augment, shapes))
 
 
 @checked

@@ -10,6 +10,7 @@ import pytest
 from reference.small import KEY, algorithm_of, clients_of, federation, numbers
 
 import fedjax_srp as srp
+from fedjax_srp.adaptation import _course
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.parts import attach, detach, values_of
@@ -114,6 +115,19 @@ def test_equal_policies_are_the_same_policy():
     assert make(5, 10) is not make(5, 11)
     assert make(5, [1, 2]) is not make(5, [1, 2])  # lists have no hash: programs are compiled anew
     assert make(5, (1, 2)) is make(5, (1, 2))
+
+
+def test_equal_models_and_optimizers_are_the_same():
+    get, sgd = srp.models.get, srp.algorithms.sgd
+    first, again = (federation(clients_of((4,) * clients, (2,) * clients)) for clients in (3, 5))
+    assert get("mlp", first, hidden=[5, 4]) is get("mlp", again, hidden=(5, 4))  # other clients, the same shapes
+    assert get("mlp", DATA, hidden=(5, 4)) is not get("mlp", DATA, 2, hidden=(5, 4))
+    assert get("mlp", DATA, initialization="torch") is not get("mlp", DATA)
+    assert sgd(0.1, momentum=0.5) is sgd(0.1, momentum=0.5)
+    assert sgd(0.1) is not sgd(0.2)
+    assert sgd(jnp.float32(0.1)) is not sgd(jnp.float32(0.1))  # arrays have no hash
+    courses = [_course(get("mlp", DATA, hidden=(5,)), "head", 2, sgd(0.1), 10) for _ in range(2)]
+    assert courses[0] is courses[1]  # so `srp.adapt` compiles once
 
 
 def test_values_differ_between_the_seeds_of_a_batch():
