@@ -214,7 +214,7 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
                 ValueError, match=f"{option}: has no effect on method '{name}', only on .*; leave it out"
             ):
                 srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **{option: options[option]})
-    with pytest.raises(ValueError, match=r"shared: 'inital' is an option of no method \(did you mean initial or \w+\?\)"):
+    with pytest.raises(ValueError, match=r"shared: 'inital' is an option of no method \(did you mean initial or "):
         srp.methods.get(name, dataset=SHAPES, shared={"inital": 5})
 
 

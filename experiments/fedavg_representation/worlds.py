@@ -25,13 +25,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -111,7 +109,6 @@ def label(tau: int) -> str:
     return "D-SGD (tau = 1)" if tau == 1 else f"FedAvg, tau = {tau}"
 
 
-@functools.cache
 def optimizer() -> Any:
     """SGD of fine-tuning."""
     return srp.algorithms.sgd(STEP, MOMENTUM, DECAY)
@@ -158,16 +155,9 @@ def with_samples(data: FederatedData, counts: Sequence[int], seed: int) -> Feder
     )
 
 
-@functools.cache
-def _model(options: tuple[tuple[str, Any], ...], example_shape: tuple[int, ...], num_classes: int) -> SplitModel:
-    return srp.models.get(
-        dataset=SimpleNamespace(example_shape=example_shape, num_classes=num_classes), **dict(options)
-    )
-
-
 def model_for(scale: Scale, data: FederatedData) -> SplitModel:
-    """The scale's model for a federation; one object for equal shapes, so that a program is compiled once."""
-    return _model(tuple(scale.model.items()), data.example_shape, data.num_classes)
+    """The scale's model for a federation."""
+    return srp.models.get(dataset=data, **scale.model)
 
 
 def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:

@@ -76,7 +76,7 @@ def get(
     check_dataset(dataset)
     _check_options(name, options)
     hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
-    return _get(name, Shapes.of(dataset), head_layers, augment, initialization, **hashable)
+    return _get(name, Shapes.of(dataset, augment is not None), head_layers, augment, initialization, **hashable)
 
 
 @interned

@@ -3,6 +3,8 @@
 import doctest
 import importlib
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,6 +122,7 @@ def test_equal_policies_are_the_same_policy():
 def test_equal_models_and_optimizers_are_the_same():
     get, sgd = srp.models.get, srp.algorithms.sgd
     first, again = (federation(clients_of((4,) * clients, (2,) * clients)) for clients in (3, 5))
+    again = dataclasses.replace(again, name="others")
     assert get("mlp", first, hidden=[5, 4]) is get("mlp", again, hidden=(5, 4))  # other clients, the same shapes
     assert get("mlp", DATA, hidden=(5, 4)) is not get("mlp", DATA, 2, hidden=(5, 4))
     assert get("mlp", DATA, initialization="torch") is not get("mlp", DATA)
