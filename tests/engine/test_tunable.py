@@ -1,9 +1,8 @@
 """Float hyper-parameters are arguments of the program: other values, the same program, the same numbers."""
 
+import dataclasses
 import doctest
 import importlib
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
