@@ -8,7 +8,7 @@ same images.
 
 As in the paper: 5 classes a training client (`cpu`: 4), fine-tuning of all layers for 10 epochs on a new client.
 
-Differs: as `worlds.py` says. The paper does not say how many samples the fine-tuning has, here the most of figure 5; on
+Differs: as `neural.py` says. The paper does not say how many samples the fine-tuning has, here the most of figure 5; on
 how many images CKA is computed, here the first 500 test images of the new client; every trial is the mean over its new
 clients. The output layer is left out, it starts afresh. Drawn beside: a model from a random start, whose layers may
 also change little, so that the similarity alone does not tell a good representation; the results hold the accuracy
@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
-import worlds
+import neural
 from figure5 import COLORS
 from similarity import activations, linear_cka
 
@@ -40,7 +40,7 @@ def changes(
     found: dict[str, list[float]] = {}
     accuracy = []
     predict = jax.jit(model.logits)
-    for client, tuned in enumerate(worlds.fine_tuned(model, start, data, seed)):
+    for client, tuned in enumerate(neural.fine_tuned(model, start, data, seed)):
         test = data.test_client(jax.numpy.int32(client))
         x, y = test.x[: int(test.count)], np.asarray(test.y[: int(test.count)])
         accuracy.append(np.mean(np.argmax(predict(tuned, x), 1) == y))
@@ -51,19 +51,19 @@ def changes(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = worlds.arguments(__doc__, arguments)
+    args, scale = neural.arguments(__doc__, arguments)
     similarity: dict[str, list[list[float]]] = {}
     accuracy: dict[str, list[float]] = {}
     layers: list[str] = []
     for trial in range(scale.trials):
         seed = args.seed + trial
-        new = worlds.with_samples(
-            worlds.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
+        new = neural.with_samples(
+            neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
         )
         for tau in (*scale.taus, None):
-            history = tau and worlds.trained(args, scale, scale.training[1], scale.shown, tau, trial)
-            name = worlds.label(tau) if tau else worlds.RANDOM
-            model, start = worlds.start_for(scale, history or None, new, seed)
+            history = tau and neural.trained(args, scale, scale.training[1], scale.shown, tau, trial)
+            name = neural.label(tau) if tau else neural.RANDOM
+            model, start = neural.start_for(scale, history or None, new, seed)
             found, right = changes(model, start, new, seed, scale.images)
             layers = list(found)
             similarity.setdefault(name, []).append(list(found.values()))
@@ -73,10 +73,10 @@ def main(arguments: list[str] | None = None) -> None:
     figure, (ax,) = curves.panels(1, width=6.0)
     results = {}
     for name, color in zip(similarity, (*COLORS[: len(scale.taus)], curves.GREY), strict=True):
-        style = {"marker": "o"} | ({"linestyle": ":"} if name == worlds.RANDOM else {})
+        style = {"marker": "o"} | ({"linestyle": ":"} if name == neural.RANDOM else {})
         results[name] = curves.line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
         results[name]["x"] = layers
-        results[name]["accuracy"] = worlds.summary(accuracy[name])
+        results[name]["accuracy"] = neural.summary(accuracy[name])
         words = ", ".join(f"{layer} {mean}" for layer, mean in zip(layers, results[name]["mean"], strict=True))
         print(f"{name}: CKA {words}; accuracy after fine-tuning {results[name]['accuracy']}")
     ax.set_xticks(range(len(layers)), layers)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     curves.legend(figure, ax, 2)
     curves.save(
         args,
-        worlds.name_of(args, "figure2"),
+        neural.name_of(args, "figure2"),
         {"trials": scale.trials, "steps": scale.steps, "results": results},
         figure,
     )

@@ -8,7 +8,7 @@ by FedAvg, the more so the more local steps, while in a model trained by D-SGD a
 As in the paper: classes divided among 100 clients by Dirichlet(0.6); features are what the output layer takes; the mean
 absolute cosine over 25 pairs of test images, the j-th of one class with the j-th of the other.
 
-Differs: as `worlds.py` says. The formula as printed compares the images of a class with themselves, which gives 1 on
+Differs: as `neural.py` says. The formula as printed compares the images of a class with themselves, which gives 1 on
 the diagonal; here both of a pair are different images, 25 of each class against 25 others. Clients keep all their
 images, 500 (`cpu`: 600) in the mean. Drawn beside: a model that nobody trained.
 Results hold means over the diagonal, over the other entries, their difference, and the accuracy of the model itself.
@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
-import worlds
+import neural
 from similarity import activations, mean_cosines
 
 from fedjax_srp.adaptation import params_of
@@ -47,20 +47,20 @@ def cosines(model: SplitModel, params: SplitParams, data: FederatedData, pairs: 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = worlds.arguments(__doc__, arguments)
+    args, scale = neural.arguments(__doc__, arguments)
     scale = scale._replace(steps=args.steps or scale.cosine_steps)
     found: dict[str, list[np.ndarray]] = {}
     accuracy: dict[str, list[float]] = {}
     for trial in range(scale.trials):
         seed = args.seed + trial
-        data = worlds.federation(scale.dirichlet, seed, args.data_dir, alpha=worlds.ALPHA)
-        model, start = worlds.start_for(scale, None, data, seed)
-        found.setdefault(worlds.RANDOM, []).append(cosines(model, start, data, scale.pairs))
+        data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
+        model, start = neural.start_for(scale, None, data, seed)
+        found.setdefault(neural.RANDOM, []).append(cosines(model, start, data, scale.pairs))
         for tau in scale.cosine_taus:
-            history = worlds.trained(args, scale, scale.dirichlet, None, tau, trial)
+            history = neural.trained(args, scale, scale.dirichlet, None, tau, trial)
             matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
-            found.setdefault(worlds.label(tau), []).append(matrix)
-            accuracy.setdefault(worlds.label(tau), []).append(100 * history.final_accuracy)
+            found.setdefault(neural.label(tau), []).append(matrix)
+            accuracy.setdefault(neural.label(tau), []).append(100 * history.final_accuracy)
         print(f"trial {trial + 1} of {scale.trials} done", flush=True)
 
     figure, axes = curves.panels(len(found), width=2.7, height=3.2, sharey=True)
@@ -70,12 +70,12 @@ def main(arguments: list[str] | None = None) -> None:
         same, different = (np.array([m[rows].mean() for m in matrices]) for rows in (~other, other))
         results[name] = {
             "matrix": [[curves.short(v) for v in row] for row in np.mean(matrices, 0)],
-            "same class": worlds.summary(same),
-            "different classes": worlds.summary(different),
-            "difference": worlds.summary(same - different),
+            "same class": neural.summary(same),
+            "different classes": neural.summary(different),
+            "difference": neural.summary(same - different),
         }
         if name in accuracy:
-            results[name]["global"] = worlds.summary(accuracy[name])
+            results[name]["global"] = neural.summary(accuracy[name])
         print(f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}", accuracy.get(name))
         image = ax.imshow(np.mean(matrices, 0), vmin=0, vmax=1, cmap="viridis")
         ax.grid(visible=False)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
     curves.save(
         args,
-        worlds.name_of(args, "figure4"),
+        neural.name_of(args, "figure4"),
         {"trials": scale.trials, "steps": scale.steps, "results": results},
         figure,
     )

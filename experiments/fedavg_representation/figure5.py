@@ -9,7 +9,7 @@ trained all layers for 10 epochs on some samples, than models trained by D-SGD: 
 As in the paper: C classes a training client with equally many samples of each, five new clients a trial with samples of
 all new classes, equally many of each up to one, judged on their test images.
 
-Differs: as `worlds.py` says; C and the numbers of samples are chosen, the paper has them in its figure only; bands are
+Differs: as `neural.py` says; C and the numbers of samples are chosen, the paper has them in its figure only; bands are
 the lowest and the highest trial, each the mean over its new clients, beside which the results hold the paper's standard
 deviation over trials and clients. Drawn beside: a model from a random start. The results also hold the accuracy of each
 trained model itself on its own federation (`global`).
@@ -26,8 +26,8 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
-import worlds
-from worlds import FINE_TUNE_EPOCHS, RANDOM, Scale
+import neural
+from neural import FINE_TUNE_EPOCHS, RANDOM, Scale
 
 import fedjax_srp as srp
 
@@ -37,17 +37,17 @@ COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascen
 
 def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
     """(counts, new clients) accuracies after fine-tuning."""
-    data = worlds.with_samples(new, scale.counts, seed)
-    model, start = worlds.start_for(scale, history, data, seed)
+    data = neural.with_samples(new, scale.counts, seed)
+    model, start = neural.start_for(scale, history, data, seed)
     found = srp.adapt(
         model, data, start, key=jax.random.key(seed), part="all", epochs=FINE_TUNE_EPOCHS,
-        optimizer=worlds.optimizer(), batch_size=worlds.BATCH, devices=args.devices,
+        optimizer=neural.optimizer(), batch_size=neural.BATCH, devices=args.devices,
     )  # fmt: skip
     return found.scores[0, -1].reshape(len(scale.counts), new.num_clients)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = worlds.arguments(__doc__, arguments)
+    args, scale = neural.arguments(__doc__, arguments)
     rows = (0, 1) if scale.brightness == 1 else (1,)  # new classes are as bright as ever
     figure = curves.Figure(figsize=(3.6 * max(2, len(scale.num_classes)), 0.8 + 2.8 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
@@ -56,13 +56,13 @@ def main(arguments: list[str] | None = None) -> None:
         title, source, later = PANELS[row], scale.training[row], scale.new[row]
         accuracy: dict[tuple, np.ndarray] = {}
         overall: dict[tuple, np.ndarray] = {}
-        cases = [(RANDOM, 0, 0)] + [(worlds.label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
+        cases = [(RANDOM, 0, 0)] + [(neural.label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
         for trial in range(scale.trials):
             seed = args.seed + trial
-            new = worlds.new_clients(later, seed, args.data_dir, scale.brightness if row else 1.0)
+            new = neural.new_clients(later, seed, args.data_dir, scale.brightness if row else 1.0)
             for case in cases:
                 _, tau, c = case
-                history = worlds.trained(args, scale, source, c, tau, trial) if tau else None
+                history = neural.trained(args, scale, source, c, tau, trial) if tau else None
                 shape = scale.trials, len(scale.counts), new.num_clients
                 accuracy.setdefault(case, np.empty(shape))[trial] = adapted(args, scale, new, history, seed)
                 if history is not None:
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
                 found[name] = curves.line(ax, scale.counts, values.mean(-1), name, color, **style)
                 found[name]["std"] = [curves.short(v) for v in values.std(axis=(0, 2))]
                 if tau:
-                    found[name]["global"] = worlds.summary(100 * overall[name, tau, c])
+                    found[name]["global"] = neural.summary(100 * overall[name, tau, c])
                 words = ", ".join(f"{m} ± {s}" for m, s in zip(found[name]["mean"], found[name]["std"], strict=True))
                 print(f"{title}, C={shown}, {name}: {words}; global {found[name].get('global')}")
             ax.set(title=f"{title}, C = {shown}", xscale="log")
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set_xlabel("samples of a new client")
     curves.legend(figure, axes[0, 0], 4)
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}
-    curves.save(args, worlds.name_of(args, "figure5"), facts, figure)
+    curves.save(args, neural.name_of(args, "figure5"), facts, figure)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,8 @@ def test_activations_are_those_of_every_layer(beside):
 
 @pytest.fixture(scope="module")
 def new(beside):
-    worlds = beside("worlds")
-    return worlds.with_samples(worlds.new_clients(worlds.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
+    neural = beside("neural")
+    return neural.with_samples(neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
 
 
 def test_new_clients_have_equally_many_of_each_class(beside, new):
@@ -104,14 +104,14 @@ def test_new_clients_have_equally_many_of_each_class(beside, new):
         sizes = np.bincount(np.asarray(new.y_train)[rows[:count]], minlength=5)
         assert sizes.max() - sizes.min() <= 1
     with pytest.raises(ValueError, match=r"counts=400: a new client of 'digits' has \d+ samples; give fewer"):
-        beside("worlds").with_samples(new, (400,), 3)
+        beside("neural").with_samples(new, (400,), 3)
 
 
 def test_fine_tuning_steps(beside, new):
     """Ten samples in a batch of ten: one epoch is one step down the mean loss and the decay of the weights."""
-    worlds = beside("worlds")
-    model, start = worlds.start_for(worlds.SCALES["smoke"], None, new, 3)
-    tuned = worlds.fine_tuned(model, start, new, 0, epochs=1)[1]
+    neural = beside("neural")
+    model, start = neural.start_for(neural.SCALES["smoke"], None, new, 3)
+    tuned = neural.fine_tuned(model, start, new, 0, epochs=1)[1]
     client = new.train_client(jnp.int32(1))
     x, y = client.x[:10], client.y[:10]
     slope = jax.jit(jax.grad(lambda p: -jnp.mean(jax.nn.log_softmax(model.logits(p, x))[jnp.arange(10), y])))(start)
@@ -155,19 +155,19 @@ def test_scripts_run(number, beside, runs, capsys):
 
 
 def test_a_run_of_other_options_is_refused(beside, runs):
-    worlds = beside("worlds")
+    neural = beside("neural")
     given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--steps", "20"]
-    args, scale = worlds.arguments("", given)
+    args, scale = neural.arguments("", given)
     with pytest.raises(ValueError, match="holds a run with other steps; give another --runs, or delete it"):
-        worlds.trained(args, scale, scale.training[0], 2, 5, 0)
+        neural.trained(args, scale, scale.training[0], 2, 5, 0)
 
 
 def test_new_clients_start_from_what_was_trained(beside, runs, new):
-    worlds = beside("worlds")
-    scale = worlds.SCALES["smoke"]
+    neural = beside("neural")
+    scale = neural.SCALES["smoke"]
     history = srp.History.load(runs / "digits_5_2_each/tau_5/trial_0")
-    _, start = worlds.start_for(scale, history, new, 3)
-    _, random = worlds.start_for(scale, None, new, 3)
+    _, start = neural.start_for(scale, history, new, 3)
+    _, random = neural.start_for(scale, None, new, 3)
     same = lambda a, b: all(map(np.array_equal, *map(jax.tree.leaves, (a, b))))  # noqa: E731
     assert same(start.head, random.head)
     assert same(start.representation, params_of(history.server_state).representation)
