@@ -150,8 +150,9 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     _, rivals, _ = table
     for name, classes in (("cifar10_100x2", 2), ("cifar10_100x5", 5)):
         ways = {way: column for way, column in rivals.COLUMNS["ablation"].items() if way.startswith(name)}
-        base, longer = ways.pop(name), ways.pop(f"{name}_epochs", None)
+        base, longer, share = (ways.pop(key, None) for key in (name, f"{name}_epochs", f"{name}_share"))
         assert longer is None or longer._replace(title=base.title, local_epochs=base.local_epochs) == base
+        assert share is None or share._replace(title=base.title, own=base.own) == base
         assert base is rivals.COLUMNS["cpu"][name]
         facts = base._replace(title="")._asdict()
         changed = {
