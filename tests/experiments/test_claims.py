@@ -429,7 +429,12 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         *(accuracy(way) for way in (five, f"{five}_torch", f"{five}_authors")), PAPER["FedAvg"][1],
         accuracy(f"{five}_authors", tuned), accuracy(five, tuned), PAPER[tuned][1],
     )  # fmt: skip
-    claimed(page, "FedProx with (100, 2) and crops and flips is at #;", accuracy(f"{two}_cropped", "FedProx"))
+    claimed(
+        page, "FedProx goes the same way: # by all four with (100, 5) (paper: #), fine-tuned # (#); with (100, 2) it is "
+        "at # by crops and flips",
+        accuracy(f"{five}_authors", "FedProx"), PAPER["FedProx"][1],
+        accuracy(f"{five}_authors", "FedProx+FT"), PAPER["FedProx+FT"][1], accuracy(f"{two}_cropped", "FedProx"),
+    )  # fmt: skip
     local = "Local only"
     claimed(page, "Local only is then at # instead of #.", accuracy(f"{five}_shards", local), accuracy(five, local))
     claimed(page, "LG-Fed is at # by all four (paper: #)", accuracy(f"{five}_authors", "LG-Fed"), PAPER["LG-Fed"][1])
