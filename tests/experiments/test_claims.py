@@ -406,7 +406,12 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         return json.loads((FEDREP / f"results/{file}.json").read_text())["runs"]
 
     table, ablation = runs("table1"), runs("ablation")
-    ways = {"with crops and flips": "cropped", "as in the authors' code": "authors", "with their shards": "shards"}
+    ways = {
+        "with a share of 0.25": "share",
+        "with crops and flips": "cropped",
+        "as in the authors' code": "authors",
+        "with their shards": "shards",
+    }
     for (column, label), why in EXPLAINED.items():
         for words, way in ways.items():
             for number in re.findall(rf"(\S+) {words}", why):
@@ -430,11 +435,14 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         accuracy(f"{five}_authors", tuned), accuracy(five, tuned), PAPER[tuned][1],
     )  # fmt: skip
     claimed(
-        page, "FedProx goes the same way: # by all four with (100, 5) (paper: #), fine-tuned # (#); with (100, 2) it is "
-        "at # by crops and flips",
+        page, "FedProx goes the same way: # by all four with (100, 5) (paper: #), fine-tuned # (#); with (100, 2) it "
+        "is at # by crops and flips",
         accuracy(f"{five}_authors", "FedProx"), PAPER["FedProx"][1],
         accuracy(f"{five}_authors", "FedProx+FT"), PAPER["FedProx+FT"][1], accuracy(f"{two}_cropped", "FedProx"),
     )  # fmt: skip
+    claimed(
+        page, "With 0.25 APFL is at # with (100, 5) (paper: #).", accuracy(f"{five}_share", "APFL"), PAPER["APFL"][1]
+    )
     local = "Local only"
     claimed(page, "Local only is then at # instead of #.", accuracy(f"{five}_shards", local), accuracy(five, local))
     claimed(page, "LG-Fed is at # by all four (paper: #)", accuracy(f"{five}_authors", "LG-Fed"), PAPER["LG-Fed"][1])
