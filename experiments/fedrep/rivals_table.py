@@ -24,6 +24,7 @@ EXPLAINED: dict[tuple[str, str], str] = {
     ("cifar10_100x5", "Local only"): "61.5 with their shards; the rest is unexplained",
     ("cifar10_100x5", "FedAvg"): "53.5 as in the authors' code",
     ("cifar10_100x5", "FedProx"): "53.3 as in the authors' code",
+    ("cifar10_100x5", "Fed-MTL"): "61.4 with their shards",
     ("cifar10_100x5", "APFL"): "71.2 with a share of 0.25",
     ("cifar10_100x5", "LG-Fed"): "65.0 as in the authors' code",
 }
