@@ -26,7 +26,6 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
 import neural
-from figure5 import COLORS
 from similarity import activations, linear_cka
 
 from fedjax_srp.data import FederatedData
@@ -72,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     figure, (ax,) = curves.panels(1, width=6.0)
     results = {}
-    for name, color in zip(similarity, (*COLORS[: len(scale.taus)], curves.GREY), strict=True):
+    for name, color in zip(similarity, (*neural.COLORS[: len(scale.taus)], curves.GREY), strict=True):
         style = {"marker": "o"} | ({"linestyle": ":"} if name == neural.RANDOM else {})
         results[name] = curves.line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
         results[name]["x"] = layers

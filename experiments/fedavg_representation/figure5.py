@@ -32,7 +32,6 @@ from neural import FINE_TUNE_EPOCHS, RANDOM, Scale
 import fedjax_srp as srp
 
 PANELS = ("new classes", "new data set")
-COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending
 
 
 def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
@@ -77,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
                 if tau and c != shown:
                     continue
                 values = 100 * accuracy[name, tau, c]
-                color = COLORS[scale.taus.index(tau)] if tau else curves.GREY
+                color = neural.COLORS[scale.taus.index(tau)] if tau else curves.GREY
                 style = {"marker": "o"} | ({} if tau else {"linestyle": ":"})
                 found[name] = curves.line(ax, scale.counts, values.mean(-1), name, color, **style)
                 found[name]["std"] = [curves.short(v) for v in values.std(axis=(0, 2))]

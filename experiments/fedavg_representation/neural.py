@@ -48,6 +48,7 @@ from fedjax_srp.history import History, jsonable
 from fedjax_srp.models import SplitModel, SplitParams
 
 RANDOM = "random start"
+COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending
 STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
 STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
 BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500

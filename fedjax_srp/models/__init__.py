@@ -63,7 +63,7 @@ def get(
         head_layers: how many of the last layers are above the cut: 1 for FedRep's head, 2 for what LG-FedAvg shares.
         augment: what happens to inputs in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of
             them, as the authors' code does on CIFAR; None for nothing.
-        initialization: where parameters start: "torch" for the defaults of PyTorch, in which the papers' experiments
+        initialization: where parameters start: "torch" for the defaults of PyTorch, in which FedRep's experiments
             were run (`initialized`); None for those of Flax.
         **options: passed to the factory of that name.
 

@@ -20,8 +20,8 @@ def initialized(model: SplitModel, initialization: Literal["torch"]) -> SplitMod
     """The model whose parameters start as those of another library; everything else stays.
 
     Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch,
-    in which the experiments of all four papers were run, draws both uniformly from +-1 / sqrt(fan_in): weights with a
-    third of the variance, so that a deep model starts with smaller outputs and moves slowly at first.
+    in which FedRep's experiments were run, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the
+    variance.
 
     Args:
         model: of dense layers and convolutions.
