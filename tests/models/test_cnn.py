@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_convolution import numpy_convolution
+from test_convolution import numpy_network
 
 import fedjax_srp as srp
 from fedjax_srp.models import cnn
@@ -20,20 +20,8 @@ CONVOLUTIONS = tuple(f"conv{i}" for i in range(1, 7))
 
 
 def numpy_cnn(params, x):
-    """The network in float64: zeros around every image, pooling after every second convolution."""
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
-    x = np.asarray(x, np.float64)
-    x = x[..., None] if x.ndim == 3 else x
-    for i, name in enumerate(CONVOLUTIONS, 1):
-        x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        x = np.maximum(numpy_convolution(x, params[name]["kernel"]) + params[name]["bias"], 0)
-        if i % 2 == 0:
-            height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-            x = x[:, :height, :width].reshape(len(x), height // 2, 2, width // 2, 2, -1).max((2, 4))
-    x = x.reshape(len(x), -1)
-    for name in ("fc1", "fc2"):
-        x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
-    return x @ params["out"]["kernel"] + params["out"]["bias"]
+    """Zeros around every image, pooling after every second convolution."""
+    return numpy_network(params, x, [False, True] * 3, padding=1)
 
 
 def test_sizes():

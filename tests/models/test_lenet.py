@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_convolution import numpy_convolution
+from test_convolution import numpy_network
 
 import fedjax_srp as srp
 from fedjax_srp.models import lenet5, lenet5_cifar100
@@ -25,18 +25,8 @@ def sizes(model):
 
 
 def numpy_lenet(params, x):
-    """The paper's network in float64."""
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
-    x = np.asarray(x, np.float64)
-    x = x[..., None] if x.ndim == 3 else x
-    for name in ("conv1", "conv2"):
-        x = np.maximum(numpy_convolution(x, params[name]["kernel"]) + params[name]["bias"], 0)
-        height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-        x = x[:, :height, :width].reshape(len(x), height // 2, 2, width // 2, 2, -1).max((2, 4))
-    x = x.reshape(len(x), -1)
-    for name in ("fc1", "fc2"):
-        x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
-    return x @ params["out"]["kernel"] + params["out"]["bias"]
+    """The paper's network."""
+    return numpy_network(params, x, [True, True], padding=0)
 
 
 @pytest.mark.parametrize(
