@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp import stored
-from fedjax_srp._checks import checked
+from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import ClientState, FederatedAlgorithm, FederatedSource, Key, Method, PyTree, ServerState
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.round import as_arrays
@@ -24,7 +24,7 @@ def evaluate(
     server_state: ServerState,
     *,
     key: Key,
-    client_states: ClientState | None = None,
+    client_states: ClientState | Literal["new"] = "new",
     evaluations: str | Sequence[str] | None = None,
     chunk_size: int | None = None,
     devices: Sequence[Any] | int | None = None,
@@ -40,7 +40,7 @@ def evaluate(
             long as the server state has the same shapes.
         data: whose clients are judged.
         server_state: `history.server_state`, of a run or of a folder that was loaded.
-        client_states: `history.client_states`, for the clients of the run itself; None for clients that have not
+        client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
             trained.
         key: of fine-tuning; the same key draws the same batches for every method.
         evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
@@ -53,7 +53,7 @@ def evaluate(
 
     Raises:
         ValueError: an unknown evaluation, a missing server state, states of other names, shapes or types than those of
-            the algorithm, a key that is none or several.
+            the algorithm, `client_states` of a history that kept none, a key that is none or several.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -76,11 +76,12 @@ def evaluate(
     num_clients = run.plan.num_clients
     server, client = jax.eval_shape(lambda key, data: _initial(run.algorithm, key, data), key, data)
     server_state = place(run.plan, fitted("server_state", server_state, server))
-    if client_states is not None:
+    own = None
+    if not is_new(client_states):
         of_all = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
-        client_states = place_clients(run.plan, fitted("client_states", client_states, of_all))
+        own = place_clients(run.plan, fitted("client_states", client_states, of_all))
     root, placed = run.placed(key)
-    scores = jax.device_get(run.program().scores(server_state, root, placed, client_states))
+    scores = jax.device_get(run.program().scores(server_state, root, placed, own))
     return {
         name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
         for name, (total, count) in scores.items()
@@ -94,6 +95,16 @@ def check_kept(server_state: ServerState) -> None:
             "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
             "the history that simulate returns"
         )
+
+
+def is_new(client_states: ClientState | Literal["new"]) -> bool:
+    """Whether clients have not trained; a ValueError of one line where a history kept nothing of them."""
+    if client_states is None:
+        raise ValueError(
+            "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
+            'give "new" for clients that have not trained'
+        )
+    return isinstance(client_states, str) and check_choice("client_states", client_states, ["new"]) == "new"
 
 
 def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> tuple[PyTree, PyTree]:

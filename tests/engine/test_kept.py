@@ -114,6 +114,8 @@ def test_clients_are_judged_with_their_own_states(history, folder, devices):
         (lambda s, c: (s, jax.tree.map(lambda leaf: leaf[:4], c)), r"client_states: .* is .*\[4\], expected .*\[5\]"),
         (lambda s, c: (None, c), "server_state=None: this history was loaded from a folder without models"),
         (lambda s, c: (1.0, c), "server_state lacks key, 2 in all"),
+        (lambda s, c: (s, None), "client_states=None: this history kept none; run with keep_clients=True"),
+        (lambda s, c: (s, "old"), "client_states='old' is unknown; choose from new"),
     ],
 )
 def test_states_that_do_not_fit_are_one_line(change, message, history):
