@@ -204,3 +204,11 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     exec(compile(block, "docs/grids.md", "exec"), namespace)
     assert len(namespace["grid"].to_frame()) == 4 * 4
+
+
+def test_pages_are_read_in_a_terminal_too():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").rglob("*.md"))]
+    assert len(pages) > 15
+    for path in pages:
+        lines = enumerate(path.read_text().splitlines(), 1)
+        assert not [place for place, line in lines if len(line) > 120 and not line.startswith("|")], path
