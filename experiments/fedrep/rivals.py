@@ -156,6 +156,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "cifar10_100x5_epochs": _SECOND._replace(title="5 local epochs", local_epochs=5),
         # The text has another share for APFL with two classes a client than here; both numbers are lost.
         "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
+        # L2GD's local step is alpha / (n (1 - p)) in the authors' code, and alpha is 1 by default.
+        "cifar10_100x2_step": _FIRST._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
+        "cifar10_100x5_step": _SECOND._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
     },
     "smoke": {
         "digits": Column(
