@@ -72,9 +72,19 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     check(first, coins["3"]["70"])
     check(last, coins["3"]["100"])
     check(never, coins["0"]["60"])
-    found = [of[column]["FedAvg"] for of in (table, ablation) for column in of if "FedAvg" in of[column]]
+    found = [
+        of[column]["FedAvg"]
+        for of in (table, ablation)
+        for column in of
+        if "cifar10_" in column and "FedAvg" in of[column]
+    ]
     spread = [run["std_of_rounds"] for seeds in found for run in seeds.values()]
-    claimed(page, "Over the last ten rounds FedAvg has a standard deviation of # to #.", min(spread), max(spread))
+    claimed(
+        page,
+        "Over the last ten rounds on CIFAR-10 FedAvg has a standard deviation of # to #.",
+        min(spread),
+        max(spread),
+    )
 
 
 def test_claims_of_more_local_epochs():
@@ -90,3 +100,30 @@ def test_claims_of_more_local_epochs():
     assert fedrep[-1] - fedrep[2] < five["highest"][2] - five["lowest"][2]
     assert max(abs(np.subtract(fedrep, fedavg))) < 0.5
     assert min(np.subtract(tuned, np.maximum(fedrep, fedavg))) > 1
+
+
+def test_claims_of_new_writers():
+    page, panels = FEDREP / "README.md", results(FEDREP / "results/figure6_femnist.json")
+    few, many = panels["20 samples"], panels["all samples"]
+
+    def ahead(panel):
+        others = [panel[name]["mean"] for name in panel if name != "FedRep"]
+        return [int(e) for e in np.flatnonzero(panel["FedRep"]["mean"] > np.max(others, 0))]
+
+    assert ahead(few) == list(range(2, 12))
+    assert ahead(many) == [1]
+    last = [panel[name]["mean"][-1] for panel in (few, many) for name in ("FedRep", "FedAvg")]
+    claimed(page, "from 2 to 11 epochs, and behind FedAvg's after 30 (# against #).", *last[:2])
+    claimed(page, "the first epoch only (# against #,", *(many[name]["mean"][1] for name in ("FedRep", "FedAvg")))
+    assert many["FedAvg"]["highest"][1] > many["FedRep"]["lowest"][1]
+    claimed(page, "and ends at # against #. The paper", *last[2:])
+    alone = [panel["Local, all layers"]["mean"][-1] for panel in (few, many)]
+    claimed(page, "alone, a new client ends at # and #.", *alone)
+    apart = [np.subtract(panel["FedAvg"]["mean"], panel["APFL"]["mean"]) for panel in (few, many)]
+    claimed(page, "here they are up to # points apart.", np.abs(apart).max())
+    lowest = [sorted(panel, key=lambda name: panel[name]["mean"][-1])[:3] for panel in (few, many)]
+    assert all({"LG-FedAvg", "L2GD"} <= set(of) for of in lowest)
+    digits = results(FEDREP / "results/figure6.json")
+    assert all(panel["FedAvg"] == panel["APFL"] for panel in digits.values())
+    frozen = {name: curve["mean"][-1] for name, curve in digits["all samples"].items() if "Local" not in name}
+    assert set(sorted(frozen, key=lambda name: frozen[name])[-2:]) == {"LG-FedAvg", "L2GD"}

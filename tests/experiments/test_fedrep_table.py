@@ -150,9 +150,11 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     _, rivals, _ = table
     for name, classes in (("cifar10_100x2", 2), ("cifar10_100x5", 5)):
         ways = {way: column for way, column in rivals.COLUMNS["ablation"].items() if way.startswith(name)}
-        base, longer, share = (ways.pop(key, None) for key in (name, f"{name}_epochs", f"{name}_share"))
+        base, longer, *alone = (ways.pop(f"{name}{way}", None) for way in ("", "_epochs", "_share", "_step"))
         assert longer is None or longer._replace(title=base.title, local_epochs=base.local_epochs) == base
-        assert share is None or share._replace(title=base.title, own=base.own) == base
+        for single, training in zip(alone, ("apfl", "l2gd"), strict=True):
+            assert single is None or single._replace(title=base.title, own=base.own) == base
+            assert single is None or (single.own | base.own == single.own and len(single.own[training]) == 1)
         assert base is rivals.COLUMNS["cpu"][name]
         facts = base._replace(title="")._asdict()
         changed = {
