@@ -142,12 +142,13 @@ class ClientTimes(NamedTuple):
 
     expected: Array  # what is known beforehand
     realised: Array  # what this round really takes
+    communication: Array | None = None  # () float, a part of both that more units of work do not take again
 
 
 class Cohort(NamedTuple):
     """Who takes part: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
-    A round lasts `duration`, without communication; None: as long as its slowest participant, max of T_i * work.
+    A round lasts `duration`, without communication; None: as long as its slowest participant's work.
     """
 
     client_ids: Array  # (pool,) int32

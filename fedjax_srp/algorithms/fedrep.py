@@ -75,7 +75,8 @@ def fedrep(
 
     A round is `local_epochs` times: `head_epochs` epochs of the head under a frozen representation (its features are
     computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's experiments
-    have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5).
+    have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5). With W units of work (`partial_work`) both
+    numbers of epochs are multiplied by W in each alternation.
 
     Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
     under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
@@ -84,7 +85,8 @@ def fedrep(
 
     Args:
         model: cut at the first personal layer.
-        optimizer: of the representation, afresh in every round; default SGD with step size 0.01 (SRPFL, section 5).
+        optimizer: of the representation, afresh in every alternation; default SGD with step size 0.01 (SRPFL,
+            section 5).
         batch_size: examples a local step; the last batch of an epoch may be smaller.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.

@@ -110,7 +110,7 @@ def hf_maml(
     loss = example_loss(model)
 
     def halves(weights: Array) -> tuple[Array, Array]:
-        """Weights of support and target: the first examples of the batch and the others; one example is both."""
+        """Weights of support and target: the first of the batch and the others; where none is left, all are both."""
         if support_fraction is None:
             return weights, weights
         real = (weights > 0).astype(weights.dtype)

@@ -75,9 +75,9 @@ def l2gd(
     those who take it, so where everybody takes part, aggregation after aggregation is silent as well. The clock charges
     every round with the time of local work, as FedRep's authors count rounds.
 
-    Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: `local_steps=1` with full batches.
-    With eta the step size of local training, its aggregation step is then eta lambda (1 - p) / p; the code of FedRep's
-    authors takes eta lambda.
+    Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: one epoch of full batches, with a
+    `batch_size` of at least the largest client. With eta the step size of local training, its aggregation step is then
+    eta lambda (1 - p) / p; the code of FedRep's authors takes eta lambda.
 
     Evaluations: `own_model` (the default), x_i; `global`, `fine_tune` (its head) and `fine_tune_all`, of the last mean,
     as in `fedavg`.

@@ -81,7 +81,8 @@ def linear_fedrep(
         init: "moments", the method of moments over a batch of ALL clients (lines 1 to 5; (m, d) samples and a d x d
             matrix per client, whatever `sampling` says), or "random", a uniformly distributed subspace.
         head_step_size: of the gradient steps of the head; default `step_size`.
-        evaluation_samples: of `fit_head`; default m. "fixed" sampling always takes the client's batch.
+        evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, the same
+            whenever asked; with the default they are its batch.
 
     Returns:
         A `FederatedAlgorithm` on a `LinearTask` of these shapes.

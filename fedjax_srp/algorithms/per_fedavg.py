@@ -28,9 +28,9 @@ def per_fedavg(
 
     Everything is shared. A step of a client takes the inner step and the Hessian-vector product on the support samples
     of its batch, 8 of 10, and the outer gradient on the target samples, the other 2; a shorter batch is divided in the
-    same proportion, and one sample is both. With an inner step of 0 this is `fedavg` on the target samples. The
-    mathematics is `hf_maml`, which has SRPFL's values. The code of FedRep's authors differs: it never uses the model
-    after the inner step, and descends the sum of both losses.
+    same proportion, rounded, and where that leaves no target (one sample, or two) all are both. With an inner step of
+    0 this is `fedavg` on the target samples. The mathematics is `hf_maml`, which has SRPFL's values. The code of
+    FedRep's authors differs: it never uses the model after the inner step, and descends the sum of both losses.
 
     Evaluations: `fine_tune_all` (the default), all layers trained on the client, as that code does at the end of a run;
     `one_inner_step`, the model after a full-batch inner step, which is what is optimised; `global`; `fine_tune`, the

@@ -81,6 +81,6 @@ def _sampling(
     def sample(key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
         expected = state.work * mean(state.parameters) + state.communication
         realised = state.work * draw(key, state.parameters) + state.communication
-        return ClientTimes(expected, realised), state
+        return ClientTimes(expected, realised, state.communication), state
 
     return sample

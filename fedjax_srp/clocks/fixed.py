@@ -16,6 +16,7 @@ class FixedState(NamedTuple):
     """The times of all rounds."""
 
     times: Array  # (num_clients,) float, work * T_i + communication
+    communication: Array  # () float
 
 
 @recorded
@@ -61,9 +62,10 @@ def _init(
 ) -> FixedState:
     times = draw(key, distribution, num_clients)
     times = jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times)
-    return FixedState(times + jnp.asarray(communication, dtype=float))
+    communication = jnp.asarray(communication, dtype=float)
+    return FixedState(times + communication, communication)
 
 
 def _sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
     del key
-    return ClientTimes(expected=state.times, realised=state.times), state
+    return ClientTimes(state.times, state.times, state.communication), state

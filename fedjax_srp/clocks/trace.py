@@ -20,6 +20,7 @@ class TraceState(NamedTuple):
     times: Array  # (rounds, num_clients) float, times `work`, plus communication
     expected: Array  # (num_clients,) float, mean over the rounds of the trace
     round: Array  # () int32, the row of the next round
+    communication: Array  # () float
 
 
 @recorded
@@ -66,11 +67,13 @@ def _init(times: Array, work: Array, communication: Array, key: Key, num_clients
     length = jnp.shape(times)[-1]
     check_length("trace: a round of times", length, num_clients, "give one column per client")
     table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
-    table += jnp.asarray(communication, dtype=float)
-    return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32))
+    communication = jnp.asarray(communication, dtype=float)
+    table += communication
+    return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication)
 
 
 def _sample(key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
     del key
     following = (state.round + 1) % state.times.shape[0]
-    return ClientTimes(state.expected, realised=state.times[state.round]), state._replace(round=following)
+    times = ClientTimes(state.expected, state.times[state.round], state.communication)
+    return times, state._replace(round=following)

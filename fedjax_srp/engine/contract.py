@@ -393,6 +393,7 @@ def check_clock(clock: Clock, num_clients: int) -> None:
     if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
         raise ValueError(f"{name}: sample returned {_kind(sampled)}, it must return (ClientTimes, state)")
     times, new = sampled
-    each = _float(num_clients)
-    _check_like(f"{name}: sample returned", times, ClientTimes(each, each), "there must be a time for each client")
+    each, once = _float(num_clients), None if times.communication is None else _float()
+    like = ClientTimes(each, each, once)
+    _check_like(f"{name}: sample returned", times, like, "there must be a time for each client")
     _check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)

@@ -266,9 +266,12 @@ def one_round(
 
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
-    """() float: max over the cohort of T_i * work."""
+    """() float: max over the cohort of T_i * work; a clock's communication comes once, whatever the work."""
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    durations = times.realised[cohort.client_ids] * cohort.work.astype(times.realised.dtype)
+    work = cohort.work.astype(times.realised.dtype)
+    durations = times.realised[cohort.client_ids] * work
+    if times.communication is not None:
+        durations -= (work - 1) * times.communication
     return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
 
 

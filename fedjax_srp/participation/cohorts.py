@@ -60,7 +60,7 @@ def number_on_time(share: float, size: int) -> int:
     return max(1, math.ceil(share * size - 1e-9))
 
 
-def with_partial_work(cohort: Cohort, times: Array, max_work: int, on_time: Array) -> Cohort:
+def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Cohort:
     """The cohort, its clients doing as many units of work as fit into the time in which `on_time` of them do all.
 
     The server waits until so many have done `max_work` units; the others then hand in what they have, which is one
@@ -68,11 +68,13 @@ def with_partial_work(cohort: Cohort, times: Array, max_work: int, on_time: Arra
 
     Args:
         cohort: who takes part.
-        times: of all clients, realised.
+        times: of all clients; the realised ones count, and communication once however much fits.
         max_work: units of work that nobody exceeds.
         on_time: () int32, how many clients do all of it, 1 <= on_time <= size.
     """
-    each = times[cohort.client_ids]
+    each = times.realised[cohort.client_ids]
+    if times.communication is not None:
+        each = each - times.communication
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
     enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
     # floor(max_work * T_k / T_i); those on time are told by their time, not by a quotient that rounding may spoil

@@ -62,6 +62,6 @@ def partial_work(max_work: int = 10, on_time: float = 0.5) -> ParticipationPolic
         num_clients = times.realised.shape[0]
         cohort = make_cohort(order_by_time(times.realised, jnp.arange(num_clients, dtype=jnp.int32)))
         waits_for = jnp.int32(number_on_time(on_time, num_clients))
-        return with_partial_work(cohort, times.realised, max_work, waits_for), state
+        return with_partial_work(cohort, times, max_work, waits_for), state
 
     return ParticipationPolicy("partial_work", init, select, stateless_update)

@@ -123,7 +123,7 @@ def _selecting(initial: int, by: str, max_work: int, on_time: float) -> Callable
         stage = jnp.minimum(state.stage, len(sizes) - 1)
         cohort = stage_cohort(times_by(times, by), jnp.arange(num_clients, dtype=jnp.int32), sizes, stage)
         waits_for = jnp.asarray([number_on_time(on_time, n) for n in sizes], jnp.int32)[stage]
-        return with_partial_work(cohort, times.realised, max_work, waits_for), state
+        return with_partial_work(cohort, times, max_work, waits_for), state
 
     return select
 

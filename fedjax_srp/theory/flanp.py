@@ -12,7 +12,7 @@ from fedjax_srp.theory._formula import formula
 
 @formula
 def flanp_alpha(n: int, mu: float, smoothness: float, c: float) -> float:
-    """The largest alpha_n that FLANP's Theorem 1 allows.
+    """The largest alpha_n that FLANP's Theorem 1 allows, as printed; its proof needs less where L is small (eq. 22).
 
     Args:
         n: participants of the stage.
@@ -61,7 +61,12 @@ def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
         before: m, those of the stage before, fewer.
         samples: s, per client.
         c: of V_ns = c / (n s).
+
+    Raises:
+        ValueError: `before` is not below n.
     """
+    if not 1 <= before < n:
+        raise ValueError(f"before={before} must be at least 1 and below n={n}: stages grow")
     more = n - before
     return 2 * more / n * (c / (more * samples) + c / (before * samples)) + c / (before * samples)
 
@@ -86,14 +91,23 @@ def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, no
 
 @formula
 def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
-    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c."""
-    gap = math.log(5 * initial_gap * len(times) * samples / c)
-    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(times[-1])
+    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
+
+    Raises:
+        ValueError: Delta0 is c / (5 N s) at most.
+    """
+    return 6 * kappa * _log_gap(initial_gap, len(times), samples, c) * (1.25 * samples * noise / c) * float(times[-1])
 
 
 @formula
 def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
-    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45)."""
+    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
+
+    A ratio of rounds that suffice, not of those that are needed.
+
+    Raises:
+        ValueError: Delta0 is c / (5 N s) at most.
+    """
     times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
     return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
 
@@ -104,4 +118,15 @@ def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: f
 
     For n0 = 1 and N a power of 2.
     """
-    return 12 * math.log(6) / (5 * math.log(5 * initial_gap * num_clients * samples / c)) * (2 + 1 / num_clients)
+    gap = _log_gap(initial_gap, num_clients, samples, c)
+    return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)
+
+
+def _log_gap(initial_gap: float, num_clients: int, samples: float, c: float) -> float:
+    """log(5 Delta0 N s / c)."""
+    reached = c / (5 * num_clients * samples)
+    if initial_gap <= reached:
+        raise ValueError(
+            f"initial_gap={initial_gap} must be above c / (5 N s) = {reached:.6g}: there is nothing to train"
+        )
+    return math.log(initial_gap / reached)

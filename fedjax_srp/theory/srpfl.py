@@ -63,11 +63,7 @@ def target_distance(a: float, num_clients: int, initial: int, chat: float) -> fl
     Raises:
         ValueError: chat out of that range.
     """
-    if not 1 < chat < math.sqrt(2):
-        raise ValueError(
-            f"chat={chat} must lie between 1 and sqrt(2): the target has to need all clients, and be in reach"
-        )
-    return chat * fixed_point(a, num_clients / initial)
+    return _checked_chat(chat) * fixed_point(a, num_clients / initial)
 
 
 @formula
@@ -115,11 +111,16 @@ def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) ->
 
     2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `initial` has to
     divide `num_clients` into a power of 2. The first stage used and the last need `schedule`.
+
+    Raises:
+        ValueError: a out of range, or sizes of stages that do not double throughout.
     """
-    times = [order_statistic_mean(n, num_clients, rate) for n in stage_sizes(initial, num_clients)]
-    steps = np.diff(times)
+    sizes = stage_sizes(initial, num_clients)
+    if sizes[-1] != initial * 2 ** (len(sizes) - 1):
+        raise ValueError(f"num_clients={num_clients} must be initial={initial} times a power of 2; use schedule")
+    steps = np.diff([order_statistic_mean(n, num_clients, rate) for n in sizes])
     inner = 2 * np.log(math.sqrt(2) * steps[1:] / steps[:-1]) / -math.log1p(-_checked(a))
-    return np.array([math.nan, *inner, math.nan])
+    return np.array([math.nan, *inner, math.nan][: len(sizes)])
 
 
 class Schedule(NamedTuple):
@@ -215,13 +216,14 @@ def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, ra
 
     Here C = c / lambda. Held wherever it was computed, but its derivation skips stage 0 and misplaces (c+1) in eq. 221.
     """
-    return math.log(num_clients) * (6 * (c + 1) + 4 * math.log(1 / (chat - 1))) / -math.log1p(-a) / rate
+    gap = math.log(1 / (_checked_chat(chat) - 1))
+    return math.log(num_clients) * (6 * (c + 1) + 4 * gap) / -math.log1p(-_checked(a)) / rate
 
 
 @formula
 def fedrep_rounds_bound(a: float, num_clients: int, chat: float) -> float:
     """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound and none."""
-    return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
+    return (2 * math.log(1 / (_checked_chat(chat) - 1)) + math.log(num_clients)) / -math.log1p(-_checked(a))
 
 
 @formula
@@ -239,8 +241,16 @@ def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0
 @formula
 def speedup_bound(num_clients: int, chat: float, c: float = 0.0) -> float:
     """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
-    gap = math.log(1 / (chat - 1))
+    gap = math.log(1 / (_checked_chat(chat) - 1))
     return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)
+
+
+def _checked_chat(chat: float) -> float:
+    if not 1 < chat < math.sqrt(2):
+        raise ValueError(
+            f"chat={chat} must lie between 1 and sqrt(2): the target has to need all clients, and be in reach"
+        )
+    return chat
 
 
 def _checked(a: float) -> float:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from policy_helpers import info_of, random_times, ranked, times_of
 
-from fedjax_srp import participation
+from fedjax_srp import clocks, participation
+from fedjax_srp.engine.round import slowest
 from fedjax_srp.participation.cohorts import make_cohort, number_on_time, with_partial_work
 from fedjax_srp.parts import detach
 
@@ -153,12 +154,26 @@ def test_partial_work_is_what_fits(times, max_work, on_time):
 def test_a_client_on_time_does_everything_whatever_rounding_says():
     times = random_times(2000, seed=3)
     for k in (1, 700, 2000):
-        cohort = with_partial_work(
-            make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times.realised, 7, jnp.int32(k)
-        )
+        cohort = with_partial_work(make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, jnp.int32(k))
         assert cohort.work[:k].tolist() == [7] * k
         assert int(cohort.work.min()) >= 1
         assert np.all(np.diff(cohort.work) <= 0)
+
+
+@pytest.mark.parametrize("clock", [clocks.fixed, clocks.dynamic, clocks.trace])
+def test_communication_comes_once_however_much_work_fits(clock):
+    """Ten units of work in time 10 + 10 are five of the slower client; the round lasts until both are done."""
+    each = [1.0, 2.0]
+    clock = clock(np.array([each]) if clock is clocks.trace else clocks.constant(each), communication=10.0)
+    times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2))
+    np.testing.assert_array_equal(times.realised, [11.0, 12.0])
+    cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, jnp.int32(1))
+    assert cohort.work.tolist() == [10, 5]
+    assert float(slowest(cohort, times)) == 20.0
+    for work in (1, 3):
+        alone = cohort._replace(work=jnp.full(2, work, jnp.int32))
+        assert float(slowest(alone, times)) == 10 + 2 * work
+        assert float(slowest(alone, times._replace(communication=None))) == 12 * work
 
 
 def test_a_share_of_clients_is_rounded_up():
