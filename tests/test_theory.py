@@ -253,3 +253,28 @@ def test_warm_start_of_flanp():
     for m in (1, 3, 20):  # 3 V_ms for n = 2m, as Proposition 1 goes on
         assert theory.flanp_warm_gap(2 * m, m, 10.0, 2.0) == pytest.approx(3 * 2 / (10 * m))
     assert theory.flanp_warm_gap(5, 4, 10.0, 2.0) == pytest.approx(2 / 5 * (2 / 10 + 2 / 40) + 2 / 40)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        ("srpfl_time_bound", (A, N, 10.0), "chat=10.0 must lie between 1 and sqrt"),
+        ("srpfl_time_bound", (0.5, N, CHAT), "a=0.5 must lie in"),
+        ("fedrep_rounds_bound", (0.5, N, CHAT), "a=0.5 must lie in"),
+        ("fedrep_time_bound", (A, N, 1.5), "chat=1.5 must lie between"),
+        ("speedup_bound", (N, 1.0), "chat=1.0 must lie between"),
+        ("stage_rounds", (A, 100, 10), "num_clients=100 must be initial=10 times a power of 2"),
+        ("fedgate_time", (np.ones(1), 1.0, 1.0, 1.0, 10.0, 1.0), r"initial_gap=1.0 must be above c / \(5 N s\) = 2"),
+        ("flanp_ratio", (1, 1.0, 10.0, 0.0), r"initial_gap=0.0 must be above"),
+        ("flanp_ratio_bound", (1, 1.0, 10.0, 1.0), r"initial_gap=1.0 must be above"),
+        ("flanp_warm_gap", (4, 4, 10.0, 2.0), "before=4 must be at least 1 and below n=4"),
+    ],
+)
+def test_bounds_refuse_what_they_do_not_hold_for(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(theory, function)(*arguments)
+
+
+def test_rounds_of_a_single_stage_have_one_entry():
+    assert np.isnan(theory.stage_rounds(A, 8, 8)).tolist() == [True]
+    assert np.isnan(theory.stage_rounds(A, 16, 8)).tolist() == [True, True]
