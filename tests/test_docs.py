@@ -206,6 +206,24 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     assert len(namespace["grid"].to_frame()) == 4 * 4
 
 
+@pytest.mark.parametrize("name", ["faq", "data", "models"])
+def test_answers_with_code_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
+    text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == {"faq": 5, "data": 1, "models": 2}[name]
+    for block in blocks:
+        if "DIGITS" not in block:  # needs CIFAR-10
+            exec(compile(block, f"docs/{name}.md", "exec"), namespace)
+    if name == "faq":
+        tuning, data = namespace["tuning"], namespace["data"]
+        assert (np.asarray(tuning.train_counts) + np.asarray(tuning.test_counts) == np.asarray(data.train_counts)).all()
+        slow, fast = (namespace["histories"][name].compute_time for name in ("fedrep", "fedavg"))
+        np.testing.assert_allclose(slow, 11 * fast, rtol=1e-6)
+        assert len(namespace["grid"].summary()) == 8
+
+
 def test_pages_are_read_in_a_terminal_too():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").rglob("*.md"))]
     assert len(pages) > 15

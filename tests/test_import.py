@@ -1,4 +1,4 @@
-"""`import fedjax_srp` takes little longer than `import jax`, and what waits until it is asked for is there then."""
+"""What `import fedjax_srp` leaves until it is asked for, and that it is there then (`benchmarks/imports.py` times it)."""
 
 import json
 import subprocess
@@ -46,25 +46,12 @@ json.dump({{"loaded": loaded, "listed": listed, "later": "flax" in sys.modules a
 """
 
 
-@pytest.fixture(scope="module")
-def imported():
-    done = subprocess.run([sys.executable, "-X", "importtime", "-c", CODE], capture_output=True, text=True, check=True)
-    rows = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines() if "|" in line]
-    microseconds = {name.strip(): int(cumulative) for _, cumulative, name in rows if cumulative.strip().isdigit()}
-    return json.loads(done.stdout), microseconds
-
-
-def test_heavy_libraries_wait_until_they_are_needed(imported):
-    said, _ = imported
+def test_heavy_libraries_wait_until_they_are_needed():
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
     assert said["loaded"] == []
     assert said["later"]  # the names are right: they are loaded in the end
     assert said["listed"] == list(LATER)
-
-
-def test_the_package_takes_less_time_than_half_of_jax(imported):
-    """1.2 times as long as jax alone where nothing else runs; the bound leaves room for a machine that is busy."""
-    _, microseconds = imported
-    assert microseconds["fedjax_srp"] < 1.5 * microseconds["jax"]
 
 
 def test_every_public_name_is_there():

@@ -8,6 +8,7 @@ from fedjax_srp._checks import checked, unknown
 from fedjax_srp.models._shapes import Shapes
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.cnn import cnn
+from fedjax_srp.models.convolution import Convolution
 from fedjax_srp.models.initialization import initialized
 from fedjax_srp.models.lenet import lenet5, lenet5_cifar100
 from fedjax_srp.models.linear_regression import half_square, linear_regression
@@ -17,6 +18,7 @@ from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, c
 from fedjax_srp.parts import interned
 
 __all__ = [
+    "Convolution",
     "Layer",
     "SplitModel",
     "SplitParams",

@@ -171,7 +171,7 @@ def split(
         loss: `(outputs, y) -> (batch,)`, of each example.
 
     Raises:
-        ValueError: no layer is called `cut`.
+        ValueError: no layer is called `cut`; in `init`, a module that keeps more than parameters.
     """
     for place, layer in enumerate(layers):
         if not isinstance(layer, Layer):
@@ -209,7 +209,13 @@ def split(
     def init(key: Key) -> SplitParams:
         params, x = {}, jnp.zeros((1, *input_shape), dtype)
         for layer in layers:
-            params[layer.name] = layer.module.init(named_key(key, layer.name), x)["params"]
+            variables = layer.module.init(named_key(key, layer.name), x)
+            if others := sorted(set(variables) - {"params"}):
+                raise ValueError(
+                    f"layer {layer.name!r} keeps {', '.join(others)}, and only parameters are trained and averaged; "
+                    "take a module without, e.g. GroupNorm in place of BatchNorm"
+                )
+            params[layer.name] = variables.get("params", {})
             x = forward(layer, params, x)
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 

@@ -1,0 +1,47 @@
+"""Models of one's own layers: what modules may keep."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+KEY = jax.random.key(0)
+
+
+class Doubled(nn.Module):
+    """A module without parameters."""
+
+    @nn.compact
+    def __call__(self, x):
+        return 2 * x
+
+
+def model_of(module):
+    layers = [srp.models.Layer("odd", module), srp.models.Layer("out", nn.Dense(3))]
+    return srp.models.split("own", layers, "out", (4,), 3)
+
+
+def test_a_module_without_parameters_is_a_layer():
+    model, x = model_of(Doubled()), jax.random.normal(KEY, (5, 4))
+    params = model.init(KEY)
+    assert not jax.tree.leaves(params.representation)
+    kernel, bias = params.head["out"]["kernel"], params.head["out"]["bias"]
+    np.testing.assert_allclose(
+        model.logits(params, x), 2 * np.asarray(x) @ np.asarray(kernel) + np.asarray(bias), rtol=1e-6
+    )
+
+
+def test_a_module_that_keeps_more_than_parameters_is_refused():
+    with pytest.raises(ValueError, match="layer 'odd' keeps batch_stats, and only parameters") as caught:
+        model_of(nn.BatchNorm(use_running_average=True)).init(KEY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_convolution_of_ones_sums_windows():
+    module = srp.models.Convolution(1, (3, 3), kernel_init=nn.initializers.ones)
+    model = srp.models.split("sums", [srp.models.Layer("conv", module)], None, (5, 5), 1)
+    x = np.arange(50.0, dtype=np.float32).reshape(2, 5, 5)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2)).sum((-1, -2))
+    np.testing.assert_allclose(model.represent(model.init(KEY).representation, x)[..., 0], windows, rtol=1e-5)
