@@ -1,4 +1,4 @@
-"""What `import fedjax_srp` leaves until it is asked for, and that it is there then (`benchmarks/imports.py` times it)."""
+"""What `import fedjax_srp` leaves until it is asked for; `benchmarks/imports.py` times it."""
 
 import json
 import subprocess

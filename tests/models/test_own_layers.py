@@ -27,10 +27,8 @@ def test_a_module_without_parameters_is_a_layer():
     model, x = model_of(Doubled()), jax.random.normal(KEY, (5, 4))
     params = model.init(KEY)
     assert not jax.tree.leaves(params.representation)
-    kernel, bias = params.head["out"]["kernel"], params.head["out"]["bias"]
-    np.testing.assert_allclose(
-        model.logits(params, x), 2 * np.asarray(x) @ np.asarray(kernel) + np.asarray(bias), rtol=1e-6
-    )
+    kernel, bias = (np.asarray(params.head["out"][name]) for name in ("kernel", "bias"))
+    np.testing.assert_allclose(model.logits(params, x), 2 * np.asarray(x) @ kernel + bias, rtol=1e-6)
 
 
 def test_a_module_that_keeps_more_than_parameters_is_refused():
