@@ -77,6 +77,9 @@ def test_tables_compare_with_the_paper(table, monkeypatch):
     swapped = {"cifar10_100x2": found["cifar10_100x2"] | {"L2GD": {"0": {"accuracy": 99.0, "worst_tenth": 9.0}}}}
     (_, order) = rivals_table.order_table(swapped, {"cifar10_100x2": column})
     assert order[2] == f"{1 - 6 * (2**2 + 1 + 1) / (5 * 24):.2f}"  # Spearman's formula
+    gone = {"cifar10_100x2": found["cifar10_100x2"] | {"L2GD": {"0": {"accuracy": 0.0, "diverged": 3}}}}
+    assert ["L2GD", "diverged", "81.0"] in rivals_table.main_table(gone, {"cifar10_100x2": column})
+    assert rivals_table.order_table(gone, {"cifar10_100x2": column})[1][1:3] == ["4", "1.00"]
     far = rivals_table.far_table(found, {"cifar10_100x2": column})
     assert [row[1:] for row in far[1:]] == [["FedProx", "30.0", "39.9", "-9.9", "why not"]]
     monkeypatch.setattr(rivals_table, "EXPLAINED", {})
