@@ -72,6 +72,7 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     check(first, coins["3"]["70"])
     check(last, coins["3"]["100"])
     check(never, coins["0"]["60"])
+    assert ablation[f"{five}_step"]["L2GD"]["0"]["diverged"] <= 100
     found = [
         of[column]["FedAvg"]
         for of in (table, ablation)
@@ -85,6 +86,23 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         min(spread),
         max(spread),
     )
+
+
+def test_what_fedreps_table_says_of_cifar100(monkeypatch):
+    monkeypatch.syspath_prepend(str(FEDREP))
+    from rivals import PAPER
+
+    page = FEDREP / "README.md"
+    runs = json.loads((FEDREP / "results/table1.json").read_text())["runs"]["cifar100_100x5_once"]
+    ours = {label: np.mean([run["accuracy"] for run in seeds.values()]) for label, seeds in runs.items()}
+    paper = {label: PAPER[label][3] for label in ours if PAPER[label][3] is not None}
+    order = sorted(paper, key=lambda label: -paper[label])
+    assert order == ["FedRep", "Ditto", "FedPer", "Local only", "FedAvg"]
+    assert sorted(paper, key=lambda label: -ours[label]) == ["FedRep", "FedPer", "Ditto", "Local only", "FedAvg"]
+    claimed(page, "which is second there (#) and behind FedPer here.", paper["Ditto"])
+    claimed(page, "whose number is lost, is # points above FedRep.", ours["FedAvg+FT"] - ours["FedRep"])
+    below = [paper[label] - ours[label] for label in order]
+    claimed(page, "All five are # to # points below the paper.", min(below), max(below))
 
 
 def test_claims_of_more_local_epochs():
