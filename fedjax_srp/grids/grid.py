@@ -171,7 +171,7 @@ def _simulation(point: Point, dataset: FederatedSource, devices: int | None) -> 
     if asked is None:
         return simulated
     if devices is not None and asked > devices:
-        raise ValueError(f"devices={asked} but {devices} are there for a run; give fewer, or fewer workers")
+        raise ValueError(f"devices={asked}: a run has {devices} here; give no more, or fewer workers")
     return simulated | {"devices": min(asked, len(jax.devices()))}
 
 

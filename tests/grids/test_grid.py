@@ -246,7 +246,7 @@ def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(
     ("options", "message"),
     [
         ({"evaluations": ["nope"]}, "unknown evaluation of fedavg 'nope'"),
-        ({"devices": 99}, "devices=99 but 4 are there for a run"),
+        ({"devices": 99}, "devices=99: a run has 4 here; give no more, or fewer workers"),
         ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
         ({"eval_every": 0}, "eval_every=0 must be at least 1"),
         ({"time_limit": -1}, "time_limit=-1.0 must be positive"),
@@ -261,7 +261,7 @@ def test_what_shows_without_compiling_is_refused_before_anything_runs(options, m
 def test_devices_are_those_of_a_worker(tmp_path):
     """This process has 4 of them."""
     found = points(Spec(OPTIONS | {"devices": 2}, {"method": ["fedavg"]}, {}, ()))
-    with pytest.raises(ValueError, match="devices=2 but 1 are there for a run; give fewer, or fewer workers"):
+    with pytest.raises(ValueError, match="devices=2: a run has 1 here"):
         plan(found, tmp_path, None, workers=4, sharers=4, devices=1)
     many = points(Spec(OPTIONS | {"devices": 6}, {"method": ["fedavg"]}, {}, ()))
     for devices in (6, None):
