@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 import zlib
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment, Start
@@ -27,6 +29,15 @@ class Limits(NamedTuple):
     target: float | None
     eval_first: int = 0
     eval_last: int = 0
+
+    def check(self) -> None:
+        """Raises a ValueError of one line for a value out of range."""
+        for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
+            check_integer(argument, getattr(self, argument), least)
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit={self.time_limit} must be positive, in time units (None sets no limit)")
+        if self.target is not None and not math.isfinite(self.target):
+            raise ValueError(f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
 
     def next_evaluation(self, completed: int) -> int:
         """The round whose end is evaluated next, after so many completed ones.

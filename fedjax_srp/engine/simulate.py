@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import math
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fedjax_srp import stored
-from fedjax_srp._checks import check_integer, checked, is_key, short, unknown
+from fedjax_srp._checks import checked, is_key, short, unknown
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
@@ -245,12 +244,7 @@ def _simulate(
     keep_clients: bool,
 ) -> list[History]:
     """Checks everything, then runs."""
-    for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
-        check_integer(argument, getattr(limits, argument), least)
-    if limits.time_limit is not None and not limits.time_limit > 0:
-        raise ValueError(f"time_limit={limits.time_limit} must be positive, in time units (None sets no limit)")
-    if limits.target is not None and not math.isfinite(limits.target):
-        raise ValueError(f"target={limits.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
+    limits.check()
     run = prepare(request)
     memory.check_records(run, min(limits.num_rounds, limits.eval_every))
     if keep_clients and len({device.process_index for device in run.plan.devices}) > 1:

@@ -32,11 +32,13 @@ def run(arguments: Mapping[str, Any]) -> None:
     if workers or arguments["launcher"] != "local":
         jax.config.update("jax_platforms", "cpu")  # of this process, which plans: GPUs are left to those that work
     found = grid(**{**arguments, "workers": workers})
-    if arguments["dry_run"]:
-        print(_duration(found.seconds) if found.seconds is not None else "not estimated: jobs wait in a queue")
-        return
     for failure in found.failures:
         print(f"failed: {failure.name}: {failure.error}")
+    if arguments["dry_run"]:
+        if found.failures:
+            raise ValueError(f"no estimate: {len(found.failures)} of the programs failed in a short run")
+        print(_duration(found.seconds) if found.seconds is not None else "not estimated: jobs wait in a queue")
+        return
     tables = found.save()
     print(f"{len(found.folders)} of {len(found.values)} runs finished in {found.folder}")
     if tables:

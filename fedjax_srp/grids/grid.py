@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+
 from fedjax_srp._checks import check_integer, checked, unknown
+from fedjax_srp.base import FederatedSource
 from fedjax_srp.commands import run as run_command
-from fedjax_srp.engine.prepare import Request
+from fedjax_srp.engine.outcome import Limits
+from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.simulate import SEEDS_OPTIONS, seeds_at_once
 from fedjax_srp.grids import estimate, result, schedule, units
-from fedjax_srp.grids.launchers import InProcess, Launcher, Processes
+from fedjax_srp.grids.launchers import InProcess, Launcher, Processes, devices_of
 from fedjax_srp.grids.points import Point, Problems, Spec, points, read
 from fedjax_srp.grids.result import Grid
 from fedjax_srp.grids.units import Unit
@@ -68,7 +72,8 @@ def grid(
         A `Grid` with histories and tables.
 
     Raises:
-        ValueError: whatever is wrong with the grid or one of its runs, all in one line, before anything runs.
+        ValueError: whatever is wrong with the grid or one of its runs and shows without compiling, all in one line,
+            before anything runs.
 
     Example:
         >>> import tempfile, fedjax_srp as srp
@@ -92,7 +97,8 @@ def grid(
             raise ValueError(f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both")
         spec, others = read(os.fspath(file))
     folder = writable(out or others.get("out") or "runs/grid")
-    planned = plan(points(spec), folder, batch, max(workers, 1), 1 if launcher == "slurm" else max(workers, 1))
+    sharers = 1 if launcher == "slurm" else max(workers, 1)
+    planned = plan(points(spec), folder, batch, max(workers, 1), sharers, _devices(launcher, workers))
     left = [unit for unit in planned if not unit.is_finished()]
     members = [member for unit in planned for member in unit.members]
     say: Callable[[str], None] = (lambda line: print(line, file=sys.stderr)) if progress else (lambda line: None)
@@ -102,8 +108,8 @@ def grid(
     failures, seconds = [], None
     try:
         if dry_run and launcher == "local":
-            costs = schedule.measure([same[0] for same in estimate.programs(left).values()], where)
-            seconds = estimate.seconds(left, costs, max(workers, 1))
+            costs, failures = schedule.measure([same[0] for same in estimate.programs(left).values()], where)
+            seconds = None if failures else estimate.seconds(left, costs, max(workers, 1))
         elif not dry_run:
             failures = schedule.run(left, where, bar, retries)
     finally:
@@ -112,8 +118,10 @@ def grid(
     return result.of(folder, members, failures, seconds)
 
 
-def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, sharers: int) -> list[Unit]:
-    """Checks every point that is not finished, and says which of them run together.
+def plan(
+    found: Sequence[Point], folder: Path, batch: int | None, workers: int, sharers: int, devices: int | None
+) -> list[Unit]:
+    """Checks every point that is not finished, as far as it can without compiling; says which of them run together.
 
     Args:
         found: the points.
@@ -121,6 +129,7 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, 
         batch: points at most in one program; None for a choice by what was measured.
         workers: that are to have work.
         sharers: how many of them share this machine's memory.
+        devices: of each of them; None where only they can tell.
 
     Raises:
         ValueError: the points that are wrong, in one line.
@@ -132,7 +141,11 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, 
         simulations = []
         for point in (point for point in alike if point.id in left):
             try:
-                simulations.append(run_command.simulation(point.arguments, datasets(point.arguments)))
+                simulated = _simulation(point, datasets(point.arguments), devices)
+                if not simulations:  # the others are the same program
+                    prepare(_request(simulated))
+                    Limits(**{name: simulated[name] for name in Limits._fields}).check()
+                simulations.append(simulated)
             except ValueError as error:
                 problems.add(error, point.name)
         most = min(len(alike), share if batch is None else batch)
@@ -144,12 +157,33 @@ def plan(found: Sequence[Point], folder: Path, batch: int | None, workers: int, 
     return units.arranged(sized, folder, batch)
 
 
+def _devices(launcher: str, workers: int) -> int | None:
+    """How many devices a run has, where that is known before it runs."""
+    if launcher == "slurm":
+        return None
+    return devices_of(workers) if workers else len(jax.devices())
+
+
+def _simulation(point: Point, dataset: FederatedSource, devices: int | None) -> dict[str, Any]:
+    """The arguments of `simulate`, with devices of this process to plan on where a worker has more."""
+    simulated = run_command.simulation(point.arguments, dataset)
+    asked = simulated["devices"]
+    if asked is None:
+        return simulated
+    if devices is not None and asked > devices:
+        raise ValueError(f"devices={asked}: a run has {devices} here; give no more, or fewer workers")
+    return simulated | {"devices": min(asked, len(jax.devices()))}
+
+
 def _at_once(together: Sequence[Point], simulated: Mapping[str, Any], sharers: int) -> int:
     """How many of these points one program holds, when so many workers have such a program each."""
-    given = {name: simulated[name] for name in SEEDS_OPTIONS if name in simulated}
-    batch = units.batch_of(together)
-    request = Request(simulated["algorithm"], simulated["data"], values=batch.values, **given)
+    request = _request(simulated)._replace(values=units.batch_of(together).values)
     return seeds_at_once(request, len(together), sharers)
+
+
+def _request(simulated: Mapping[str, Any]) -> Request:
+    given = {name: simulated[name] for name in SEEDS_OPTIONS if name in simulated}
+    return Request(simulated["algorithm"], simulated["data"], **given)
 
 
 def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:
@@ -160,7 +194,9 @@ def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> st
     if left:
         batches = [len(unit.members) for unit in left if len(unit.members) > 1]
         together = f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
-        text += f"; {missing} to run{together}, {sum(unit.num_rounds() for unit in left)} rounds at most"
+        anew = sum(unit.begins_anew() for unit in left)
+        again = f", {anew} of them from the start, having no checkpoint of their own" if anew else ""
+        text += f"; {missing} to run{together}{again}, {sum(unit.num_rounds() for unit in left)} rounds at most"
     return text
 
 

@@ -120,6 +120,17 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
+def shares(number: int) -> list[list[int]]:
+    """The cores that each of so many workers may run on."""
+    mine = cores()
+    return [mine[place::number] or [mine[place % len(mine)]] for place in range(number)]
+
+
+def devices_of(number: int) -> int:
+    """How many devices each of so many workers has at least: its GPU, or its cores."""
+    return 1 if gpus() else min(map(len, shares(number)))
+
+
 class _Process:
     """A worker process, and the unit that it is at."""
 
@@ -187,16 +198,16 @@ class Processes:
     def __init__(self, number: int, log: Path):
         log.mkdir(parents=True, exist_ok=True)
         self._events: queue.Queue[tuple[_Process, Any]] = queue.Queue()
-        names, mine = gpus(), cores()
+        names = gpus()
         self._processes = [
             _Process(
                 place,
-                mine[place::number] or [mine[place % len(mine)]],
+                share,
                 names[place % len(names)] if names else None,
                 log / f"worker_{place}.log",
                 self._events,
             )
-            for place in range(number)
+            for place, share in enumerate(shares(number))
         ]
 
     def has_room(self) -> bool:

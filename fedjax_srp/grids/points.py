@@ -9,6 +9,7 @@ import re
 import tomllib
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union
@@ -113,7 +114,7 @@ def points(spec: Spec) -> list[Point]:
     spec = _coerced(spec, options, problems)
     if not problems:
         unread = dict.fromkeys({*spec.options, *spec.axes} & routed)
-        found: dict[str, Point] = {}
+        found: dict[str, list[Point]] = {}
         limits = _limits_that_differ(spec)
         for values, given in _products(spec):
             name = _name(values)
@@ -123,7 +124,7 @@ def points(spec: Spec) -> list[Point]:
                     unread.pop(option, None)
                 _check(kept, options)
                 point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, options, limits)
-                found[point.id] = _merged(found.get(point.id, point), point)
+                found.setdefault(point.id, []).append(point)
             except ValueError as error:
                 problems.add(error, name)
         if not found and not problems:
@@ -131,7 +132,7 @@ def points(spec: Spec) -> list[Point]:
         for option in unread if not problems else ():
             problems.add(f"{option}: no method of the grid reads it; leave it out")
         if not problems:
-            return list(found.values())
+            return _named(found.values())
     raise problems.error()
 
 
@@ -311,10 +312,30 @@ def _point(values: dict[str, Any], given: Mapping[str, Any], options: Mapping[st
     return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), digest[:8])
 
 
-def _merged(one: Point, other: Point) -> Point:
-    """The same run twice: what it is called by has no part in it where they differ."""
-    values = {name: value for name, value in one.values.items() if other.values.get(name) == value}
-    return one._replace(values=values, name=_name(values) or str(one.record["method"]))
+def _named(found: Iterable[Sequence[Point]]) -> list[Point]:
+    """Each run once, under a name of its own: by the values that all points with it share, or by those of any."""
+    found = [*found]
+    runs = [_merged(same, any_of=False) for same in found]
+    several = _repeated(runs)
+    runs = [_merged(same, any_of=run.name in several) for run, same in zip(runs, found, strict=True)]
+    several = _repeated(runs)
+    return [run._replace(name=f"{run.name} ({run.id})") if run.name in several else run for run in runs]
+
+
+def _repeated(runs: Iterable[Point]) -> set[str]:
+    return {name for name, count in Counter(run.name for run in runs).items() if count > 1}
+
+
+def _merged(same: Sequence[Point], any_of: bool) -> Point:
+    """The same run several times: a value that they do not share is left out, or becomes all of theirs (`any_of`)."""
+    values = {}
+    for name in same[0].values:
+        different = [*dict.fromkeys(point.values.get(name) for point in same)]
+        if len(different) == 1:
+            values[name] = different[0]
+        elif any_of:
+            values[name] = tuple(different)
+    return same[0]._replace(values=values, name=_name(values) or str(same[0].record["method"]))
 
 
 def _name(values: Mapping[str, Any]) -> str:

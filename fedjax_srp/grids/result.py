@@ -30,8 +30,9 @@ class Grid:
         folder: of the grid; each run has its folder in it.
         folders: name of the run -> its folder, finished runs alone, in the order of the axes.
         values: name of the run -> the options by which it differs, of all runs.
-        failures: runs that could not be made, with an error of one line each.
-        seconds: how long the rest would take, where that was asked for (`dry_run`); None otherwise.
+        failures: runs that could not be made, with an error of one line each; of `dry_run`, short runs of programs.
+        seconds: how long the rest would take, where that was asked for (`dry_run`) and no short run failed; None
+            otherwise.
     """
 
     folder: Path
@@ -101,10 +102,14 @@ class Grid:
         return [runs, rounds]
 
     def _front(self, name: str) -> dict[str, object]:
-        """The columns in front: every axis has one, None where the run does not read it."""
-        axes: Sequence[str] = list(dict.fromkeys(axis for values in self.values.values() for axis in values))
-        own = self.values[name]
-        return {"run": name} | {axis: _cell(own.get(axis)) for axis in axes}
+        """The columns in front, one for every axis."""
+        return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
+
+    @functools.cached_property
+    def _columns(self) -> dict[str, dict[str, object]]:
+        """Axis -> name of the run -> its value, None where the run does not read it; text where types differ."""
+        axes = dict.fromkeys(axis for values in self.values.values() for axis in values)
+        return {axis: _of_one_type({n: _cell(own.get(axis)) for n, own in self.values.items()}) for axis in axes}
 
     def _long(self, table: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
         import pandas as pd
@@ -122,6 +127,13 @@ def of(folder: Path, members: Sequence[Member], failures: Sequence[Failure], sec
     """The result of a grid, as its folder stands."""
     finished = {m.point.name: m.folder for m in members if m.is_finished()}
     return Grid(folder, finished, {m.point.name: m.point.values for m in members}, list(failures), seconds)
+
+
+def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
+    types = {type(cell) for cell in cells.values() if cell is not None}
+    if len(types) < 2 or types == {int, float}:
+        return cells
+    return {name: cell if cell is None else str(cell) for name, cell in cells.items()}
 
 
 def _cell(value: object) -> object:

@@ -74,10 +74,16 @@ def run(units: Sequence[Unit], launcher: Launcher, bar: Bar, retries: int) -> li
     return failures
 
 
-def measure(units: Sequence[Unit], launcher: Launcher) -> dict[str, Any]:
-    """The cost of units by their ids, those that could be measured."""
+def measure(units: Sequence[Unit], launcher: Launcher) -> tuple[dict[str, Any], list[Failure]]:
+    """The cost of units by their ids, and the units that could not be measured, each by its first point."""
     ignore: Callable[[Any], None] = lambda _: None  # noqa: E731
-    return {done.unit.id: done.result for done in _performed("measure", units, launcher, ignore, 0, ignore)}
+    costs, failures = {}, []
+    for done in _performed("measure", units, launcher, ignore, 0, ignore):
+        if done.error is None:
+            costs[done.unit.id] = done.result
+        else:
+            failures.append(Failure(done.unit.members[0].point.name, done.error))
+    return costs, failures
 
 
 def _performed(

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from fedjax_srp import stored
 from fedjax_srp.base import FederatedSource
 from fedjax_srp.commands import run as run_command
-from fedjax_srp.grids.points import Point
+from fedjax_srp.engine.checkpoint import snapshots
+from fedjax_srp.grids.points import Point, Problems
 from fedjax_srp.report.run_folder import MODELS
 
 BOOK = "grid.json"  # in the folder of a grid: which points run together, and in which folders
@@ -46,8 +47,34 @@ class Member(NamedTuple):
             return False
         if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
             return False
+        return self._made() == self.point.record
+
+    def begins_anew(self) -> bool:
+        """Whether a run of its own starts again, since the finished one left no checkpoint to be made longer from.
+
+        That is so where it was one of a batch.
+
+        Raises:
+            ValueError: what is asked for is not that run made longer, so what it has would be lost; its record does not
+                read.
+        """
+        has_checkpoint = self.point.arguments["checkpoint"] and snapshots(self.folder / "checkpoint")
+        if has_checkpoint or self.is_finished() or not (self.folder / "summary.json").is_file():
+            return False
+        known, asked = self._made(), self.point.record
+        if known.get("num_rounds", 0) < asked["num_rounds"]:
+            known["num_rounds"] = asked["num_rounds"]
+        for name in {**asked, **known}:
+            if known.get(name) != asked.get(name):
+                raise ValueError(
+                    f"is finished with {name}={known.get(name)!r} where {asked.get(name)!r} is asked for, and has no "
+                    "checkpoint of its own; give what it had, another out, or delete its folder"
+                )
+        return True
+
+    def _made(self) -> dict[str, Any]:
         try:
-            return run_command.made(self.folder) == self.point.record
+            return run_command.made(self.folder)
         except stored.DamagedError as error:
             raise ValueError(f"{self.folder}: {error}; delete the folder to have it run again") from None
 
@@ -66,6 +93,10 @@ class Unit(NamedTuple):
     def is_finished(self) -> bool:
         """Whether all points are."""
         return all(member.is_finished() for member in self.members)
+
+    def begins_anew(self) -> bool:
+        """Whether it is one point that does, see `Member`; a batch goes on from what its points share."""
+        return len(self.members) == 1 and self.members[0].begins_anew()
 
 
 class Batch(NamedTuple):
@@ -117,8 +148,8 @@ class Datasets:
 def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: int | None = None) -> list[Unit]:
     """Divides points among units, those that the folder's book has first, so that a batch keeps its points for good.
 
-    A batch of the book is broken up where some of its points are not asked for any more, or where it is larger than
-    `at_most`; its finished points stay finished.
+    A batch of the book is broken up where some of its points are not asked for any more, where one program cannot run
+    them any more (a limit was set), or where it is larger than `at_most`; its finished points stay finished.
 
     Args:
         groups: points that one program can run, and how many of them are to be in a new one.
@@ -126,9 +157,11 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
         at_most: points in a program; None for no limit on those of the book.
 
     Raises:
-        ValueError: another process does not let go of the book, a finished run whose record does not read.
+        ValueError: another process does not let go of the book, a finished run whose record does not read, or a run
+            that would lose what is there of it (`Member.begins_anew`).
     """
     of_id = {point.id: point for points, _ in groups for point in points}
+    group = {point.id: place for place, (points, _) in enumerate(groups) for point in points}
     with _held(out):
         book = _read(out)
         member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
@@ -137,7 +170,10 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
             unit: tuple(member[name] for name in of_unit)
             for unit, of_unit in book.items()
             if of_unit.keys() <= of_id.keys()
-            and (at_most is None or len(of_unit) <= at_most or of_unit.keys() <= finished)
+            and (
+                of_unit.keys() <= finished
+                or (len({group[name] for name in of_unit}) == 1 and (at_most is None or len(of_unit) <= at_most))
+            )
         }
         placed = {of_point.point.id for of_unit in kept.values() for of_point in of_unit}
         for points, at_once in groups:
@@ -145,12 +181,25 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
             alone = [(of_point,) for of_point in new if of_point.point.id in finished]
             for of_unit in (*alone, *_divided([m for m in new if m.point.id not in finished], at_once)):
                 kept[_unit_id(of_unit)] = of_unit
-        entries = {unit: {m.point.id: m.folder.name for m in of_unit} for unit, of_unit in kept.items()}
+        units = [Unit(unit, of_unit, out / TOGETHER / unit) for unit, of_unit in kept.items()]
+        _check(units)
+        entries = {unit.id: {m.point.id: m.folder.name for m in unit.members} for unit in units}
         others = {unit: of_unit for unit, of_unit in book.items() if not of_unit.keys() & of_id.keys()}
         stored.write_json(out / BOOK, others | entries)
     order = {name: place for place, name in enumerate(of_id)}
-    units = [Unit(unit, of_unit, out / TOGETHER / unit) for unit, of_unit in kept.items()]
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
+
+
+def _check(units: Iterable[Unit]) -> None:
+    """Refuses runs that would lose what is there of them."""
+    problems = Problems()
+    for unit in units:
+        try:
+            unit.begins_anew()
+        except ValueError as error:
+            problems.add(error, unit.members[0].point.name)
+    if problems:
+        raise problems.error()
 
 
 def members(found: Iterable[Point], out: Path) -> list[Member]:

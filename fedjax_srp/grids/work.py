@@ -71,7 +71,7 @@ class Worker:
 
     def _run_one(self, member: Member, tell: Tell) -> None:
         run_command.run(
-            {**member.point.arguments, "out": str(member.folder)},
+            {**member.point.arguments, "out": str(member.folder), "overwrite": member.begins_anew()},
             say=lambda line: None,
             dataset=self._datasets(member.point.arguments),
             callback=_telling(tell),

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,9 +17,10 @@ import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.commands import cli
 from fedjax_srp.grids import estimate, launchers, schedule, units, work
-from fedjax_srp.grids.grid import plan
+from fedjax_srp.grids.grid import described, plan
 from fedjax_srp.grids.launchers import Done, Rounds
 from fedjax_srp.grids.points import Spec, points, read
+from fedjax_srp.grids.result import Grid
 from fedjax_srp.grids.work import Cost, Worker
 from fedjax_srp.history import History
 
@@ -153,6 +155,54 @@ def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
     assert {name: table for name, table in tables(more).items() if name in kept} == kept
 
 
+def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
+    units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
+    assert "4 to run, 4 of them from the start, having no checkpoint of their own, 12 rounds" in described(
+        units_of, units_of, tmp_path
+    )
+    longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)
+    assert not longer.failures
+    for name, history in longer.histories.items():
+        assert history.num_rounds == 3
+        np.testing.assert_array_equal(history.compute_time[:2], whole.histories[name].compute_time)
+        np.testing.assert_allclose(history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5)
+    assert not any(unit.begins_anew() for unit in planned(tmp_path, AXES, num_rounds=4))  # they have checkpoints now
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": 0.9}, "seed=0 and 3 more runs: is finished with target=None where 0.9 is asked for.*delete its"),
+        ({"num_rounds": 1}, "is finished with num_rounds=2 where 1 is asked for, and has no checkpoint of its own"),
+    ],
+)
+def test_runs_without_checkpoint_that_would_lose_rounds_are_refused(whole, tmp_path, options, message):
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    with pytest.raises(ValueError, match=message):
+        grid(tmp_path, options=options, batch=1)
+    assert members_of(tmp_path) == [4]  # the batch stays one, with its checkpoint
+    assert tables(grid(tmp_path)) == tables(whole)
+
+
+def test_a_column_of_several_types_is_text(whole, tmp_path):
+    pytest.importorskip("pyarrow")
+    names = list(whole.folders)[:3]
+    values = [
+        {"rounds_per_stage": 10, "mu": 1, "initial": 5},
+        {"rounds_per_stage": (5, 10, 20), "mu": 2.5, "initial": 6},
+        {"mu": None, "initial": 7},
+    ]
+    found = Grid(tmp_path, {name: whole.folders[name] for name in names}, dict(zip(names, values, strict=True)))
+    _, rounds = found.save()
+    frame = pd.read_parquet(rounds).drop_duplicates("run")
+    assert frame["rounds_per_stage"].tolist()[:2] == ["10", "5+10+20"]
+    assert frame["rounds_per_stage"].isna().tolist() == [False, False, True]
+    assert frame["mu"].tolist()[:2] == [1.0, 2.5]
+    assert frame["initial"].tolist() == [5, 6, 7]
+
+
 def failing(monkeypatch, error, times):
     """Makes the first tries of a unit fail; returns the seeds of the units that were tried."""
     run, tried = Worker.run, []
@@ -192,6 +242,33 @@ def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(
     assert not list(tmp_path.glob("*/"))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evaluations": ["nope"]}, "unknown evaluation of fedavg 'nope'"),
+        ({"devices": 99}, "devices=99: a run has 4 here; give no more, or fewer workers"),
+        ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
+        ({"eval_every": 0}, "eval_every=0 must be at least 1"),
+        ({"time_limit": -1}, "time_limit=-1.0 must be positive"),
+    ],
+)
+def test_what_shows_without_compiling_is_refused_before_anything_runs(options, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    with pytest.raises(ValueError, match=f"^grid: fedavg, learning_rate=0.05, seed=0 and 3 more runs: {message}"):
+        grid(tmp_path, options=options, batch=1)
+
+
+def test_devices_are_those_of_a_worker(tmp_path):
+    """This process has 4 of them."""
+    found = points(Spec(OPTIONS | {"devices": 2}, {"method": ["fedavg"]}, {}, ()))
+    with pytest.raises(ValueError, match="devices=2: a run has 1 here"):
+        plan(found, tmp_path, None, workers=4, sharers=4, devices=1)
+    many = points(Spec(OPTIONS | {"devices": 6}, {"method": ["fedavg"]}, {}, ()))
+    for devices in (6, None):
+        (unit,) = plan(many, tmp_path, None, workers=1, sharers=1, devices=devices)
+        assert unit.members[0].point.arguments["devices"] == 6
+
+
 def planned(out, axes, **options):
     found = points(Spec(OPTIONS | options, axes, {}, ()))
     return units.arranged([(alike, 2) for alike in units.alike(found)], out)
@@ -213,7 +290,8 @@ def test_a_batch_is_made_where_it_pays(tmp_path):
     sizes = {}
     for num_rounds in (100, 300):
         found = points(Spec(OPTIONS | {"num_rounds": num_rounds}, {"method": ["fedavg"], "seed": range(4)}, {}, ()))
-        planned = plan(found, tmp_path / str(num_rounds), None, workers=2, sharers=2)  # 2 runs for each worker
+        # 2 runs for each worker
+        planned = plan(found, tmp_path / str(num_rounds), None, workers=2, sharers=2, devices=1)
         sizes[num_rounds] = [len(unit.members) for unit in planned]
     assert sizes == {100: [1, 1, 1, 1], 300: [2, 2]}
 
@@ -227,8 +305,19 @@ def test_a_batch_keeps_its_points(tmp_path):
     found = points(Spec(OPTIONS, axes, {}, ()))
     alone = units.arranged([(found, 1)], tmp_path, at_most=1)
     assert [len(unit.members) for unit in alone] == [1] * 5
+    assert [len(unit.members) for unit in planned(tmp_path, axes)] == [1] * 5
     (tmp_path / units.BOOK).write_text("{}")
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("limit", [{"target": 0.9}, {"time_limit": 5.0}])
+def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
+    axes = {"method": ["fedavg"], "seed": [0, 1]}
+    (batch,) = planned(tmp_path, axes)
+    alone = planned(tmp_path, axes, **limit)
+    assert [unit.members[0].point.id for unit in alone] == [member.point.id for member in batch.members]
+    assert [len(unit.members) for unit in alone] == [1, 1]
+    assert members_of(tmp_path) == [1, 1]
 
 
 class Scripted:
@@ -309,6 +398,24 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.rglob("summary.json"))
 
 
+def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+    def measure(self, unit):
+        if unit.members[0].point.values["local_epochs"] == 2:
+            raise ValueError("too large")
+        return Cost(1.0, 1.0)
+
+    monkeypatch.setattr(Worker, "measure", measure)
+    file = tmp_path / "grid.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in OPTIONS.items()]
+    file.write_text("\n".join(["[options]", *lines, 'method = "fedavg"', "[axes]", "local_epochs = [1, 2]"]))
+    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--dry-run", "--no-progress"]
+    assert cli.main(words, set_up_cores=False) == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith("failed: local_epochs=2: ValueError: too large; see ")
+    assert printed.out.count("\n") == 1
+    assert printed.err.endswith("error: no estimate: 1 of the programs failed in a short run\n")
+
+
 def test_workers_share_the_cores_and_a_death_is_a_failure(tmp_path, monkeypatch, capsys):
     """One worker process; the first one is killed as soon as it has a unit."""
     file = tmp_path / "grid.toml"
@@ -341,6 +448,9 @@ def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypa
     processes = launchers.Processes(2, tmp_path / "log")._processes
     assert [list(process._cores) for process in processes] == [[0, 4, 8], [2, 6]]
     assert [process._gpu for process in processes] == ["3", "5"]
+    assert launchers.devices_of(2) == 1
+    monkeypatch.setattr(launchers, "gpus", list)
+    assert [launchers.devices_of(number) for number in (1, 2, 9)] == [5, 2, 1]
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")

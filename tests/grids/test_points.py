@@ -68,6 +68,17 @@ def test_a_variant_that_makes_no_difference_is_not_named():
     assert names(found) == ["few, srpfl", "fedrep", "many, srpfl"]
 
 
+def test_different_runs_have_different_names():
+    few, many = {"initial": 5}, {"initial": 10}
+    variants = {"a": few, "b": many, "c": few | {"momentum": 0.5}, "d": many | {"momentum": 0.5}}
+    found = of({"method": ["srpfl", "fedrep"]}, variants)
+    assert names(found) == ["a, srpfl", "a+b, fedrep", "b, srpfl", "c, srpfl", "c+d, fedrep", "d, srpfl"]
+    assert [point.values["variant"] for point in found] == ["a", ("a", "b"), "b", "c", ("c", "d"), "d"]
+    written_alike = of({"rounds_per_stage": [10, [10]]}, method="srpfl")
+    assert names(written_alike) == [f"rounds_per_stage=10 ({point.id})" for point in written_alike]
+    assert len(set(names(written_alike))) == 2
+
+
 def test_rules_leave_out_what_has_all_of_their_values():
     axes = {"method": ["fedavg", "fedrep", "fedsgd"], "hidden": [[8], [4, 4]], "seed": [0, 1]}
     rules = [{"method": ["fedavg", "fedsgd"], "seed": 1}, {"hidden": [4, 4], "method": "fedrep"}]
