@@ -212,9 +212,10 @@ def echo(key, broadcast, state, value, context):
 
 
 def test_sizes_follow_the_arrays_that_an_algorithm_carries():
+    algorithm = algorithm_of(echo)
     for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
-        algorithm = algorithm_of(echo, init=Partial(initial, jnp.zeros(size, dtype)))
-        sizes = prepare(Request(algorithm, numbers(1.0, 2.0))).sizes
+        carrying = algorithm._replace(init=Partial(initial, jnp.zeros(size, dtype)))
+        sizes = prepare(Request(carrying, numbers(1.0, 2.0))).sizes
         assert (sizes.up, sizes.down, sizes.server_state) == (size * jnp.dtype(dtype).itemsize,) * 3
 
 
