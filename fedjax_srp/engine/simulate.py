@@ -207,7 +207,7 @@ def simulate_seeds(
     begun = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
     if begun is not None and begun > at_once:
         raise ValueError(
-            f"checkpoint_dir={os.fspath(checkpoint_dir)!r} holds a run of {begun} seeds at a time, and the memory that "
+            f"checkpoint_dir={str(checkpoint_dir)!r} holds a run of {begun} seeds at a time, and the memory that "
             f"is free now has room for {at_once}; free some, or give another folder"
         )
     if begun is None and at_once < keys.size and progress:
