@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -140,13 +140,22 @@ def with_values(algorithm: FederatedAlgorithm, values: Mapping[str, Array]) -> F
         raise ValueError(f"values has {unknown[0]!r}, which is no float of algorithm {algorithm.name!r}; it has {has}")
 
     def change(path: tuple[Any, ...], leaf: Any) -> Any:
-        name = str(getattr(path[-1], "key", "")) if path else ""
-        return values[name] if name in values and _is_value(leaf) else leaf
+        return values[_name(path)] if _name(path) in values and _is_value(leaf) else leaf
 
     evaluations = {name: jax.tree_util.tree_map_with_path(change, f) for name, f in algorithm.evaluations.items()}
     changed = jax.tree_util.tree_map_with_path(change, algorithm._replace(evaluations={}))
     options = None if algorithm.options is None else Options({**algorithm.options, **values})
     return changed._replace(evaluations=evaluations, options=options)
+
+
+def are_named(part: Any, names: Collection[str]) -> list[bool]:
+    """Which of the values that `detach` takes off a part have one of these names, as `with_values` finds them."""
+    return [_name(path) in names for path, leaf in jax.tree.leaves_with_path(part) if _is_value(leaf)]
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Of a leaf in a dict; "" elsewhere."""
+    return str(getattr(path[-1], "key", "")) if path else ""
 
 
 def values_of(algorithm: FederatedAlgorithm) -> dict[str, Any]:

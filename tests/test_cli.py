@@ -1,5 +1,6 @@
 """The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -18,7 +19,7 @@ from reference.small import assert_same_bits
 
 import fedjax_srp as srp
 from fedjax_srp import stored
-from fedjax_srp.commands import cli, clock, options
+from fedjax_srp.commands import cli, clock, options, run
 from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.history import History
 
@@ -207,6 +208,31 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
     with stored.held(tmp_path, "out"):
         assert main(*TINY, "--out", tmp_path) == 2
     assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
+
+
+def test_a_folder_that_another_process_makes_while_the_data_load_is_its_own(finished, tmp_path, monkeypatch, capsys):
+    load = run.load_data
+
+    def while_loading(what):
+        """What another process does meanwhile."""
+        monkeypatch.setattr(run, "load_data", lambda arguments: (what(), load(arguments))[1])
+
+    with contextlib.ExitStack() as other:
+
+        def begins():
+            other.enter_context(stored.held(tmp_path / "begun", "out"))
+            (tmp_path / "begun" / "checkpoint" / "2").mkdir(parents=True)
+            (tmp_path / "begun" / "checkpoint" / "2" / "state").write_text("hours of work")
+
+        while_loading(begins)
+        assert main(*TINY, *WITH, "--out", tmp_path / "begun") == 2
+        assert f"process {os.getpid()} on " in capsys.readouterr().err
+        assert (tmp_path / "begun" / "checkpoint" / "2" / "state").read_text() == "hours of work"
+
+    while_loading(lambda: shutil.copytree(finished, tmp_path / "ended"))
+    assert main(*TINY, *WITH, "--out", tmp_path / "ended") == 0
+    assert "holds this run already, finished" in capsys.readouterr().out
+    assert contents(tmp_path / "ended") == contents(finished)
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):

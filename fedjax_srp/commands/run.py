@@ -112,21 +112,28 @@ def run(
     default = f"runs/{chosen.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{arguments['seed']}"
     folder = Path(arguments["out"] or default)
     with contextlib.ExitStack() as stack:
-        if not _found(folder, what, arguments).finished and folder.is_dir():
+
+        def hold() -> _Found:
+            """Takes the folder, and looks again: others may have run in it until now."""
             stack.enter_context(stored.held(writable(folder), "out"))
-        found = _found(folder, what, arguments)  # as it stays, now that it is held
+            return _found(folder, what, arguments)
+
+        found = _found(folder, what, arguments)
+        is_held = not found.finished and folder.is_dir()
+        if is_held:
+            found = hold()
         if found.finished:
-            say(f"{folder} holds this run already, finished; --overwrite runs it again")
-            say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
-            return folder
+            return _left_alone(folder, arguments, say)
         simulated = simulation(arguments, load_data(arguments) if dataset is None else dataset)
         if arguments["communication"] and simulated["algorithm"].participation.asynchronous:
             raise ValueError(
                 f"communication={arguments['communication']:g}: rounds of {chosen.name!r} overlap, so a cost changes "
                 "who arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
             )
-        if not folder.is_dir():
-            stack.enter_context(stored.held(writable(folder), "out"))
+        if not is_held:  # only now, so that what fails to start makes no folder
+            found = hold()
+            if found.finished:
+                return _left_alone(folder, arguments, say)
         if arguments["checkpoint"]:
             if found.begun:
                 say(f"continuing the run in {folder}")
@@ -146,6 +153,13 @@ def run(
     say(outcome(history, arguments["target"], arguments["communication"]))
     kept = f", {_size(folder / 'checkpoint')} of it to make the run longer" if arguments["checkpoint"] else ""
     say(f"written to {folder}: {_size(folder)}{kept}")
+    return folder
+
+
+def _left_alone(folder: Path, arguments: Mapping[str, Any], say: Callable[[str], None]) -> Path:
+    """Says that a folder holds the finished run, and how that ended."""
+    say(f"{folder} holds this run already, finished; --overwrite runs it again")
+    say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
     return folder
 
 

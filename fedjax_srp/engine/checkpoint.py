@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,6 +61,8 @@ class Checkpoints:
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:
+            if self._log.begins:  # over the records of snapshots from which this run does not go on
+                self._remove(snapshots(self._path))
             try:
                 mark = self._log.append(segment)
             except OSError as error:
@@ -104,15 +106,17 @@ class Checkpoints:
                 mark = stored.seal(self._path / str(step))["facts"].get("records")
                 if mark is None:
                     raise stored.DamagedError("an older version wrote it")
-                records = Records(self._log.read(mark))
+                segments, cursor = self._log.read(mark)
             except stored.DamagedError as error:
                 damages.append(f"{self._path / str(step)} is damaged ({error})")
                 continue
+            records = Records(segments)
             evaluated = records["eval_round"][0] if "eval_round" in records else ()
             if step != num_rounds and not all(self._goes_on(int(after)) for after in evaluated):
                 continue  # the last rounds of a shorter run with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
+            self._log.go_on(cursor)
             leaves = [arrays[name] for name in like]
             return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
         if damages:
@@ -130,7 +134,10 @@ class Checkpoints:
         """Removes all snapshots but the newest to go on from, so many of them, and the newest."""
         found = snapshots(self._path)
         kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
-        for step in set(found) - kept:
+        self._remove(set(found) - kept)
+
+    def _remove(self, steps: Collection[int]) -> None:
+        for step in steps:
             stored.remove(self._path / str(step))
 
 
@@ -152,3 +159,16 @@ def _state_arrays(state: SimulationState) -> dict[str, Any]:
 def snapshots(path: Path) -> list[int]:
     """The rounds after which there are snapshots in a folder, the newest first."""
     return sorted((int(step.name) for step in path.glob("*") if step.name.isdecimal()), reverse=True)
+
+
+def folder_of_seeds(path: Path, first: int, last: int) -> Path:
+    """The checkpoints of one of several batches of seeds: those from `first` to before `last`."""
+    return path / f"seeds_{first}_to_{last}"
+
+
+def seeds_together(path: Path, num_seeds: int) -> int | None:
+    """How many seeds at a time began a run that left snapshots in a folder; None where there are none."""
+    if snapshots(path):
+        return num_seeds
+    sizes = (size for size in range(num_seeds - 1, 0, -1) if snapshots(folder_of_seeds(path, 0, size)))
+    return next(sizes, None)

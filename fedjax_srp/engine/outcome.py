@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
 from fedjax_srp.engine.prepare import Prepared
-from fedjax_srp.engine.program import Segment, Start
+from fedjax_srp.engine.program import Segment
 from fedjax_srp.engine.records import Arrays, Records
 from fedjax_srp.history import History, jsonable
 
@@ -181,7 +181,7 @@ def on_host(tree: PyTree) -> PyTree:
 class Ending(NamedTuple):
     """Where a simulation ended."""
 
-    start: Start
+    client_time: Array  # as in `Start`
     server: PyTree
     clients: PyTree | None  # leaves (owned * num_devices, ...), behind the seeds where there are some
     records: Records
@@ -192,7 +192,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
     """One history per seed."""
     num_seeds, records, evaluations = run.num_seeds, ending.records, run.evaluations
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
-    client_time = np.asarray(ending.start.client_time).reshape(num_seeds or 1, -1)
+    client_time = np.asarray(ending.client_time).reshape(num_seeds or 1, -1)
     config = facts(run, limits) | {
         "num_rounds": limits.num_rounds,
         "time_limit": limits.time_limit,
@@ -205,7 +205,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
 
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
-        own_values = {name: np.asarray(value)[s].item() for name, value in run.values.items() if np.ndim(value)}
+        own_values = {name: np.asarray(run.values[name])[s].item() for name in run.by_seed}
         return History(
             name=run.name,
             round=records["round"][s] + 1,

@@ -54,12 +54,14 @@ class Prepared(NamedTuple):
     shard_data: bool
     record_loss: bool
     num_seeds: int | None
+    by_seed: tuple[str, ...]  # names of the values that have an axis of seeds
     options: dict[str, Any]  # of algorithm and policy, by name, as far as known
     unknown: tuple[str, ...]  # parts that do not say what made them
 
     def program(self) -> Program:
         """Compiled on demand, shared with every run that differs in key, data or values alone."""
-        return program(self.algorithm, self.policy, self.clock, self.evaluations, self.plan, self.num_seeds)
+        parts = self.algorithm, self.policy, self.clock
+        return program(*parts, self.evaluations, self.plan, self.num_seeds, self.by_seed)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
         """Key and data on the devices."""
@@ -116,11 +118,6 @@ def prepare(request: Request) -> Prepared:
     plan = layout(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
-    for value_name, axis in (request.values or {}).items():
-        if jnp.shape(axis) != (request.num_seeds,):
-            raise ValueError(
-                f"values[{value_name!r}] has shape {jnp.shape(axis)}, give a number for each of {seeds} keys"
-            )
     algorithm = with_values(algorithm, request.values) if request.values else algorithm
     options = algorithm.options if options is None else options
     said = {algorithm.name: options, policy.name: policy.options, clock.name: clock.options}
@@ -137,6 +134,7 @@ def prepare(request: Request) -> Prepared:
         shard_data=request.shard_data,
         record_loss=request.record_loss,
         num_seeds=request.num_seeds,
+        by_seed=tuple(sorted(request.values or {})),
         options={**(policy.options or {}), **(options or {})},
         unknown=tuple(sorted({*unknown_parts, *unknowns(list(said.values()))})),
     )
@@ -147,11 +145,12 @@ REMEMBERED = 32
 
 
 def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ...]) -> Traffic:
-    """Checks the contract, once for parts and data that differ in values alone."""
+    """Checks the contract, once for parts and data that differ in values alone, not in their shapes."""
     algorithm, policy, clock = parts
-    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(data))
+    static, values = detach(parts)
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (*values, *jax.tree.leaves(data)))
     try:
-        door = detach(parts)[0], evaluations, jax.tree.structure(data), shapes, numerics()
+        door = static, evaluations, jax.tree.structure(data), shapes, numerics()
         if door in _known:
             return _known[door]
     except TypeError:  # a part that cannot be hashed, as no program of it can be kept either

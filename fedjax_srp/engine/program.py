@@ -10,7 +10,7 @@ import contextlib
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +34,7 @@ from fedjax_srp.engine.owned import is_by_client, own_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import evaluate
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
-from fedjax_srp.parts import Static, attach, detach, values_of
+from fedjax_srp.parts import Static, are_named, attach, detach, values_of
 
 
 class Parts(NamedTuple):
@@ -327,25 +327,15 @@ def program(
     evaluations: Sequence[str],
     plan: Layout,
     num_seeds: int | None = None,
+    by_seed: Collection[str] = (),
 ) -> Program:
     """The program of these parts; what is equal but for values shares what is compiled, and so does another key.
 
-    A value with an axis has it over the seeds.
+    The algorithm's values named in `by_seed` have an axis of seeds in front, see `parts.with_values`.
     """
     parts = Parts(algorithm._replace(evaluations=dict(algorithm.evaluations)), policy, clock)
     static, values = detach(parts)
-    by_seed = _by_seed(parts, num_seeds)
+    with_axis = (*are_named(parts.algorithm, by_seed), *(False for _ in detach((policy, clock))[1]))
     compiler = tuple(compiler_options(plan.platform).items())
-    spec = Spec(static, by_seed, tuple(evaluations), plan, num_seeds, numerics(), compiler)
+    spec = Spec(static, with_axis, tuple(evaluations), plan, num_seeds, numerics(), compiler)
     return Program(spec, _shared(spec), parts, values)
-
-
-def _by_seed(parts: Parts, num_seeds: int | None) -> tuple[bool, ...]:
-    """Which values have an axis of seeds: arrays of an algorithm's floats; those of clocks are over the clients."""
-    if num_seeds is None:
-        return (False,) * len(detach(parts)[1])
-    flags = []
-    for part in parts:
-        is_algorithm = isinstance(part, FederatedAlgorithm)
-        flags += [is_algorithm and jnp.ndim(value) == 1 for value in detach(part)[1]]
-    return tuple(flags)

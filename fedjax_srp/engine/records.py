@@ -10,7 +10,7 @@ import io
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,14 @@ class Records(Mapping[str, np.ndarray]):
         return len(self._parts)
 
 
+class Cursor(NamedTuple):
+    """Where a log goes on."""
+
+    intact: list[Path]  # the copies that hold all that stands in front of it
+    size: int  # bytes in front of it
+    digest: Any  # of these, a hash of hashlib
+
+
 class Log:
     """Two copies of all that was recorded, in files that only grow.
 
@@ -65,8 +73,16 @@ class Log:
 
     def __init__(self, folder: Path):
         self._copies = [folder / name for name in COPIES]
-        self._intact: list[Path] = self._copies
-        self._size, self._digest = 0, hashlib.sha256()
+        self._cursor = Cursor(self._copies, 0, hashlib.sha256())
+
+    @property
+    def begins(self) -> bool:
+        """Whether what is appended next comes first: nothing that the files hold belongs to this run."""
+        return self._cursor.size == 0
+
+    def go_on(self, cursor: Cursor) -> None:
+        """Appends from there on, where `read` came to."""
+        self._cursor = cursor
 
     def append(self, segment: Arrays) -> dict[str, Any]:
         """Writes what a segment recorded behind the rest; returns the mark.
@@ -79,20 +95,20 @@ class Log:
         np.savez(frame, allow_pickle=False, **segment)
         view = frame.getbuffer()
         view[:_LENGTH] = (len(view) - _LENGTH).to_bytes(_LENGTH, "little")
+        intact, size, digest = self._cursor
         for copy in self._copies:
-            if copy not in self._intact:
-                shutil.copyfile(self._intact[0], copy)
+            if copy not in intact:
+                shutil.copyfile(intact[0], copy)
             with copy.open("r+b" if copy.exists() else "wb") as file:
-                file.truncate(self._size)
-                file.seek(self._size)
+                file.truncate(size)
+                file.seek(size)
                 file.write(view)
-        self._intact = self._copies
-        self._size += len(view)
-        self._digest.update(view)
-        return {"bytes": self._size, "digest": self._digest.hexdigest()}
+        digest.update(view)
+        self._cursor = Cursor(self._copies, size + len(view), digest)
+        return {"bytes": self._cursor.size, "digest": digest.hexdigest()}
 
-    def read(self, mark: Mapping[str, Any]) -> list[Arrays]:
-        """What had been recorded at a mark, segment by segment; the log goes on from there.
+    def read(self, mark: Mapping[str, Any]) -> tuple[list[Arrays], Cursor]:
+        """What had been recorded at a mark, segment by segment, and the place behind it, for `go_on`.
 
         Raises:
             DamagedError: neither copy is what was written.
@@ -109,8 +125,7 @@ class Log:
         if not found:
             raise stored.DamagedError(f"{' and '.join(COPIES)} are not what was written")
         content = next(iter(found.values()))
-        self._intact, self._size, self._digest = list(found), len(content), hashlib.sha256(content)
-        return list(_segments(content))
+        return list(_segments(content)), Cursor(list(found), len(content), hashlib.sha256(content))
 
 
 def _segments(content: bytes) -> Iterator[Arrays]:

@@ -20,7 +20,7 @@ from fedjax_srp._checks import checked, is_key, short, unknown
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
-from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp.engine.checkpoint import Checkpoints, folder_of_seeds, seeds_together
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
@@ -164,7 +164,8 @@ def simulate_seeds(
         time_limit: as in `simulate`; a batch ends when every seed of it has reached the limit, or the target.
         target: as in `simulate`.
         progress: as in `simulate`.
-        checkpoint_dir: as in `simulate`; each of several batches has its own folder in it.
+        checkpoint_dir: as in `simulate`; each of several batches has its own folder in it. A run that is continued
+            keeps its batches.
         keep_clients: as in `simulate`.
         callback: as in `simulate`; each of several batches calls it, and it ends that batch alone.
         throw: as in `simulate`.
@@ -175,7 +176,8 @@ def simulate_seeds(
         One `History` per key, in their order.
 
     Raises:
-        ValueError: as `simulate`, or `keys` is no batch of keys.
+        ValueError: as `simulate`; `keys` is no batch of keys, `values` has not one number for each of them, or the
+            memory is too short for the batches of the run that is continued.
         FloatingPointError: a run diverged and `throw` is set.
 
     Example:
@@ -195,16 +197,26 @@ def simulate_seeds(
     for value_name, value in (values or {}).items():
         if is_key(value) or np.ndim(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
+        if np.size(value) != keys.size:
+            has = f"values[{value_name!r}] has shape {np.shape(value)}"
+            raise ValueError(f"{has}, give a number for each of {keys.size} keys")
     arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = seeds_at_once(request, keys.size)
-    if at_once < keys.size and progress:
+    begun = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
+    if begun is not None and begun > at_once:
+        raise ValueError(
+            f"checkpoint_dir={str(checkpoint_dir)!r} holds a run of {begun} seeds at a time, and the memory that "
+            f"is free now has room for {at_once}; free some, or give another folder"
+        )
+    if begun is None and at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
+    at_once = at_once if begun is None else begun
     limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last), []
     for first in range(0, keys.size, at_once):
         batch, folder = keys[first : first + at_once], checkpoint_dir
         if folder is not None and at_once < keys.size:
-            folder = Path(folder) / f"seeds_{first}_to_{first + batch.size}"
+            folder = folder_of_seeds(Path(folder), first, first + batch.size)
         of_batch = {name: value[first : first + at_once] for name, value in arrays.items()}
         part = request._replace(num_seeds=batch.size, values=of_batch)
         watch = Watch(progress, callback, range(first, first + batch.size))
@@ -304,9 +316,9 @@ def _run_with(
     compiled_before = compiled.compile_seconds
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
-    start = compiled.start(root, data)
-    _check_times(run.clock, "client", start.client_time)
-    state, records, completed = start.state, Records(), 0
+    state, client_time = compiled.start(root, data)
+    _check_times(run.clock, "client", client_time)
+    records, completed = Records(), 0
 
     checkpoints = None
     if checkpoint_dir is not None:
@@ -319,7 +331,7 @@ def _run_with(
             bar.continues(completed)
 
     def now(timings: Mapping[str, float]) -> Ending:
-        return Ending(start, state.server, state.clients if keep_clients else None, records, {**timings})
+        return Ending(client_time, state.server, state.clients if keep_clients else None, records, {**timings})
 
     rounds_run, run_seconds, is_ended = 0, 0.0, False
     while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:

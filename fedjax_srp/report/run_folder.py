@@ -63,10 +63,15 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
     if models:
         _save_models(history, folder / MODELS)
-    elif vars(history).get("models") != folder / MODELS:  # else they are its own
+    elif not _is_same(vars(history).get("models"), folder / MODELS):  # else they are its own
         stored.remove(folder / MODELS)
     _replace(folder / "summary.json", lambda path: _write_json(path, summary))
     return folder
+
+
+def _is_same(one: Path | None, other: Path) -> bool:
+    """Whether two paths lead to one folder, however they are written."""
+    return one is not None and one.exists() and other.exists() and one.samefile(other)
 
 
 def _save_models(history: History, folder: Path) -> None:
@@ -143,7 +148,7 @@ def load(folder: Path) -> History:
         if (folder / MODELS).is_dir():  # read when they are asked for
             for name in STATES:
                 del vars(history)[name]
-            vars(history)["models"] = folder / MODELS
+            vars(history)["models"] = (folder / MODELS).absolute()
         return history
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,5 +1,6 @@
 """A killed run continues and ends with the bytes of one that was left alone; a folder serves one simulation only."""
 
+import gc
 import os
 import random
 import resource
@@ -7,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from reference.small import assert_same_bits, federation, model
 import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.engine.checkpoint import Checkpoints, snapshots
+from fedjax_srp.engine.program import Program
 from fedjax_srp.engine.records import COPIES
 from fedjax_srp.engine.simulate import simulate_seeds
 
@@ -71,6 +74,25 @@ def test_a_run_is_made_longer_to_the_same_bits(first, whole, tmp_path):
     longer = job.run(tmp_path / "checkpoints", keep_clients=True)
     assert_same_history(longer, whole, tmp_path)
     assert_same_states(longer, whole)
+
+
+def test_a_run_that_goes_on_lets_go_of_the_states_it_would_have_started_from(tmp_path, monkeypatch):
+    job.run(tmp_path / "checkpoints", num_rounds=2)
+    start, started, alive = Program.start, [], []
+
+    def watched(self, root, data):
+        found = start(self, root, data)
+        started.extend(map(weakref.ref, jax.tree.leaves((found.state.server, found.state.clients))))
+        return found
+
+    def look(progress):
+        gc.collect()
+        alive.extend(leaf.shape for ref in started if (leaf := ref()) is not None and not leaf.is_deleted())
+
+    monkeypatch.setattr(Program, "start", watched)
+    job.run(tmp_path / "checkpoints", num_rounds=4, callback=look)
+    assert started
+    assert alive == []
 
 
 def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):

@@ -82,6 +82,19 @@ def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, f
         History.load(place).save(place, models=True)
 
 
+@pytest.mark.parametrize("how", ["relative", "left", "link"])
+def test_a_folder_that_is_written_in_another_way_keeps_its_models(how, history, tmp_path, monkeypatch):
+    place = history.save(tmp_path / "run", models=True)
+    (tmp_path / "link").symlink_to(place, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    loaded = History.load("link" if how == "link" else "run")
+    if how == "left":  # and so `run` is nothing any more
+        monkeypatch.chdir(place)
+    loaded.save(place)
+    for one in (loaded, History.load(place)):
+        assert_same_bits(one.server_state["mean"], history.server_state["mean"])
+
+
 def test_damaged_models_are_one_line(history, tmp_path):
     place = history.save(tmp_path / "run", models=True)
     path = max((place / "models").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())

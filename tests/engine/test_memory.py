@@ -199,6 +199,30 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitt
     assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was there
 
 
+def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, free, tmp_path):
+    keys, algorithm = jax.random.split(KEY, 2), srp.algorithms.linear_fedavg(TASK, 0.1, 1)
+    there = num_bytes(TASK)  # on the device already
+    monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
+    monkeypatch.setattr(memory, "check_working", lambda *args: None)
+    options = {"keys": keys, "eval_every": 1, "devices": 1, "progress": False}
+
+    def run(folder, num_rounds, fitting):
+        free(fitting)
+        return srp.simulate_seeds(algorithm, TASK, num_rounds=num_rounds, checkpoint_dir=tmp_path / folder, **options)
+
+    run("short", 1, 1)
+    continued = run("short", 2, 2)
+    assert [history.config["num_seeds"] for history in continued] == [1, 1]
+    assert sorted(path.name for path in (tmp_path / "short").iterdir()) == ["seeds_0_to_1", "seeds_1_to_2"]
+    together = run("ample", 2, 2)
+    for one, other in zip(together, continued, strict=True):
+        np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
+    with pytest.raises(
+        ValueError, match=r"ample' holds a run of 2 seeds at a time, and the memory .* room for 1; free"
+    ):
+        run("ample", 3, 1)
+
+
 def test_seeds_are_refused_where_not_even_one_fits(free):
     free(1)
     with pytest.raises(ValueError, match=r"chunk_size=\d: the simulation needs"):

@@ -7,6 +7,7 @@ import pytest
 from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, scripted
 
 import fedjax_srp as srp
+from fedjax_srp import stored
 from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine.outcome import Limits
@@ -134,6 +135,26 @@ def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
     np.testing.assert_array_equal(continued.accuracy, undisturbed.accuracy)
     with pytest.raises(ValueError, match="eval_last=3"):
         simulate(num_rounds=9, **options | {"eval_last": 0})
+
+
+def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(tmp_path, monkeypatch):
+    """The shorter one was evaluated after round 1, the longer one is not: it starts again."""
+    options = {"eval_every": 2, "eval_last": 2, "checkpoint_dir": tmp_path / "run"}
+    np.testing.assert_array_equal(simulate(num_rounds=2, **options).eval_round, [1, 2])
+
+    def killed(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between its first records and its first snapshot
+        patch.setattr(stored, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(num_rounds=4, **options)
+    undisturbed = simulate(num_rounds=4, eval_every=2, eval_last=2)
+    for _ in range(2):
+        longer = simulate(num_rounds=4, **options)
+        np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
+        np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
+    assert np.isnan(longer.seconds_per_round)  # all of it was there
 
 
 def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 from reference.small import KEY, algorithm_of, clients_of, federation, numbers
 
 import fedjax_srp as srp
@@ -144,6 +145,8 @@ def test_values_differ_between_the_seeds_of_a_batch():
         assert history.config["options"]["learning_rate"] == pytest.approx(rate)
     with pytest.raises(ValueError, match=r"values\['learning_rate'\] has shape \(2,\), give a number for each of 3"):
         srp.simulate_seeds(get("fedrep"), DATA, keys=keys, values={"learning_rate": [0.1, 0.2]}, **options)
+    with pytest.raises(ValueError, match=r"values\['learning_rate'\] has shape \(4,\), give a number for each of 3"):
+        srp.simulate_seeds(get("fedrep"), DATA, keys=keys, values={"learning_rate": [*rates, 0.1]}, **options)
     with pytest.raises(ValueError, match="values has 'mu', which is no float of algorithm 'fedrep'; it has learning_r"):
         srp.simulate_seeds(get("fedrep"), DATA, keys=keys, values={"mu": rates}, **options)
     with pytest.raises(ValueError, match=r"it has none; make it with srp.methods.get or srp.tunable"):
@@ -180,6 +183,40 @@ def test_a_checkpoint_knows_the_values(tmp_path):
 def of_scale(scale):
     """Clients report a multiple of their number, and the server keeps the mean."""
     return algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(scale * value))
+
+
+def test_only_values_that_are_given_for_each_seed_have_an_axis_of_seeds():
+    """An array that an algorithm carries is the same for all seeds, also where it has as many entries as there are."""
+    offset = np.array([10.0, 20.0, 30.0], np.float32)
+
+    def build(values):
+        def client(key, broadcast, state, value, context):
+            return ClientOutput(values["scale"] * value + values["offset"])
+
+        return algorithm_of(client, init=lambda key, data: jnp.zeros(3))
+
+    algorithm = srp.tunable(build, {"scale": 1.0, "offset": offset})
+    options = {"keys": jax.random.split(KEY, 3), "num_rounds": 1, "progress": False, "devices": 1}
+    runs = srp.simulate_seeds(algorithm, numbers(1.0, 2.0, 6.0), values={"scale": [1.0, 2.0, 4.0]}, **options)
+    for scale, run in zip((1.0, 2.0, 4.0), runs, strict=True):
+        np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
+        assert run.config["options"] == {"scale": scale}
+
+
+def initial(w, key, data):
+    return w
+
+
+def echo(key, broadcast, state, value, context):
+    return ClientOutput(broadcast)
+
+
+def test_sizes_follow_the_arrays_that_an_algorithm_carries():
+    algorithm = algorithm_of(echo)
+    for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
+        carrying = algorithm._replace(init=Partial(initial, jnp.zeros(size, dtype)))
+        sizes = prepare(Request(carrying, numbers(1.0, 2.0))).sizes
+        assert (sizes.up, sizes.down, sizes.server_state) == (size * jnp.dtype(dtype).itemsize,) * 3
 
 
 def test_tunable_wraps_every_function_and_keeps_the_rest():
