@@ -13,6 +13,7 @@ import json
 import math
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from panels import Panel, Runs, all_runs, curves, parser, spread
 from worlds import World
@@ -72,13 +73,19 @@ def arrival(history: srp.History) -> tuple[float, int | None]:
     return float(history.elapsed()[last.completed_round - 1]), last.completed_round
 
 
-def expected(world: World, history: srp.History) -> tuple[float, float]:
-    """Propositions 2 and 3 for the speeds of a run."""
+def gap_at_start(world: World, seed: int) -> float:
+    """Delta0 = L_N(w_0) - L_N(w*), of the model that all runs of a seed start from; `metrics` begin after a round."""
+    algorithm = world.algorithm("fedgate", world.local_steps)
+    key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
+    return float(algorithm.metrics(algorithm.init(key, world.data), world.data)["gap"])
+
+
+def expected(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
+    """Propositions 2 and 3 for the speeds of a run and the gap that it starts from."""
     mu, smoothness = world.data.curvature
-    times = np.sort(history.client_time) / world.local_steps
+    times = np.sort(client_time) / world.local_steps
     c, samples = world.constants["accuracy_constant"], world.constants["samples_per_client"]
     noise = world.local_steps * c / (1.5 * samples)  # the sigma_g^2 for which tau is Theorem 1's
-    gap = float(history.metrics["gap"][0])
     kappa = smoothness / mu
     return (
         theory.flanp_time(times, world.initial, kappa, samples, noise, c),
@@ -89,12 +96,13 @@ def expected(world: World, history: srp.History) -> tuple[float, float]:
 def row(runs: Runs) -> dict[str, Any]:
     """Of a table: values of each seed."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for world, flanp, fedgate in zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True):
+    pairs = zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True)
+    for seed, (world, flanp, fedgate) in enumerate(pairs):
         (time, rounds), (other, other_rounds) = arrival(flanp), arrival(fedgate)
-        of_flanp, of_fedgate = expected(world, fedgate)
+        gap = gap_at_start(world, seed)
+        of_flanp, of_fedgate = expected(world, fedgate.client_time, gap)
         num_clients, samples = world.data.num_clients, world.constants["samples_per_client"]
-        c, gap = world.constants["accuracy_constant"], float(fedgate.metrics["gap"][0])
-        bound = theory.flanp_ratio_bound(num_clients, samples, c, gap)
+        bound = theory.flanp_ratio_bound(num_clients, samples, world.constants["accuracy_constant"], gap)
         longest = max((stage.num_rounds for stage in flanp.stages()[:-1]), default=0)
         kappa = world.data.curvature.smoothness / world.data.curvature.mu
         values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),

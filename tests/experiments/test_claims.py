@@ -110,6 +110,23 @@ def test_claims_of_srpfl():
     )  # fmt: skip
     own = frames[3].loc["srpfl", 95, True]["speed_up_0"]
     claimed(page, "Judged with the clients' own heads the # are #.", factor[3, 95], own)
+    times = {
+        (n, f, m): [frames[n].loc[m, f, False][c] for c in ("time_0", "time_0_std")]
+        for n, f in ((3, 99), (6, 95)) for m in ("fedrep", "srpfl")
+    }  # fmt: skip
+    claimed(page, "figure 3 FedRep takes # ± # and SRPFL # ± #.", *times[3, 99, "fedrep"], *times[3, 99, "srpfl"])
+    claimed(page, "C = 0, FedRep takes # ± # and SRPFL # ± #.", *times[6, 95, "fedrep"], *times[6, 95, "srpfl"])
+    lg = [frames[n].loc["lg_srpfl", 95, False][f"speed_up_{c}"] for n, c in ((3, 0), (4, 0), (3, 10))]
+    claimed(
+        page, "# times as fast with fixed speeds and # times with random ones, and not at C = 10 with fixed", *lg[:2]
+    )
+    claimed(page, "with fixed speeds (#x). Judged with the clients' own layers the # are #. In figure 3", lg[2], lg[0],
+            frames[3].loc["lg_srpfl", 95, True]["speed_up_0"])  # fmt: skip
+    assert all(frames[3].loc[m, 99, False]["reached"] < 4 for m in ("lg_fedavg", "lg_srpfl"))
+    ends = [
+        100 * f.loc[m, 95, False]["final_accuracy"] for f in (frames[3], mnist, cifar) for m in ("fedavg_ft", "srpfl")
+    ]
+    claimed(page, "all three data sets (# against #, # against #, # against #), as does FLANP-FT", *ends)
     bounds = ("least_speed_up_0", "most_speed_up_0")
     claimed(page, "On MNIST it is # to # times as fast to 99 %", *(mnist.loc["srpfl", 99, False][b] for b in bounds))
     claimed(page, "on CIFAR-10 (one seed) # to # times to 95 %", *(cifar.loc["srpfl", 95, False][b] for b in bounds))

@@ -99,7 +99,7 @@ def test_what_fedreps_table_says_of_cifar100(monkeypatch):
     order = sorted(paper, key=lambda label: -paper[label])
     assert order == ["FedRep", "Ditto", "FedPer", "Local only", "FedAvg"]
     assert sorted(paper, key=lambda label: -ours[label]) == ["FedRep", "FedPer", "Ditto", "Local only", "FedAvg"]
-    claimed(page, "which is second there (#) and behind FedPer here.", paper["Ditto"])
+    claimed(page, "which is second there (#) and behind FedPer here;", paper["Ditto"])
     claimed(page, "whose number is lost, is # points above FedRep.", ours["FedAvg+FT"] - ours["FedRep"])
     below = [paper[label] - ours[label] for label in order]
     claimed(page, "All five are # to # points below the paper.", min(below), max(below))
