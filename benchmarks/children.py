@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 POLL = 0.1  # seconds
 DONE, WRONG, FAILED, CRASHED = "done", "wrong", "failed", "crashed"
 SKIPPED, TIMED_OUT, LEFT_OUT = "skipped", "timed out", "left out"
+ENDS = "ends_its_child"  # in a result: what follows needs a new process
+AGAIN = 75  # exit status of a child that ended for that reason
 
 
 class Case(NamedTuple):
@@ -113,7 +115,7 @@ def _child(
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if told == len(cases):
+    if told == len(cases) or (told and process.returncode == AGAIN):
         return told
     said_last = errors.read_text(errors="replace").strip().splitlines()[-5:]
     status, message = (TIMED_OUT, reason) if reason else (CRASHED, _ending(process.returncode))
@@ -134,6 +136,8 @@ def serve(measure: Callable[[Case, Path], Result]) -> None:
     asked, answers, folder = map(Path, sys.argv[1:])
     for fields in json.loads(asked.read_text()):
         case = Case(**fields)
-        line = json.dumps(measure(case, folder))
+        found = measure(case, folder)
         with answers.open("a") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(found) + "\n")
+        if found.get(ENDS):
+            sys.exit(AGAIN)

@@ -1,7 +1,7 @@
 """Rounds and evaluations on a GPU, in parts of some minutes that begin on a bare machine.
 
     python benchmarks/gpu.py --part 1 --out benchmarks/results/gpu-DEVICE-1.json [--quick] [--seconds 450]
-    python benchmarks/gpu.py --part figures --data-dir DIR|FILE.npz --runs FOLDER --out FILE.json
+    python benchmarks/gpu.py --part figures --data-dir DIR --runs FOLDER --out FILE.json
 
 | part | asks |
 |---|---|
@@ -12,11 +12,13 @@
 | 5 | Without Triton's products, without autotuning; which kernels take longest |
 | figures | SRPFL's figures 3 to 6 on MNIST with 480 images a client, at `--scale gpu` of experiments/srpfl |
 
-Every case is compared with the same rounds on the CPU first, and is not timed where it is further away than
-`gpu_compare.BOUNDS` says. Seconds are medians with quartiles, from the fourth call on; compile time is apart. The file
-is written after every case, and cases run in child processes, so that a crash or a kill costs one case. The same
-command again runs what is not done yet. What needs PyTorch is skipped where that is missing. `--quick` runs the same
-code at toy sizes on whatever device there is: whether it runs, not how fast.
+Every case is compared with the same rounds on the CPU first, is `wrong` where it is further away than
+`gpu_compare.BOUNDS` says, and not timed where it is ten times as far. Seconds are medians with quartiles, from the
+fourth call on; compile time is apart, and short where a program was found in the cache of programs. "graphs" puts loops
+into CUDA graphs; XLA puts code without loops into them in any case. The file is written after every case, and cases run
+in child processes, so that a crash or a kill costs one case. The same command again runs what is not done yet, if
+package and benchmarks are as they were. `--cases REGEX` runs some. What needs PyTorch is skipped where that is missing.
+`--quick` runs the same code at toy sizes on whatever device there is: whether it runs, not how fast.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +48,9 @@ def launch(cases: Sequence[children.Case], tell: children.Tell, limits: children
     """Runs cases in child processes that find the package of this tree."""
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    # A program that was compiled in another case, or before a kill, is not compiled again, nor its products tried out.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "fedjax_srp_gpu_programs"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     children.run(cases, [sys.executable, str(HERE / "gpu_cases.py")], tell, limits)
 
 
@@ -54,6 +61,7 @@ def measure(
     limits: children.Limits,
     start: Launch = launch,
     say: Callable[[str], None] = print,
+    only: str = "",
 ) -> dict[str, Any]:
     """Runs cases and writes their results as they come.
 
@@ -64,13 +72,14 @@ def measure(
         limits: of time.
         start: what runs them.
         say: prints one line.
+        only: cases in whose names this regular expression is found, and what they need; all by default.
 
     Returns:
         What was written: `about`, `machine`, and `cases` by name: `status`, `settings`, `environment`, and `result` or
         `message`.
 
     Raises:
-        ValueError: a file of other cases, or of another machine.
+        ValueError: a file of other cases, or of another machine; a machine that cannot be measured on.
     """
     known = json.loads(out.read_text("utf-8")) if out is not None and out.exists() else {}
     for what, value in about.items() if known else ():
@@ -84,9 +93,12 @@ def measure(
         for name, found in before.items()
         if found["status"] == children.DONE and settings.get(name, {}).items() <= found.items()
     } - {cases[0].name}
+    finished |= {case.name for case in cases[1:] if not re.search(only, case.name)}
     results: dict[str, Any] = about | {"machine": known.get("machine"), "cases": dict(before)}
 
     def tell(name: str, found: children.Result) -> None:
+        if name == cases[0].name and found["status"] != children.DONE:
+            raise ValueError(f"{name}: {found['message']}")
         if name == cases[0].name and found["status"] == children.DONE:
             machine = found["result"]
             for what in SAME if results["machine"] else ():
@@ -159,9 +171,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="file of results; what is done there is not run again")
     parser.add_argument("--seconds", type=float, default=450, help="for the whole part (default 450)")
     parser.add_argument("--case-seconds", type=float, default=180, help="for a case, except figures (default 180)")
+    parser.add_argument(
+        "--cases", default="", metavar="REGEX", help="those in whose names it is found, and their needs"
+    )
     parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
     parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
     args = parser.parse_args(arguments)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no line
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
     if args.part == "figures":
         if args.data_dir is None and not args.quick:
@@ -175,7 +191,9 @@ def main(arguments: list[str] | None = None) -> int:
         limits = children.Limits(args.seconds, args.case_seconds)
     begin = time.perf_counter()
     try:
-        results = measure(cases, {"part": args.part, "quick": args.quick, "source": source()}, args.out, limits)
+        results = measure(
+            cases, {"part": args.part, "quick": args.quick, "source": source()}, args.out, limits, only=args.cases
+        )
     except ValueError as error:
         parser.error(str(error))
     statuses = [found["status"] for found in results["cases"].values()]

@@ -1,9 +1,9 @@
 """What a child of `gpu.py` measures: cases of several kinds, each compared with the CPU before it is timed.
 
 A `World` says what is computed, a `How` by what means. The CPU computes a world once (`reference`) and stores where its
-rounds began and ended; a program that is to be timed runs the same rounds first. It is `wrong`, and not timed, where it
-is further from the CPU than `gpu_compare.BOUNDS` allows. The calls that are compared also warm the program up: the
-first call that is timed is the fourth.
+rounds began and ended; a program that is to be timed runs the same rounds first. It is `wrong` where it is further
+from the CPU than `gpu_compare.BOUNDS` allows, and not timed either where it is ten times as far. The calls that are
+compared also warm the program up: the first call that is timed is the fourth.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     try:
         srp.use_cuda_graphs(how.graphs)
         with jax.default_matmul_precision(how.precision):
-            found = {"status": children.DONE, "result": KINDS[case.kind](folder=folder, name=case.name, **settings)}
+            result = KINDS[case.kind](folder=folder, name=case.name, **settings)
+        wrong = result.pop("wrong", [])
+        found = {"status": children.WRONG if wrong else children.DONE, "result": result}
+        found |= {"message": "; ".join(wrong)} if wrong else {}
     except WrongError as error:
         found = {"status": children.WRONG, "message": str(error), "result": error.found}
     except SkippedError as error:
@@ -66,6 +69,8 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     except Exception as error:
         last = traceback.format_exc().strip().splitlines()[-8:]
         found = {"status": children.FAILED, "message": f"{type(error).__name__}: {error}"[:500], "output": last}
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            found[children.ENDS] = True  # a device that failed once may fail all that follows in its process
     finally:
         srp.use_cuda_graphs(False)
     return found | {"wall_seconds": time.perf_counter() - begin}
@@ -159,8 +164,19 @@ def _judged(folder: Path, run: Rounds, world: World, how: How) -> dict[str, Any]
     bound = max(SCORES_APART[how.precision], 2 / (world.clients * world.tests))
     found = {"scores_apart": distance, "scores_apart_at_most": bound, "mean_score": float(np.mean(scores))}
     if not distance <= bound:
-        raise WrongError(f"scores are {distance:.2g} from the CPU's; not timed", found)
+        raise WrongError(f"scores are {distance:.2g} from the CPU's", found, distance / bound)
     return found
+
+
+def _noted(found: dict[str, Any], check: Callable[[], dict[str, Any]]) -> None:
+    """Adds what a check finds; what is not hopelessly wrong is noted as `wrong`, so that it is timed all the same."""
+    try:
+        found.update(check())
+    except WrongError as error:
+        if error.is_hopeless:
+            raise
+        found.update(error.found)
+        found.setdefault("wrong", []).append(str(error))
 
 
 def _warm(folder: Path, world: World, how: How) -> tuple[Rounds, dict[str, Any]]:
@@ -168,9 +184,10 @@ def _warm(folder: Path, world: World, how: How) -> tuple[Rounds, dict[str, Any]]
     run = _rounds(world, how)
     for _ in range(1, world.calls):
         run()
-    found = _checked(folder, learnt(run.state.server, run.state.clients, world.clients), world, how)
+    found: dict[str, Any] = {}
+    _noted(found, lambda: _checked(folder, learnt(run.state.server, run.state.clients, world.clients), world, how))
     if world.judged:
-        found |= _judged(folder, run, world, how)
+        _noted(found, lambda: _judged(folder, run, world, how))
     for _ in range(world.calls, WARM):
         run()
     return run, found
@@ -180,6 +197,7 @@ def _about(run: Rounds) -> dict[str, Any]:
     """What a program is and takes."""
     return {
         "compile_seconds": run.program.compile_seconds,
+        "compilation_cache": bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache),
         **{field: value for field, value in run.plan._asdict().items() if field != "devices"},
         "working_bytes": run.working_bytes,
         "peak_bytes_of_the_child_so_far": peak_memory(),
@@ -226,8 +244,9 @@ def rounds(
     if equal_to is not None:
         other = stored(folder, equal_to, "")
         distance, where = apart(state, other, stored(folder, world.reference, "begin "))
-        between = close(distance, where, BOUNDS["highest"], repr(equal_to))
-        found |= {"equal_bits": max(distance) == 0, "apart_from_that": between["apart"]}
+        between: dict[str, Any] = {"wrong": found.pop("wrong", [])}
+        _noted(between, lambda: close(distance, where, BOUNDS["highest"], repr(equal_to)))
+        found |= {"equal_bits": max(distance) == 0, "apart_from_that": between["apart"], "wrong": between["wrong"]}
     times = [seconds(run) / world.length for _ in range(repeats)]
     return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_about(run)}
 
@@ -265,12 +284,14 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
             loop()
         states = [loop.states[client] for client in range(world.clients)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(jax.device_get, states))
-        checked = _checked(folder, learnt(loop.server, stacked, world.clients), world, how)
-        found["rival_apart"] = checked["apart"]
+        checked: dict[str, Any] = {"wrong": found.pop("wrong", [])}
+        _noted(checked, lambda: _checked(folder, learnt(loop.server, stacked, world.clients), world, how))
+        found |= {"rival_apart": checked["apart"], "wrong": checked["wrong"]}
         theirs: Callable[[], Any] = loop
     else:
         from fedjax_srp.benchmark import torch_loop
 
+        found["rival_precision"] = torch_loop.multiply_as(how.precision)
         net = torch_loop.mlp(math.prod(world.shape), world.widths)
         torch_rounds = torch_loop.TorchLoop(net, arrays(made.data), cache=against == "torch, features cached")
         named = f"{world.algorithm}_round" if not world.judged else "fine_tuned_evaluation"
@@ -311,8 +332,10 @@ def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[st
     return {what: rate / jax.device_count() for what, rate in found.items()}
 
 
-def about(*, folder: Path, name: str) -> dict[str, Any]:
+def about(*, folder: Path, name: str, needs_gpu: bool) -> dict[str, Any]:
     """What is measured on."""
+    if needs_gpu and jax.default_backend() != "gpu":
+        raise RuntimeError(f"JAX found no GPU, only {jax.devices()[0].platform}; --quick runs on any device")
     return machine()
 
 

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from children import Case
 
 WARM = 3  # calls before the first that is timed
-EXACT = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"}  # two compilations choose alike
+UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+# Two compilations choose alike.
+EXACT = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"} | UNCACHED
 SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # PyTorch wants some of it
 
 
@@ -129,9 +131,9 @@ def _complete(sizes: Sizes, cases: Iterable[Case]) -> list[Case]:
     """With what is measured on, its limits, and the CPU's rounds of every world in front."""
     cases = list(cases)
     limits = {"size": sizes.matrix, "at_least": sizes.at_least}
-    first = [Case("machine", "about", {}), Case("limits", "bandwidth", limits)]
+    first = [Case("machine", "about", {"needs_gpu": sizes is FULL}), Case("limits", "bandwidth", limits)]
     worlds = {World(**case.settings["world"]): None for case in cases}
-    on_cpu = {"JAX_PLATFORMS": "cpu"}
+    on_cpu = {"JAX_PLATFORMS": "cpu"} | UNCACHED
     how = How(convolution="patches")._asdict()
     return [
         *first,
@@ -153,13 +155,16 @@ def rounds(sizes: Sizes) -> list[Case]:
     for name, world in worlds.items():
         how = How(chunk=first, precision="highest")
         cases.append(_case(f"{name}, chunk {first}, highest", "rounds", world, how, repeats=repeats))
-    for graphs in (False, True):
-        label = ", graphs" if graphs else ""
+
+    def of_chunks(graphs: bool) -> list[Case]:
+        label, found = ", graphs" if graphs else "", []
         for chunk in sizes.chunks:
             for name, world in worlds.items():
-                how = How(chunk=chunk, graphs=graphs)
-                fields = {"repeats": repeats, "child": label}
-                cases.append(_case(f"{name}, chunk {chunk or 'by default'}{label}", "rounds", world, how, **fields))
+                how, title = How(chunk=chunk, graphs=graphs), f"{name}, chunk {chunk or 'by default'}{label}"
+                found.append(_case(title, "rounds", world, how, repeats=repeats, child=label))
+        return found
+
+    cases += of_chunks(graphs=False)
     segments = _mlp(sizes, "fedrep", sizes.few, judged=True, length=2, calls=4)
     name = "four segments"
     how = How(precision="highest")
@@ -167,6 +172,7 @@ def rounds(sizes: Sizes) -> list[Case]:
     cases.append(_case(name, "rounds", segments, how, keep=True, child="segments", **fields))
     fields |= {"equal_to": name, "child": "segments, graphs", "needs": (name,)}
     cases.append(_case(f"{name}, graphs", "rounds", segments, how._replace(graphs=True), **fields))
+    cases += of_chunks(graphs=True)  # last: whether they are right is known by then
     return _complete(sizes, cases)
 
 
@@ -253,7 +259,7 @@ def compilers(sizes: Sizes) -> list[Case]:
     worlds = {name: _mlp(sizes, name, sizes.some) for name in METHODS}
     for label, environment in flags.items():
         for name, world in worlds.items():
-            fields = {"repeats": sizes.repeats, "environment": environment, "child": label}
+            fields = {"repeats": sizes.repeats, "environment": environment | UNCACHED, "child": label}
             cases.append(_case(f"{name}, chunk {chunk}, {label}", "rounds", world, How(chunk=chunk), **fields))
     for name, world in worlds.items():
         cases.append(_case(f"{name}, chunk {chunk}, profile", "profile", world, How(chunk=chunk), child="profile"))
@@ -274,4 +280,4 @@ def figures(quick: bool, data_dir: str | None, runs: str) -> list[Case]:
     scale_name = "smoke" if quick else "gpu"
     settings = {"scale": scale_name, "data_dir": data_dir, "out": runs}
     each = [Case(f"figure {n}", "figure", {"number": n, **settings}, child=f"figure {n}") for n in (3, 4, 5, 6)]
-    return [Case("machine", "about", {}), *each]
+    return [Case("machine", "about", {"needs_gpu": not quick}), *each]

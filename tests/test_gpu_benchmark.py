@@ -38,7 +38,10 @@ for case in json.load(open(asked)):
         time.sleep(60)
     found = {name: os.environ.get(name) for name in ("COLOUR", "XLA_FLAGS")} | {"child": os.getpid()}
     with open(answers, "a") as file:
-        file.write(json.dumps({"status": "done", "result": found}) + "\\n")
+        status = "failed" if case["kind"] == "lost" else "done"
+        file.write(json.dumps({"status": status, "result": found}) + "\\n")
+    if case["kind"] == "lost":
+        sys.exit(75)
 """
 
 
@@ -65,6 +68,15 @@ def test_a_crash_costs_its_own_case(command):
     assert results["b"]["output"] == ["the last words"]
     assert results["d"]["message"] == "ended with exit status 3"
     assert list(results) == sorted(kinds)
+
+
+def test_what_follows_a_failed_device_has_a_new_process(command):
+    kinds = {"a": "ok", "b": "lost", "c": "ok", "d": "lost"}
+    results = run([Case(name, kind, {}) for name, kind in kinds.items()], command)
+    assert {name: found["status"] for name, found in results.items()} == {
+        "a": "done", "b": "failed", "c": "done", "d": "failed",
+    }  # fmt: skip
+    assert results["a"]["result"] != results["c"]["result"]  # their processes
 
 
 def test_a_case_that_hangs_is_stopped_and_what_there_is_no_time_for_is_said(command):
@@ -185,17 +197,23 @@ def test_a_dry_run_measures(dry):
     assert "of the bandwidth" in gpu.line("fedavg", named["fedavg, chunk 4"])
 
 
-def test_a_wrong_result_is_not_timed(dry, tmp_path):
+def test_a_wrong_result_says_so_and_a_hopeless_one_is_not_timed(dry, tmp_path):
     cases, _, folder = dry
     case = next(case for case in cases if case.name == "fedavg, chunk 4")
     arrays = gpu_compare.stored(folder, case.needs[0], "")
     name = "end ['server'].params.head['out']['bias']"
-    gpu_compare.store(tmp_path, case.needs[0], arrays | {name: arrays[name] + np.float32(0.002)})
-    (found,) = in_process([case], tmp_path).values()
-    assert found["status"] == "wrong"
-    assert found["result"]["apart"] == pytest.approx(0.002, rel=0.01)
-    assert "seconds" not in found["result"]
-    assert "0.002 from the CPU" in found["message"]
+    bound = gpu_compare.BOUNDS["default"]
+    moved = np.linalg.norm(arrays[name] - arrays[name.replace("end", "begin")])
+    for shift in (2 * bound.absolute, 0.9 * gpu_compare.HOPELESS * bound.absolute, 1.0):
+        gpu_compare.store(tmp_path, case.needs[0], arrays | {name: arrays[name] + np.float32(shift)})
+        (found,) = in_process([case], tmp_path).values()
+        assert found["status"] == "wrong"
+        assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
+        assert f"{shift:.2g} from the CPU" in found["message"]
+        is_timed = "seconds" in found["result"]
+        assert is_timed != found["message"].endswith("; not timed")
+        if shift == 1.0 or shift * arrays[name].size ** 0.5 / moved < bound.of_move:
+            assert is_timed == (shift < 1)
     (found,) = in_process([case], tmp_path / "empty").values()
     assert found["status"] == "failed"
     assert "left no arrays" in found["message"]
@@ -288,7 +306,7 @@ class FakeTorchLoop:
     ],
 )
 def test_the_pytorch_loop_is_warm_before_it_is_timed(name, called, tmp_path, monkeypatch):
-    module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop)
+    module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop, multiply_as=str)
     monkeypatch.setitem(sys.modules, "fedjax_srp.benchmark.torch_loop", module)
     monkeypatch.setattr(benchmark, "torch_loop", module, raising=False)
     monkeypatch.setattr(gpu_cases.importlib.util, "find_spec", lambda name: name == "torch")

@@ -45,6 +45,12 @@ def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
     return moved.permute(0, 3, 1, 2)  # channels last in memory
 
 
+def multiply_as(precision: str) -> str:
+    """Has torch multiply float32 as JAX does at a precision, on a GPU as TF32 unless it is "highest"; says torch's."""
+    torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
+    return torch.get_float32_matmul_precision()
+
+
 class TorchLoop:
     """FedAvg and FedRep rounds and FedRep's evaluation, on the first GPU where torch has one.
 
