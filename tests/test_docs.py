@@ -206,7 +206,7 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     assert len(namespace["grid"].to_frame()) == 4 * 4
 
 
-@pytest.mark.parametrize("name", ["faq", "data", "models"])
+@pytest.mark.parametrize("name", [pytest.param("faq", marks=pytest.mark.long), "data", "models"])
 def test_answers_with_code_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
