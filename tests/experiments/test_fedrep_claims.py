@@ -56,7 +56,11 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         page, "With 0.25 APFL is at # with (100, 5) (paper: #).", accuracy(f"{five}_share", "APFL"), PAPER["APFL"][1]
     )
     local = "Local only"
-    claimed(page, "Local only is then at # instead of #.", accuracy(f"{five}_shards", local), accuracy(five, local))
+    claimed(
+        page, "Local only is then at # instead of #, and L2GD at # instead of # (paper: #).",
+        accuracy(f"{five}_shards", local), accuracy(five, local),
+        accuracy(f"{five}_shards", "L2GD"), accuracy(five, "L2GD"), PAPER["L2GD"][1],
+    )  # fmt: skip
     claimed(page, "LG-Fed is at # by all four (paper: #)", accuracy(f"{five}_authors", "LG-Fed"), PAPER["LG-Fed"][1])
     above = [accuracy(column, "PerFedAvg") - PAPER["PerFedAvg"][place] for place, column in enumerate((two, five))]
     claimed(page, "PerFedAvg is # points above the paper with", above[0])
