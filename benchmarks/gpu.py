@@ -177,6 +177,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
     parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
     args = parser.parse_args(arguments)
+    try:
+        re.compile(args.cases)
+    except re.error as error:
+        parser.error(f"--cases {args.cases!r} is no regular expression: {error}")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no line
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
     if args.part == "figures":

@@ -136,6 +136,37 @@ def test_a_killed_part_leaves_what_it_had_and_goes_on(tmp_path):
         measure(about={"part": "2"})
 
 
+def test_chosen_cases_come_with_what_they_need(tmp_path):
+    cases, asked = gpu_parts.rounds(gpu_parts.QUICK), []
+    start = lambda cases, tell, limits: asked.extend(case.name for case in cases)  # noqa: E731
+    gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*graphs|segments, graphs")
+    chosen = [name for name in asked if "graphs" in name]
+    assert chosen == ["four segments, graphs", "fedavg, chunk 4, graphs"]
+    references = {
+        case.settings["world"]["algorithm"] for case in cases if case.name in asked and "world" in case.settings
+    }
+    assert set(asked) - set(chosen) == {"machine", "four segments"} | {
+        name for case in cases if case.name in chosen for name in case.needs
+    }
+    assert references == {"fedavg", "fedrep"}
+
+
+def test_a_machine_without_a_gpu_is_refused(tmp_path):
+    (found,) = in_process(gpu_parts.rounds(gpu_parts.FULL)[:1], tmp_path).values()
+    assert found["status"] == "failed"
+    tells = lambda cases, tell, limits: tell("machine", found)  # noqa: E731
+    with pytest.raises(
+        ValueError, match="machine: RuntimeError: JAX found no GPU, only cpu; --quick runs on any device"
+    ):
+        gpu.measure(gpu_parts.rounds(gpu_parts.FULL), {}, None, LIMITS, tells)
+
+
+def test_cases_that_are_no_expression_are_one_line(capsys):
+    with pytest.raises(SystemExit):
+        gpu.main(["--part", "1", "--quick", "--cases", "("])
+    assert "--cases '(' is no regular expression" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("part", gpu_parts.PARTS)
 @pytest.mark.parametrize("sizes", ["FULL", "QUICK"])
 def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, sizes):
@@ -203,17 +234,18 @@ def test_a_wrong_result_says_so_and_a_hopeless_one_is_not_timed(dry, tmp_path):
     arrays = gpu_compare.stored(folder, case.needs[0], "")
     name = "end ['server'].params.head['out']['bias']"
     bound = gpu_compare.BOUNDS["default"]
-    moved = np.linalg.norm(arrays[name] - arrays[name.replace("end", "begin")])
-    for shift in (2 * bound.absolute, 0.9 * gpu_compare.HOPELESS * bound.absolute, 1.0):
-        gpu_compare.store(tmp_path, case.needs[0], arrays | {name: arrays[name] + np.float32(shift)})
+    moved = float(np.linalg.norm(arrays[name] - arrays[name.replace("end", "begin")]))
+    near, far = 3 * bound.of_move * moved, 30 * bound.of_move * moved
+    assert near < gpu_compare.HOPELESS * bound.absolute
+    for shift, is_timed in ((near, True), (far, False)):
+        shifted = arrays[name] + np.float32(shift) * (np.arange(arrays[name].size) == 0)
+        gpu_compare.store(tmp_path, case.needs[0], arrays | {name: shifted.astype(np.float32)})
         (found,) = in_process([case], tmp_path).values()
         assert found["status"] == "wrong"
         assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
         assert f"{shift:.2g} from the CPU" in found["message"]
-        is_timed = "seconds" in found["result"]
-        assert is_timed != found["message"].endswith("; not timed")
-        if shift == 1.0 or shift * arrays[name].size ** 0.5 / moved < bound.of_move:
-            assert is_timed == (shift < 1)
+        assert ("seconds" in found["result"]) == is_timed
+        assert found["message"].endswith("; not timed") != is_timed
     (found,) = in_process([case], tmp_path / "empty").values()
     assert found["status"] == "failed"
     assert "left no arrays" in found["message"]

@@ -38,8 +38,9 @@ def dynamic(
         ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Which data a client has
             goes by its number, so this ties data to speed, as for classes that only slow clients have
             (`reserved_classes`).
-        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
-            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added to every client's time, once however many units of work it does: for participation whose
+            rounds overlap, such as `buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
+            afterwards.
 
     Returns:
         The clock; expected times are the means of the clients' distributions.

@@ -33,8 +33,9 @@ def fixed(
         work: units of local work in a round; multiplies the times.
         ordered: number clients by speed: 0 is the fastest, the last the slowest. Which data a client has goes by its
             number, so this ties data to speed, as for classes that only slow clients have (`reserved_classes`).
-        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
-            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added to every client's time, once however many units of work it does: for participation whose
+            rounds overlap, such as `buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
+            afterwards.
 
     Returns:
         The clock; expected and realised times are equal.

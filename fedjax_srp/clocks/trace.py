@@ -33,8 +33,9 @@ def trace(times: ArrayLike, work: ArrayLike = 1.0, communication: ArrayLike = 0.
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
             trace, e.g. seconds.
         work: units of local work in a round; multiplies the times.
-        communication: added to every client's time: for participation whose rounds overlap, such as `buffered`. For
-            rounds that wait, leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added to every client's time, once however many units of work it does: for participation whose
+            rounds overlap, such as `buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
+            afterwards.
 
     Returns:
         The clock; expected times are each client's mean over the rounds of the trace.

@@ -12,7 +12,7 @@ from fedjax_srp.theory._formula import formula
 
 @formula
 def flanp_alpha(n: int, mu: float, smoothness: float, c: float) -> float:
-    """The largest alpha_n that FLANP's Theorem 1 allows, as printed; its proof needs less where L is small (eq. 22).
+    """The largest alpha_n that FLANP's Theorem 1 allows, as printed; where L is small its proof allows less (eq. 22).
 
     Args:
         n: participants of the stage.

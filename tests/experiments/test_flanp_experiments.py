@@ -5,6 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,6 +36,17 @@ def history(name, distance, time, stages=None, sizes=None, held=None):
 
 def world(seed=0):
     return worlds.linear(seed, None, num_clients=4, samples=30, dim=3)
+
+
+def test_the_gap_of_the_theory_is_that_of_the_start():
+    """A round whose step is next to nothing ends where it began."""
+    one, key = world(seed=1), jax.random.key(1)
+    (run,) = srp.simulate_seeds(
+        one.algorithm("fedgate", one.local_steps), one.data, keys=key[None], values={"step": [1e-9]}, num_rounds=1,
+        eval_every=1, evaluations=(), clock=one.clock(one.local_steps), progress=False,
+    )  # fmt: skip
+    assert time_ratios.gap_at_start(one, 1) == pytest.approx(run.metrics["gap"][0], rel=1e-4)
+    assert time_ratios.gap_at_start(one, 1) != pytest.approx(time_ratios.gap_at_start(one, 2), rel=1e-2)
 
 
 def test_speed_ups_are_ratios_of_times_to_a_common_value():
