@@ -145,15 +145,21 @@ def default_chunks(
     """Clients at once per device: while they train, while they train and many are left (0: no more), while judged.
 
     Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
-    takes 1.4 times as long without (docs/performance.md). Everybody is judged there in as few equal chunks as there is
-    memory for, an evaluation that trains counted like training.
+    takes 1.4 times as long without (docs/performance.md). Where there is no memory for them, everybody is trained in
+    equal chunks. Everybody is judged there in as few equal chunks as there is memory for, an evaluation that trains
+    counted like training.
     """
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":
         return chunk, 0, default_chunk_size(platform, judged_bytes, each)
     large = default_chunk_size(platform, client_bytes, each, everybody=True) // chunk * chunk
-    judged = default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True)
-    return chunk, large if large > chunk else 0, -(-each // -(-each // judged))
+    judged = _equal(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True))
+    return (chunk, large, judged) if large > chunk else (_equal(each, chunk), 0, judged)
+
+
+def _equal(clients: int, chunk: int) -> int:
+    """The smallest chunk that serves all clients in as many steps as `chunk` does."""
+    return -(-clients // -(-clients // chunk))
 
 
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:
