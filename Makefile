@@ -16,7 +16,7 @@ EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v
 help: ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 10
 
-demo: .venv/.run ## the main job in about a minute: eight methods of the SRPFL paper on scikit-learn's digits
+demo: .venv/.run ## the main job in a few minutes: eight methods of the SRPFL paper on scikit-learn's digits
 	@$(BIN)/fedjax-srp demo --out $(OUT)
 
 test: .venv/.dev ## the tests; ARGS="-k name" for some

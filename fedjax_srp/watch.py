@@ -35,8 +35,9 @@ class Progress(NamedTuple):
         elapsed: simulated time, in time units, without communication.
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
-        rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`;
-            the last one of a seed has the scores as `accuracy_<evaluation>`.
+        rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
+            and `run`, eight digits that are the same for the same parts, data and key; the last row of a seed has the
+            scores as `accuracy_<evaluation>`.
         server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; to be called
             within the callback.
         history: makes a `History` of the run so far, a list of them where there are seeds; to be called within the
@@ -93,9 +94,9 @@ def _in_first_process(write: Callback) -> Callback:
 def json_lines(path: str | os.PathLike) -> Callback:
     """Appends a line of JSON for each round to a file, as `Progress.rows` has it.
 
-    Rows that the file holds already are not written again, so a run that is continued after a kill has each of its
-    rounds once; a last line that a kill cut off is dropped. Numbers that are not finite are strings, as in
-    `summary.json`.
+    A round that the file holds of the same run (`run` in a row) is not written again, so a run that is continued after
+    a kill or made longer has each of its rounds once; parts that do not say what made them (`srp.recorded`) count as
+    equal. A last line that a kill cut off is dropped. Numbers that are not finite are strings, as in `summary.json`.
 
     Args:
         path: of the file; its folder is made where missing.
@@ -115,12 +116,12 @@ def json_lines(path: str | os.PathLike) -> Callback:
     if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):
         number = whole.index(False) + 1 if False in whole else len(lines) + 1
         raise ValueError(f"log={os.fspath(path)!r}: line {number} is no row of a run; give another file")
-    known = set(lines)
+    known = {_place(json.loads(line)) for line in lines}
 
     def write(progress: Progress) -> None:
         nonlocal rest
-        new = [line for row in progress.rows if (line := json.dumps(jsonable(row))) not in known]
-        known.update(new)
+        new = [json.dumps(jsonable(row)) for row in progress.rows if _place(row) not in known]
+        known.update(map(_place, progress.rows))
         if rest:
             os.truncate(file, file.stat().st_size - len(rest.encode()))
             rest = ""
@@ -128,6 +129,10 @@ def json_lines(path: str | os.PathLike) -> Callback:
             stream.writelines(f"{line}\n" for line in new)
 
     return _in_first_process(write)
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row.get("run"), row["name"], row["round"]
 
 
 def _is_row(line: str) -> bool:
@@ -139,7 +144,7 @@ def _is_row(line: str) -> bool:
 
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in row.items() if name not in ("name", "seed", "round")}
+    return {name: float(value) for name, value in row.items() if name not in ("name", "run", "seed", "round")}
 
 
 def _prefix(row: Mapping[str, Any]) -> str:
@@ -180,7 +185,7 @@ def _summary_writer(directory: str) -> Any:
 
 
 def wandb(run: Any = None, **options: Any) -> Callback:
-    """Scalars of each round for Weights & Biases; those of seed s stand under `seed_s/`.
+    """Scalars of each round for Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
 
     Args:
         run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
@@ -196,12 +201,19 @@ def wandb(run: Any = None, **options: Any) -> Callback:
         except ImportError:
             raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
 
+    defined = False
+
     def write(progress: Progress) -> None:
+        nonlocal defined
+        if not defined:  # its own steps may not go back, and rounds do where seeds come in batches
+            logger.define_metric("round")
+            logger.define_metric("*", step_metric="round")
+            defined = True
         by_round: dict[int, dict[str, float]] = {}
         for row in progress.rows:
             scalars = {_prefix(row) + name: value for name, value in _scalars(row).items()}
-            by_round.setdefault(row["round"], {}).update(scalars)
-        for number, scalars in by_round.items():
-            logger.log(scalars, step=number)
+            by_round.setdefault(row["round"], {"round": row["round"]}).update(scalars)
+        for scalars in by_round.values():
+            logger.log(scalars)
 
     return _in_first_process(write)

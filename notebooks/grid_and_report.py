@@ -57,10 +57,14 @@ last.agg(["mean", "std"]).round(3)
 # %% [markdown]
 # ## Pictures
 #
-# Runs that differ only in their seed are one line with a band.
+# A dict says which runs are one line with a band: here those that differ only in their seed.
 
 # %%
-srp.plots.accuracy_over_time(list(grid.histories.values()))
+lines = {}
+for history in grid.histories.values():
+    rate = history.config["options"]["learning_rate"]
+    lines.setdefault(f"{srp.methods.label(history.name)}, rate {rate:g}", []).append(history)
+srp.plots.accuracy_over_time(lines)
 
 # %% [markdown]
 # ## One page for everything

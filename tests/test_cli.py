@@ -94,6 +94,27 @@ def test_a_finished_run_says_so_and_is_left_alone(finished, capsys):
     assert (finished / "summary.json").stat().st_mtime_ns == before
 
 
+def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    before = contents(folder)
+    words = (*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--no-checkpoint", "--communication")
+    assert main(*words, -1) == 2
+    assert "communication=-1.0" in capsys.readouterr().err
+    assert contents(folder) == before
+    assert main(*words, 3) == 0
+    assert "summary and figure are those of communication=3 now" in capsys.readouterr().out
+    after = contents(folder)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"summary.json", "config.json", "accuracy.png"}
+    assert after.keys() == before.keys()
+    summary, history = json.loads((folder / "summary.json").read_text()), History.load(folder)
+    assert (summary["communication"], summary["simulated_time"]) == (3, history.elapsed(3)[-1])
+    assert history.config["arguments"]["communication"] == 3
+    assert main(*words, 10) == 0  # and back
+    assert {name for name in before if before[name] != contents(folder)[name]} == set()
+
+
 def test_another_run_does_not_overwrite_it(finished, capsys):
     words = (*TINY, "--out", finished, "--seed", 4, "--target", 0.99, "--communication", 10)
     assert main(*words) == 2
@@ -114,8 +135,6 @@ def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatc
         patch.setattr(Checkpoints, "save", killed_while_running)
         assert main(*words) == 130
     assert "interrupted" in capsys.readouterr().err
-    assert main(*words[:-1], 11) == 2
-    assert "communication=10.0 where this one has 11.0" in capsys.readouterr().err
     assert main(*words) == 0
     assert "continuing" in capsys.readouterr().out
     for name in ("history.csv", "clients.csv"):
@@ -281,6 +300,7 @@ ERRORS = [
         "--hidden 32,16: values are separated by spaces, --hidden 32 16",
     ),
     (("report", "runs", "--communications", "0,10"), "--communications 0,10: values are separated by spaces, "),
+    (("run", "--clock", "dynamic:exponential(uniform(0.02, 1))", *DATA, "--num-rounds", "ten"), "--num-rounds: invalid"),
     (("rnu",), "unknown command 'rnu' (did you mean run?)"),
     (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll' (did you mean srpfl"),
     (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),

@@ -117,6 +117,15 @@ def test_speed_up_and_spread_by_hand():
     assert "≤" not in text
 
 
+def test_short_times_keep_two_digits():
+    runs = [history("srpfl", [0.5, 0.9], [time, time]) for time in (0.0021, 0.0025)]
+    histories = {"srpfl": runs, "fedrep": [history("fedrep", [0.5, 0.9], [0.04, 0.02])]}
+    text = table.render(table.comparison(histories, 0.8, (0, 1)), table.Target(0.8, "as asked"))
+    assert "0.0046 ± 0.0006 (13.0x)" in text
+    assert "0.060 " in text
+    assert "2.0 ± 0.0 " in text
+
+
 @pytest.mark.parametrize("early", ["srpfl", "fedrep"])
 def test_a_time_that_is_only_an_upper_bound_has_no_factor(early):
     accuracy = {name: [0.9, 0.9] if name == early else [0.5, 0.9] for name in ("srpfl", "fedrep")}

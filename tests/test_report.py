@@ -148,6 +148,24 @@ def test_runs_of_srpfl_keep_their_factor(save, tmp_path):
     assert factors == pytest.approx([4 / 0.1, 4 / 0.2, 4 / 0.2, 4 / 0.4])
 
 
+def test_a_twin_may_go_on_for_longer(save, tmp_path):
+    """As it does at equal simulated time; of several, the one of equal length is the twin."""
+    doubling = {"participation": "doubling", **DOUBLING}
+    config = {"num_rounds": 500, "time_limit": 40.0}
+    save(run(times=0.5, config=made_by("srpfl", options=doubling, participation="doubling") | config))
+    save(run(times=2.0, config=made_by() | {"num_rounds": 100, "time_limit": 40.0}))
+    found, _ = rows(tmp_path)
+    assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 4
+    save(run(times=3.0, config=made_by() | config))
+    found, _ = rows(tmp_path)
+    assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 6
+    save(run(times=9.0, config=made_by("lg_srpfl", options=doubling, participation="doubling") | config))
+    save(run(times=9.0, config=made_by("lg_fedavg") | config | {"eval_every": 3}))
+    found, _ = rows(tmp_path)
+    (twin,) = [row["twin"] for name, row in found.iterrows() if str(name).startswith("LG-SRPFL")]
+    assert not twin  # its times are known less precisely
+
+
 def test_parts_put_together_by_hand_have_twins_too(save, tmp_path):
     parts = {"participation": "doubling", "model": {"name": "mlp", "hidden": [8]}, "optimizer": {"learning_rate": 0.1}}
     without = {"model": parts["model"], "optimizer": parts["optimizer"]}

@@ -23,8 +23,8 @@ ALGORITHM = algorithm_of(
 OPTIONS = {"eval_every": 2, "progress": False, "devices": 1}
 
 
-def simulate(callback=None, num_rounds=5, **options):
-    return srp.simulate(ALGORITHM, DATA, num_rounds=num_rounds, key=KEY, callback=callback, **OPTIONS | options)
+def simulate(callback=None, num_rounds=5, algorithm=ALGORITHM, **options):
+    return srp.simulate(algorithm, DATA, num_rounds=num_rounds, key=KEY, callback=callback, **OPTIONS | options)
 
 
 def simulate_seeds(callback, num_rounds=5, **options):
@@ -55,6 +55,7 @@ def test_a_callback_is_told_what_the_history_says(whole):
     rows = [row for progress, _, _ in heard for row in progress.rows]
     frame = whole.to_frame()
     assert [row.pop("name") for row in rows] == ["few_lines"] * 5
+    assert len({row.pop("run") for row in rows}) == 1
     assert set(rows[1]) == set(frame.columns)
     for row, expected in zip(rows, frame.to_dict("records"), strict=True):
         known = {column: value for column, value in expected.items() if value == value}  # not nan
@@ -69,6 +70,7 @@ def test_seeds_are_told_together():
     np.testing.assert_array_equal(progress.elapsed, [run.elapsed()[-1] for run in runs])
     np.testing.assert_array_equal(progress.metrics["w"], [run.metrics["w"][-1] for run in runs])
     assert [(row["seed"], row["round"]) for row in progress.rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert len({row["run"] for row in progress.rows}) == 2
     assert [row["elapsed"] for row in progress.rows] == [time for run in runs for time in run.elapsed()]
 
 
@@ -139,6 +141,20 @@ def test_a_log_has_each_round_once_whatever_happened(tmp_path):
     assert [(row["name"], row["round"]) for row in lines(again)[5:]] == [("another", r) for r in range(1, 6)]
 
 
+def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
+    """Runs of one name and key, whose rounds may be equal; one that is made longer and evaluated elsewhere."""
+    log = tmp_path / "log"
+    for rate in (0.1, 0.2, 0.1):
+        simulate(srp.watch.json_lines(log), algorithm=ALGORITHM._replace(options={"rate": rate}))
+    first, second = (lines(log)[5 * i : 5 * i + 5] for i in range(2))
+    assert len(lines(log)) == 10
+    assert [row["elapsed"] for row in first] == [row["elapsed"] for row in second]
+    assert {row["run"] for row in first}.isdisjoint(row["run"] for row in second)
+    simulate(srp.watch.json_lines(log), num_rounds=7, eval_every=7, algorithm=ALGORITHM._replace(options={"rate": 0.1}))
+    assert [row["round"] for row in lines(log)[10:]] == [6, 7]
+    assert lines(log)[10]["run"] == first[0]["run"]
+
+
 def test_a_log_is_strict_json(tmp_path):
     bad = ALGORITHM._replace(metrics=lambda server, data: {"w": server / 0.0})
     srp.simulate(bad, DATA, num_rounds=1, key=KEY, callback=srp.watch.json_lines(tmp_path / "log"), **OPTIONS)
@@ -191,16 +207,19 @@ def test_tensorboard_gets_scalars(monkeypatch, tmp_path, installed, whole):
     simulate_seeds(srp.watch.tensorboard("", writer=Writer("")), num_rounds=1)
 
 
-def test_wandb_gets_a_step_a_round(monkeypatch):
-    module, logged = types.ModuleType("wandb"), []
-    run = types.SimpleNamespace(log=lambda scalars, step: logged.append((step, scalars)))
+def test_wandb_gets_the_round_as_its_axis(monkeypatch):
+    module, logged, defined = types.ModuleType("wandb"), [], []
+    run = types.SimpleNamespace(log=logged.append, define_metric=lambda *names, **axis: defined.append((names, axis)))
     module.init = lambda **options: run if options == {"project": "mine"} else None  # pyright: ignore
     monkeypatch.setitem(sys.modules, "wandb", module)
-    simulate_seeds(srp.watch.wandb(project="mine"), num_rounds=3)
-    assert [step for step, _ in logged] == [1, 2, 3]  # steps of wandb must not go back
-    assert {"seed_0/w", "seed_1/w", "seed_1/elapsed"} <= logged[0][1].keys()
-    assert "seed_1/accuracy_model" in logged[1][1]
-    assert "round" not in logged[0][1]
+    callback = srp.watch.wandb(project="mine")
+    simulate_seeds(callback, num_rounds=3)
+    assert defined == [(("round",), {}), (("*",), {"step_metric": "round"})]
+    assert [scalars["round"] for scalars in logged] == [1, 2, 3]
+    assert {"seed_0/w", "seed_1/w", "seed_1/elapsed"} <= logged[0].keys()
+    assert "seed_1/accuracy_model" in logged[1]
+    simulate(callback, num_rounds=1)  # a step of wandb's own must not go back, so none is given
+    assert (len(defined), logged[3]["round"]) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fedjax_srp.base import (
     Uncharged,
     named_key,
 )
-from fedjax_srp.models.split import SplitModel, SplitParams, cross_entropy
+from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.record import recorded
 
 
@@ -98,8 +98,8 @@ def template(
     check_numbers("penalty", penalty, "give 0 for none, or a small number, e.g. 0.01", max_ndim=0)
 
     def loss_of_bias(bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None) -> Array:
-        # One loss an example. Ranks are spelt out (`bias[None]`): promotion is an error in the tests.
-        return cross_entropy(model.logits(params, x, key) + bias[None], y) + 0.5 * penalty * jnp.sum(bias * bias)
+        # One loss an example, the model's own. Ranks are spelt out (`bias[None]`): promotion is an error in the tests.
+        return model.loss(model.logits(params, x, key) + bias[None], y) + 0.5 * penalty * jnp.sum(bias * bias)
 
     def loss(parts: TemplateParts, frozen: tuple, x: Array, y: Array, key: Key | None) -> Array:
         return loss_of_bias(parts.bias, parts.params, x, y, key)

@@ -89,7 +89,7 @@ def _benchmark(arguments: dict[str, Any]) -> None:
 
 COMMANDS = {
     "demo": Command(
-        "Eight methods of the SRPFL paper on scikit-learn's digits, in about a minute.",
+        "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
         lambda: {
             "": [
                 Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
@@ -231,7 +231,8 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
             )
     except SystemExit as stop:
         if stop.code:
-            raise ValueError(_commas(words) or _one_line(printed.getvalue(), words[0])) from None
+            said = _one_line(printed.getvalue(), words[0])
+            raise ValueError(_commas(words, said) or said) from None
         raise
     arguments: dict[str, Any] = {}
     for name, value in vars(parsed).items():
@@ -274,10 +275,10 @@ def _field(option: Option, positional: bool) -> tuple[Any, ...]:
     )
 
 
-def _commas(words: Sequence[str]) -> str | None:
-    """What is wrong where values follow each other with commas."""
+def _commas(words: Sequence[str], said: str) -> str | None:
+    """What is wrong where tyro complains of a flag, and values follow each other with commas there."""
     for flag, value in itertools.pairwise(words):
-        if flag.startswith("--") and "," in value and not value.startswith("--"):
+        if flag.startswith("--") and flag in said and "," in value and not value.startswith("--"):
             return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
     return None
 

@@ -1,4 +1,4 @@
-"""The main job in about a minute: the SRPFL paper's methods but HF-MAML on data that comes with scikit-learn."""
+"""The main job in a few minutes: the SRPFL paper's methods but HF-MAML on data that comes with scikit-learn."""
 
 from __future__ import annotations
 

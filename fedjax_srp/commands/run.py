@@ -29,6 +29,7 @@ from fedjax_srp.stored import jsonable
 
 NO_EFFECT = ("out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard")  # on the result
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
+_AFTERWARDS = "communication"  # what a finished run answers for any value
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
 OWN = {"method", "algorithm", "participation", "model", "load"}  # beside what is routed
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -119,11 +120,11 @@ def run(
             return _found(folder, what, arguments)
 
         found = _found(folder, what, arguments)
-        is_held = not found.finished and folder.is_dir()
+        is_held = not (found.finished and not found.asks_anew) and folder.is_dir()
         if is_held:
             found = hold()
         if found.finished:
-            return _left_alone(folder, arguments, say)
+            return _left_alone(folder, arguments, found.asks_anew, say)
         simulated = simulation(arguments, load_data(arguments) if dataset is None else dataset)
         if arguments["communication"] and simulated["algorithm"].participation.asynchronous:
             raise ValueError(
@@ -133,7 +134,7 @@ def run(
         if not is_held:  # only now, so that what fails to start makes no folder
             found = hold()
             if found.finished:
-                return _left_alone(folder, arguments, say)
+                return _left_alone(folder, arguments, found.asks_anew, say)
         if arguments["checkpoint"]:
             if found.begun:
                 say(f"continuing the run in {folder}")
@@ -156,10 +157,16 @@ def run(
     return folder
 
 
-def _left_alone(folder: Path, arguments: Mapping[str, Any], say: Callable[[str], None]) -> Path:
-    """Says that a folder holds the finished run, and how that ended."""
-    say(f"{folder} holds this run already, finished; --overwrite runs it again")
-    say(outcome(History.load(folder), arguments["target"], arguments["communication"]))
+def _left_alone(folder: Path, arguments: Mapping[str, Any], asks_anew: bool, say: Callable[[str], None]) -> Path:
+    """Says that a folder holds the finished run, and how that ended; its summary is written for another cost."""
+    history, cost = History.load(folder), arguments["communication"]
+    table.check_communication(cost)
+    said = outcome(history, arguments["target"], cost)
+    if asks_anew:
+        save(history, folder, arguments, models=False)  # which leaves its own where they are
+    now = f"its summary and figure are those of communication={cost:g} now" if asks_anew else "--overwrite runs it again"
+    say(f"{folder} holds this run already, finished; {now}")
+    say(said)
     return folder
 
 
@@ -268,6 +275,7 @@ class _Found(NamedTuple):
     place: Path  # of its checkpoints
     finished: bool = False
     begun: bool = False  # there is a checkpoint to go on from
+    asks_anew: bool = False  # it is finished, with a summary for another cost of communication
 
 
 def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) -> _Found:
@@ -285,7 +293,7 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
             return _Found(place, begun=True)  # the checkpoints know whose they are
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     for name in {**what, **known}:
-        if name not in LIMITS and known.get(name) != what.get(name):
+        if name not in (*LIMITS, _AFTERWARDS) and known.get(name) != what.get(name):
             raise ValueError(
                 f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
                 f"{what.get(name)!r}; {other}"
@@ -295,7 +303,7 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
     longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
     lacks_models = arguments["models"] and not (folder / MODELS).is_dir()
     if not longer and not lacks_models:
-        return _Found(place, finished=True)
+        return _Found(place, finished=True, asks_anew=known.get(_AFTERWARDS) != what.get(_AFTERWARDS))
     if not (begun and arguments["checkpoint"]):
         has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
         raise ValueError(f"out={str(folder)!r}: holds this run with {has}, and no checkpoint to go on from; {other}")

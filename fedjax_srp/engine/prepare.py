@@ -120,6 +120,7 @@ def prepare(request: Request) -> Prepared:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     algorithm = with_values(algorithm, request.values) if request.values else algorithm
     options = algorithm.options if options is None else options
+    own, of_policy = options or {}, policy.options or {}
     said = {algorithm.name: options, policy.name: policy.options, clock.name: clock.options}
     unknown_parts = [part for part, of_part in said.items() if of_part is None]
     return Prepared(
@@ -135,7 +136,7 @@ def prepare(request: Request) -> Prepared:
         record_loss=request.record_loss,
         num_seeds=request.num_seeds,
         by_seed=tuple(sorted(request.values or {})),
-        options={**(policy.options or {}), **(options or {})},
+        options={f"{policy.name}.{o}" if o in own and own[o] != v else o: v for o, v in of_policy.items()} | {**own},
         unknown=tuple(sorted({*unknown_parts, *unknowns(list(said.values()))})),
     )
 

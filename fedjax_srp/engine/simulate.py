@@ -32,7 +32,7 @@ from fedjax_srp.engine.outcome import (
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
-from fedjax_srp.engine.watching import Bar, Watch, told
+from fedjax_srp.engine.watching import Bar, Watch, origins, told
 from fedjax_srp.history import History
 from fedjax_srp.watch import Callback, ends
 
@@ -333,6 +333,7 @@ def _run_with(
     def now(timings: Mapping[str, float]) -> Ending:
         return Ending(client_time, state.server, state.clients if keep_clients else None, records, {**timings})
 
+    made_by = [] if watch.callback is None else origins(run, root)
     rounds_run, run_seconds, is_ended = 0, 0.0, False
     while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:
         length = limits.next_evaluation(completed) - completed
@@ -347,7 +348,7 @@ def _run_with(
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
             if watch.callback is not None:
-                is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds))
+                is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds, made_by))
         finally:
             if checkpoints is not None:
                 checkpoints.save(completed, state, records.last)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
+import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,10 +14,11 @@ import numpy as np
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
-from fedjax_srp.engine.outcome import Ending, Limits, histories, mean_scores, on_host, score_name
+from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
 from fedjax_srp.history import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.stored import jsonable
 from fedjax_srp.watch import Callback, Progress
 
 # What matters most comes first: what does not fit the terminal is cut off at the end.
@@ -71,8 +74,29 @@ class Bar:
         self._bar.close()
 
 
-def told(run: Prepared, limits: Limits, root: Key, ending: Ending, length: int, seeds: range | None) -> Progress:
-    """What a callback hears after a segment of so many rounds."""
+def origins(run: Prepared, root: Key) -> list[str]:
+    """Of each seed, eight hexadecimal digits of what made its results: the parts, the data, the values and the key."""
+    made = (run.name, run.algorithm.name, run.policy.name, run.clock.name, run.options, run.clock.options)
+    keys, values = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1), run.values
+
+    def origin(s: int) -> str:
+        of_seed = keys[s].tolist(), {name: np.asarray(values[name])[s].item() for name in run.by_seed}
+        return f"{zlib.crc32(json.dumps(jsonable([made, checksum, of_seed])).encode()):08x}"
+
+    checksum = data_checksum(run.data)
+    return [origin(s) for s in range(len(keys))]
+
+
+def told(
+    run: Prepared,
+    limits: Limits,
+    root: Key,
+    ending: Ending,
+    length: int,
+    seeds: range | None,
+    made_by: list[str],
+) -> Progress:
+    """What a callback hears after a segment of so many rounds; `made_by` are the `origins`."""
     records = ending.records.last
     elapsed = np.cumsum(ending.records["compute_time"], 1, np.float64)
     metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}
@@ -82,7 +106,7 @@ def told(run: Prepared, limits: Limits, root: Key, ending: Ending, length: int, 
     columns["communicated"] = records["communicated"] & (run.sizes.up + run.sizes.down > 0)
     rows = []
     for s in range(run.num_seeds or 1):
-        of_seed = {"name": run.name} | ({} if seeds is None else {"seed": seeds[s]})
+        of_seed = {"name": run.name, "run": made_by[s]} | ({} if seeds is None else {"seed": seeds[s]})
         rows += [of_seed | {name: v[s, r].item() for name, v in columns.items()} for r in range(-length, 0)]
         rows[-1] |= {accuracy_column(name): value[s].item() for name, value in scores.items()}
     own = (lambda array: array) if run.num_seeds is not None else (lambda array: array[0].item())

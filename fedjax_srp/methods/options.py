@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -153,6 +154,7 @@ def choose(
     of_model = WHATEVER_MODEL if isinstance(model, SplitModel) else (*MODEL_OPTIONS, *models.options(model))
     if isinstance(model, SplitModel) and (of_names := [o for o in options if o in _of_named_models()]):
         raise ValueError(f"{', '.join(of_names)}: options of a model given by name, but model is a SplitModel already")
+    _check_apart(route, objects, of_model)
     given = _chosen(name, (*route.algorithm, *route.optimizers, *objects, *route.policy, *of_model), options, shared)
     if given.get("optimizer") is not None and (twice := [o for o in route.optimizers if o in options]):
         raise ValueError(f"{twice[0]}: the optimizer that is given has its own; leave one of the two out")
@@ -175,6 +177,19 @@ def choose(
         {o: given[o] for o in of_model if o in given},
         named | dict.fromkeys(WHATEVER_MODEL),
     )
+
+
+def _check_apart(route: Routes, objects: Sequence[str], of_model: Sequence[str]) -> None:
+    """Refuses names that two parts of a method read: one value would go to both."""
+    where = {
+        "its algorithm": {*route.algorithm, *objects},
+        f"participation {route.participation!r}": route.policy,
+        "its model": of_model,
+    }
+    for (one, some), (other, others) in itertools.combinations(where.items(), 2):
+        if twice := sorted(set(some) & set(others)):
+            made = "model=srp.models.mlp(...) or the like" if other == "its model" else f"participation=srp.participation.{route.participation}(...)"
+            raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename it in your factory, or give {made}")
 
 
 def _chosen(

@@ -28,6 +28,7 @@ _NO_EFFECT = (
 )
 _TASK = ("dataset", "num_clients")  # a table each
 _OF_METHOD = (("algorithm",), ("participation",), ("evaluation",))  # differ between methods by nature
+_LIMITS = (("num_rounds",), ("time_limit",), ("target",))
 _DATA, _VERSION = ("data_checksum",), ("command",)
 _NAMES = ("name", "method", "methods", "algorithm", "participation", "training", "title")  # of older runs, no options
 _LONG = 40  # letters of a value in the name of a row
@@ -293,13 +294,17 @@ def _shortened(text: str) -> str:
 
 
 def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
-    """The row of the same algorithm without doubling, all that both have being equal."""
+    """The row of the same algorithm without doubling, all that both have being equal; if need be, but how long it is.
+
+    A time to a target is the same however long a run goes on after it.
+    """
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
     wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
-    for other, name in zip(found, names, strict=True):
-        # an option that is None there may be none of this method's, such as the pool of a policy
-        shared = [place for place in other.made if place not in _OF_METHOD]
-        if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
-            return name
+    for left_out in (_OF_METHOD, (*_OF_METHOD, *_LIMITS)):
+        for other, name in zip(found, names, strict=True):
+            # an option that is None there may be none of this method's, such as the pool of a policy
+            shared = [place for place in other.made if place not in left_out]
+            if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
+                return name
     return None

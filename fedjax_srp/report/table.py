@@ -209,7 +209,7 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
         return "-"
     if not math.isfinite(mean):
         return f"{row['reached']} of {row['runs']} seeds" if row["reached"] else "not reached"
-    digits = 1 if mean < 100 else 0
+    digits = 0 if mean >= 100 else 1 if mean >= 1 or not mean else 1 - math.floor(math.log10(mean))  # two that count
     text = "≤ " * bool(row["reached_at_once"]) + f"{mean:.{digits}f}"
     text += f" ± {std:.{digits}f}" if math.isfinite(std) else ""
     if not math.isfinite(speed_up):

@@ -121,6 +121,15 @@ def test_times_are_those_of_the_histories_to_the_last_bit(opened, large):
             assert [float(time) for time in times] == [run.time_to(target, cost) for target in TARGETS]
 
 
+def test_short_times_are_printed_as_python_prints_them(opened):
+    """Of one row: mean and deviation of its time, as in `table.render`."""
+    own = {"atOnce": 0, "reached": 2, "runs": 2}
+    for mean, deviation, text in ((0.0046, 0.00057, "0.0046 ± 0.0006"), (0.06, None, "0.060"), (0, 0, "0.0 ± 0.0")):
+        times = json.dumps([[mean, deviation]]).replace("null", "NaN")
+        row = json.dumps(own)[:-1] + f', "times": {times}}}'
+        assert opened.ask(f"numbers.timeText({row}, undefined, 0)") == text
+
+
 def test_numbers_are_printed_as_python_prints_them(opened):
     random = np.random.default_rng(0)
     values = [*(random.uniform(0, 200, 200)), *(n / 4 for n in range(60)), *(n / 2 for n in range(60)), 1e-9, 1e6, 0.05]

@@ -122,7 +122,7 @@ const numbers = (() => {
     const [mean, deviation] = own.times[place];
     if (Number.isNaN(mean)) return "-";
     if (!Number.isFinite(mean)) return own.reached ? `${own.reached} of ${own.runs} seeds` : "not reached";
-    const digits = mean < 100 ? 1 : 0;
+    const digits = mean >= 100 ? 0 : mean >= 1 || !mean ? 1 : 1 - Math.floor(Math.log10(mean));
     const bound = own.atOnce ? "≤ " : "";
     const text = bound + fixed(mean, digits) + (Number.isFinite(deviation) ? ` ± ${fixed(deviation, digits)}` : "");
     const factor = speedUp(own, twin, place);
