@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_numbers, short
 from fedjax_srp.base import STAGE_COMPLETED
+from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
 from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.stored import jsonable
 
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROUND_COLUMNS = {  # in history.csv, and their types in memory
-    "round": np.int64,
-    "stage": np.int64,
-    "cohort_size": np.int64,
-    "compute_time": np.float64,
-    "communicated": np.bool_,
-    "finite": np.bool_,
-}
 STATES = ("server_state", "client_states")
 SIZES = ("num_rounds", "num_clients", "bytes_up", "bytes_down")
 SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
@@ -252,6 +245,22 @@ class History:
             reached = scores <= target if self.smaller_is_better else scores >= target
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
+    def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
+        """Mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
+
+        Returns:
+            That of the last evaluation until then, nothing being interpolated; nan before the first one, and where the
+            run ended sooner.
+
+        Raises:
+            ValueError: a time that is negative or not finite, no such evaluation.
+        """
+        check_numbers("time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0)
+        scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
+        past = int((times <= time).sum())
+        end = self.elapsed(communication)[-1] if self.num_rounds else 0.0
+        return float(scores[past - 1]) if past and time <= end else math.nan
+
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
         quarters = np.array_split(np.argsort(self.client_time, kind="stable"), 4)
@@ -366,18 +375,6 @@ class History:
         from fedjax_srp.report import run_folder
 
         return run_folder.load(Path(directory))
-
-
-def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
-    """Raises a ValueError of one line where a metric has the name of a column of history.csv."""
-    columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
-    if clash := sorted(columns & set(metrics)):
-        raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
-
-
-def accuracy_column(evaluation: str) -> str:
-    """The column of `history.csv` with the mean score of an evaluation."""
-    return f"accuracy_{evaluation}"
 
 
 def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:

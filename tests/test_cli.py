@@ -300,7 +300,10 @@ ERRORS = [
         "--hidden 32,16: values are separated by spaces, --hidden 32 16",
     ),
     (("report", "runs", "--communications", "0,10"), "--communications 0,10: values are separated by spaces, "),
-    (("run", "--clock", "dynamic:exponential(uniform(0.02, 1))", *DATA, "--num-rounds", "ten"), "--num-rounds: invalid"),
+    (
+        ("run", "--clock", "dynamic:exponential(uniform(0.02, 1))", *DATA, "--num-rounds", "ten"),
+        "--num-rounds: invalid",
+    ),
     (("rnu",), "unknown command 'rnu' (did you mean run?)"),
     (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll' (did you mean srpfl"),
     (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),

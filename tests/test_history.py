@@ -106,6 +106,22 @@ def test_an_evaluation_before_training_costs_no_time():
     assert history.to_frame()["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
 
 
+@pytest.mark.parametrize("communication", [0.0, 10.0])
+def test_the_score_at_a_time_is_that_of_the_last_evaluation(communication):
+    history = small()
+    first, last = history.eval_elapsed(communication)
+    end = history.elapsed(communication)[-1]
+    assert (first, end) < (last, math.inf)
+    at = lambda time: history.score_at(time, communication)  # noqa: E731
+    assert (at(first), at(np.nextafter(last, 0)), at(last), at(end)) == (0.5, 0.5, 0.6875, 0.6875)
+    assert math.isnan(at(np.nextafter(first, 0)))
+    assert math.isnan(at(np.nextafter(end, np.inf)))
+    assert history.score_at(last, communication, "global") == 0.1875
+    for time, message in ((-1.0, "time must be finite and >= 0"), (math.inf, "time must be finite")):
+        with pytest.raises(ValueError, match=message):
+            at(time)
+
+
 def test_mean_is_weighted_by_test_points():
     history = small()
     np.testing.assert_array_equal(history.mean_accuracy, [0.5, 0.6875])

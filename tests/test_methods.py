@@ -3,6 +3,7 @@
 import doctest
 import functools
 import inspect
+import itertools
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -355,6 +356,30 @@ def test_options_of_one_name_are_refused(capsys):
     srp.methods.register("mine", mine)
     assert cli.main(["run", "--method", "mine", "--dataset", "digits"], set_up_cores=False) == 2
     assert "error: alpha: an option of data and of method; rename" in capsys.readouterr().err
+
+
+def test_one_name_is_never_read_by_two_parts():
+    """By no method of the package; one's own is refused, unless the other part is given as made."""
+
+    def clustered(model, k: int = 3):
+        return srp.algorithms.fedavg(model)
+
+    def hyper(model, hidden: int = 8):
+        return srp.algorithms.fedavg(model)
+
+    for name in [*srp.methods.names(), *srp.methods.algorithm_names()]:
+        for policy in table.POLICIES:
+            route = options.routes(name, policy)
+            parts = (route.algorithm, route.optimizers, route.policy, options.MODEL_OPTIONS)
+            of_models = {option for model in srp.models.names() for option in srp.models.options(model)}
+            assert len({*itertools.chain(*parts), *of_models}) == sum(map(len, (*parts, of_models)))
+    message = r"k: read by its algorithm and by participation .fastest.; rename .*=srp.participation.fastest"
+    with pytest.raises(ValueError, match=message):
+        srp.methods.get(clustered, dataset=SHAPES, participation="fastest", k=10)
+    with pytest.raises(ValueError, match=r"hidden: read by its algorithm and by its model; rename"):
+        srp.methods.get(hyper, dataset=SHAPES, hidden=4)
+    method = srp.methods.get(clustered, dataset=SHAPES, participation=srp.participation.fastest(5), k=2)
+    assert (method.options["k"], method.participation.options["k"]) == (2, 5)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,23 @@ def test_one_stage_needs_no_mark():
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
+@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
+def test_a_band_may_be_a_standard_deviation(draw):
+    scores = [(0.1, 0.5), (0.2, 0.6), (0.6, 0.7)]
+    runs = [run(scores=pair, metrics={"distance": np.full(4, pair[0])}) for pair in scores]
+    figure = draw({"digits": runs} if draw is plots.figure3 else runs, spread="std")
+    ax = figure.axes[0]
+    (band,) = ax.collections
+    first = band.get_paths()[0].vertices
+    at_first = first[first[:, 0] == first[:, 0].min(), 1]
+    deviation = np.sqrt(0.07)  # of 0.1, 0.2 and 0.6, whose mean is 0.3: ((0.2)^2 + (0.1)^2 + (0.3)^2) / 2
+    np.testing.assert_allclose([at_first.min(), at_first.max()], [0.3 - deviation, 0.3 + deviation], rtol=1e-12)
+    title = (ax.get_legend() or figure.legends[0]).get_title().get_text()
+    assert "band: ± standard deviation" in title
+    with pytest.raises(ValueError, match=r"spread='sem' is unknown.*; choose from range, std"):
+        draw({"digits": runs} if draw is plots.figure3 else runs, spread="sem")
+
+
 def test_repeats_are_a_mean_and_a_band_where_all_have_values():
     repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8)), run(scores=(0.0, 0.4))]
     figure = plots.accuracy_over_time(repeats)

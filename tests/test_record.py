@@ -123,6 +123,13 @@ def test_a_history_says_what_made_it(data):
     assert run(from_python, again)["data_checksum"] == config["data_checksum"]
 
 
+def test_equal_names_of_algorithm_and_participation_are_told_apart(data):
+    own = srp.algorithms.fedavg(MODEL, srp.algorithms.sgd(0.1), local_epochs=1)._replace(options={"k": 2})
+    for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
+        options = run(own, data, participation=srp.participation.fastest(k))["options"]
+        assert {name: value for name, value in options.items() if name.endswith("k")} == expected
+
+
 def test_parts_of_ones_own_are_unknown_until_they_say(data):
     own = srp.algorithms.fedavg(MODEL, optax.sgd(0.1), local_epochs=1)
     (optimizer,) = run(own, data)["unknown"]

@@ -164,8 +164,8 @@ def _left_alone(folder: Path, arguments: Mapping[str, Any], asks_anew: bool, say
     said = outcome(history, arguments["target"], cost)
     if asks_anew:
         save(history, folder, arguments, models=False)  # which leaves its own where they are
-    now = f"its summary and figure are those of communication={cost:g} now" if asks_anew else "--overwrite runs it again"
-    say(f"{folder} holds this run already, finished; {now}")
+    anew, again = f"its summary and figure are those of communication={cost:g} now", "--overwrite runs it again"
+    say(f"{folder} holds this run already, finished; {anew if asks_anew else again}")
     say(said)
     return folder
 

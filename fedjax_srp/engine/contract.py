@@ -32,8 +32,8 @@ from fedjax_srp.base import (
     RoundContext,
     RoundInfo,
 )
+from fedjax_srp.columns import check_metric_names
 from fedjax_srp.engine.carries import largest_carry
-from fedjax_srp.history import check_metric_names
 from fedjax_srp.parts import plain
 
 SHOWN = 160  # characters of a structure in a message

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
+from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
-from fedjax_srp.history import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.stored import jsonable
 from fedjax_srp.watch import Callback, Progress
 

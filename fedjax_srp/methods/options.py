@@ -188,7 +188,8 @@ def _check_apart(route: Routes, objects: Sequence[str], of_model: Sequence[str])
     }
     for (one, some), (other, others) in itertools.combinations(where.items(), 2):
         if twice := sorted(set(some) & set(others)):
-            made = "model=srp.models.mlp(...) or the like" if other == "its model" else f"participation=srp.participation.{route.participation}(...)"
+            policy = f"participation=srp.participation.{route.participation}(...)"
+            made = "model=srp.models.mlp(...) or the like" if other == "its model" else policy
             raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename it in your factory, or give {made}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
+from fedjax_srp._checks import check_choice
 from fedjax_srp.methods import RECIPES
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from fedjax_srp.history import History
 
     Histories = History | Sequence[History] | Mapping[str, History | Sequence[History]]
+
+
+Spread = Literal["range", "std"]
+SPREADS: dict[str, str] = {"range": "lowest to highest", "std": "± standard deviation"}  # what a band shows
 
 
 class Style(NamedTuple):
@@ -62,6 +67,7 @@ def draw(
     styles: dict[str, Style],
     labels: dict[str, str],
     communication: float,
+    spread: Spread = "range",
 ) -> dict[str, Any]:
     """Draws one line per group and returns legend label -> artist; repeats apart in time get a thin line each."""
     from matplotlib.lines import Line2D
@@ -78,7 +84,7 @@ def draw(
                 ax.plot(times, values, color=color, linestyle=linestyle, label=name, **THIN)
             handles[text] = Line2D([], [], color=color, linestyle=linestyle, linewidth=THIN["linewidth"])
             continue
-        times, low, middle, high = band(curves)
+        times, low, middle, high = band(curves, spread)
         marker = "." if len(repeats) == 1 and len(times) <= MAX_MARKED else ""
         ax.plot(times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text)
         handles[text] = Line2D([], [], color=color, linestyle=linestyle)  # without the dots, which hide the dashes
@@ -111,8 +117,8 @@ def are_apart(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
     )
 
 
-def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """Times, lowest, mean and highest value of several curves, on the union of their times where all are defined."""
+def band(curves: Sequence[tuple[np.ndarray, np.ndarray]], spread: Spread = "range") -> tuple[np.ndarray, ...]:
+    """Times, lower end, mean and upper end of several curves, on the union of their times where all are defined."""
     if len(curves) == 1:
         times, values = curves[0]
         return times, values, values, values
@@ -120,7 +126,11 @@ def band(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, .
     grid = np.unique(np.concatenate([times for times, _ in curves]))
     grid = grid[(grid >= start) & (grid <= end)]
     values = np.array([np.interp(grid, times, values) for times, values in curves])  # nan spreads to its neighbours
-    return grid, values.min(axis=0), values.mean(axis=0), values.max(axis=0)
+    mean = values.mean(axis=0)
+    if spread == "range":
+        return grid, values.min(axis=0), mean, values.max(axis=0)
+    deviation = values.std(axis=0, ddof=1)
+    return grid, mean - deviation, mean, mean + deviation
 
 
 def stage_starts(history: History, curve: Curve, communication: float) -> tuple[np.ndarray, np.ndarray]:
@@ -129,6 +139,11 @@ def stage_starts(history: History, curve: Curve, communication: float) -> tuple[
     ends = history.elapsed(communication)[np.flatnonzero(np.diff(history.stage))]  # of the last round of a stage
     ends = ends[(ends >= times[0]) & (ends <= times[-1])]
     return ends, np.interp(ends, times, values)
+
+
+def check_spread(spread: str) -> None:
+    """Raises a ValueError of one line for a spread that is none."""
+    check_choice("spread", spread, tuple(SPREADS))
 
 
 def accuracy_curve(communication: float, evaluation: str | None) -> Curve:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp.report import drawing
-from fedjax_srp.report.drawing import Curve
+from fedjax_srp.report.drawing import Curve, Spread
 from fedjax_srp.report.page import report_page
 
 if TYPE_CHECKING:
@@ -27,37 +27,47 @@ __all__ = ["accuracy_over_time", "contraction_over_run", "figure3", "metric_over
 
 
 def accuracy_over_time(
-    histories: Histories, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None
+    histories: Histories,
+    communication: float = 0.0,
+    evaluation: str | None = None,
+    ax: Axes | None = None,
+    spread: Spread = "range",
 ) -> Figure:
     """Mean test accuracy of every method over simulated time.
 
     Lines join the evaluations; a hollow circle marks where a new stage of participation begins. Repeats are drawn as
-    their mean with a band from the lowest to the highest run, interpolated between evaluations and only where every
-    repeat has values: nothing is drawn beyond the end of the shortest. Where that is less than half of the time that
-    the shortest repeat lasts, each is a thin line of its own.
+    their mean with a band, interpolated between evaluations and only where every repeat has values: nothing is drawn
+    beyond the end of the shortest. Where that is less than half of the time that the shortest repeat lasts, each is a
+    thin line of its own.
 
     Args:
         histories: see the module.
         communication: cost per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         ax: axes to draw in; None makes a figure.
+        spread: what a band shows of the repeats: "range", from the lowest to the highest run, or "std", a sample
+            standard deviation on both sides of their mean.
 
     Returns:
         The figure; display it in a notebook or call `savefig`.
 
     Raises:
-        ValueError: when there is nothing to draw or a history lacks the evaluation.
+        ValueError: when there is nothing to draw or a history lacks the evaluation; another spread.
     """
     groups = drawing.groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
     curve = drawing.accuracy_curve(communication, evaluation)
     score = "/".join(dict.fromkeys(run.score_name for repeats in groups.values() for run in repeats))
     ylabel = f"mean test {score}\n({names[0]})" if len(names) == 1 else f"mean test {score}"
-    return _single(groups, curve, drawing.labels(groups, evaluation, names), communication, ylabel, ax)
+    return _single(groups, curve, drawing.labels(groups, evaluation, names), communication, ylabel, ax, spread)
 
 
 def metric_over_time(
-    histories: Histories, metric: str | None = None, communication: float = 0.0, ax: Axes | None = None
+    histories: Histories,
+    metric: str | None = None,
+    communication: float = 0.0,
+    ax: Axes | None = None,
+    spread: Spread = "range",
 ) -> Figure:
     """A per-round metric over simulated time, logarithmic where all values are positive (linear tasks: "distance").
 
@@ -66,9 +76,10 @@ def metric_over_time(
         metric: its name; None takes the first one of the first history.
         communication: cost per communicating round, in time units.
         ax: axes to draw in; None makes a figure.
+        spread: what a band shows, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw or a history lacks the metric.
+        ValueError: when there is nothing to draw or a history lacks the metric; another spread.
     """
     groups = drawing.groups(histories)
     runs = [run for repeats in groups.values() for run in repeats]
@@ -84,7 +95,8 @@ def metric_over_time(
         values = history.metrics[str(name)]
         return history.elapsed(communication), np.where(np.isfinite(values), values, np.nan)
 
-    figure = _single(groups, curve, drawing.labels(groups), communication, str(name).replace("_", " "), ax)
+    ylabel = str(name).replace("_", " ")
+    figure = _single(groups, curve, drawing.labels(groups), communication, ylabel, ax, spread)
     if not any((run.metrics[str(name)] <= 0).any() for run in runs):
         (ax or figure.axes[0]).set_yscale("log")
     return figure
@@ -145,6 +157,7 @@ def figure3(
     evaluation: str | None = None,
     panel_size: tuple[float, float] | None = None,
     logarithmic: bool = False,
+    spread: Spread = "range",
 ) -> Figure:
     """Accuracy over simulated time: a column a data set, a row a communication cost, as in figure 3 of SRPFL's paper.
 
@@ -154,9 +167,11 @@ def figure3(
         evaluation: name of the evaluation; None takes the default one of every history.
         panel_size: width and height of one panel, in inches; None fits the legend.
         logarithmic: draw time on a logarithmic axis, where a speed-up is a shift.
+        spread: what a band shows, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw, a history lacks the evaluation, or the data sets have no titles.
+        ValueError: when there is nothing to draw, a history lacks the evaluation, or the data sets have no titles;
+            another spread.
     """
     import matplotlib as mpl
     from matplotlib import ticker
@@ -166,6 +181,7 @@ def figure3(
             f"histories_by_dataset is a {type(histories_by_dataset).__name__}: give a dict from data set to histories, "
             "e.g. {'digits': histories}; accuracy_over_time draws one data set"
         )
+    drawing.check_spread(spread)
     columns = {title: drawing.groups(histories) for title, histories in histories_by_dataset.items()}
     if not columns or not len(communications):
         raise ValueError("figure3 needs at least one data set and one communication cost")
@@ -184,7 +200,7 @@ def figure3(
         for row, communication in zip(panels, communications, strict=True):
             curve = drawing.accuracy_curve(communication, evaluation)
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
-                handles |= drawing.draw(ax, groups, curve, styles, labels, communication)
+                handles |= drawing.draw(ax, groups, curve, styles, labels, communication, spread)
                 ax.set_title(f"{title}, communication {communication:g}")
                 if logarithmic:
                     ax.set_xscale("log")
@@ -204,7 +220,7 @@ def figure3(
         counts = sorted({len(repeats) for groups in columns.values() for repeats in groups.values()})
         if counts[-1] > 1:
             runs = "/".join(map(str, counts))
-            notes.append(f"line: mean of {runs} runs, band: lowest to highest")
+            notes.append(f"line: mean of {runs} runs, band: {drawing.SPREADS[spread]}")
         fitting = max(2, int(size[0] / 2.4))  # in inches
         legend_rows = -(-len(ordered) // fitting)  # ceiling, so that twins stand above each other
         figure.legend(
@@ -225,16 +241,18 @@ def _single(
     communication: float,
     ylabel: str,
     ax: Axes | None,
+    spread: Spread,
 ) -> Figure:
     import matplotlib as mpl
 
+    drawing.check_spread(spread)
     with mpl.rc_context(drawing.RC):
         if ax is None:
             ax = drawing.new_figure((6.4, 4.0)).subplots()
-        handles = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, communication)
+        handles = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, communication, spread)
         ax.set_xlabel(drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else ""))
         ax.set_ylabel(ylabel)
         repeated = any(len(repeats) > 1 for repeats in groups.values())
-        title = "line: mean of the runs\nband: lowest to highest" if repeated else None
+        title = f"line: mean of the runs\nband: {drawing.SPREADS[spread]}" if repeated else None
         ax.legend(list(handles.values()), list(handles), title=title, framealpha=0.9, edgecolor="none")
         return ax.figure  # pyright: ignore[reportReturnType]

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp import stored
-from fedjax_srp.history import ROUND_COLUMNS, STATES, History
+from fedjax_srp.columns import ROUND_COLUMNS
+from fedjax_srp.history import STATES, History
 from fedjax_srp.stored import jsonable
 
 if TYPE_CHECKING:

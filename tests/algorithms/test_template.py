@@ -82,10 +82,11 @@ def test_it_runs_with_every_participation(participation):
 
 
 def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
-    """(w, b) <- (w, b) - eta grad of the penalised loss, written down without the package's loops."""
+    """(w, b) <- (w, b) - eta grad of the model's loss and the penalty, written down without the package's loops."""
     with jax.enable_x64(True):
         [client] = clients_of((6,), (2,), dtype=np.float64)
         split_model, eta, penalty = model(dtype=jnp.float64), 0.3, 0.5
+        split_model = split_model._replace(loss=lambda outputs, y: 2.0 * srp.models.cross_entropy(outputs, y))
         algorithm = template(split_model, srp.algorithms.sgd(eta), penalty=penalty, batch_size=6)
         run = Run(algorithm, federation([client]), srp.participation.full())
         params, bias = split_model.init(KEY), jnp.asarray([0.3, -0.2, 0.1, 0.0])
@@ -100,7 +101,7 @@ def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
 
         def objective(params, bias):
             log_p = jax.nn.log_softmax(split_model.logits(params, jnp.asarray(client.x)) + bias[None])
-            return -log_p[np.arange(6), client.y].mean() + penalty / 2 * (bias**2).sum()
+            return -2.0 * log_p[np.arange(6), client.y].mean() + penalty / 2 * (bias**2).sum()
 
         by_hand = jax.tree.map(lambda p, g: p - eta * g, (params, bias), jax.grad(objective, (0, 1))(params, bias))
         state = run.host_state()

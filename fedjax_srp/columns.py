@@ -1,0 +1,28 @@
+"""The columns of `history.csv`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+ROUND_COLUMNS = {  # and their types in memory
+    "round": np.int64,
+    "stage": np.int64,
+    "cohort_size": np.int64,
+    "compute_time": np.float64,
+    "communicated": np.bool_,
+    "finite": np.bool_,
+}
+
+
+def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
+    """Raises a ValueError of one line where a metric has the name of a column of history.csv."""
+    columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
+    if clash := sorted(columns & set(metrics)):
+        raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
+
+
+def accuracy_column(evaluation: str) -> str:
+    """The column of `history.csv` with the mean score of an evaluation."""
+    return f"accuracy_{evaluation}"
