@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import numbers
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
+from fedjax_srp._checks import is_number
 from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
 from fedjax_srp.record import Options
 
@@ -53,7 +55,7 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
 
     Args:
         build: `values -> FederatedAlgorithm`; no Python `if` on a value.
-        values: name -> float.
+        values: name -> float, or an array; a whole number is a float too.
 
     Returns:
         `build(values)`, with functions that carry the values.
@@ -70,7 +72,8 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
         ...     algorithm = srp.tunable(build, {"learning_rate": rate})
         ...     history = srp.simulate(algorithm, data, num_rounds=2, key=jax.random.key(0), progress=False)
     """
-    values = dict(values)
+    whole = {name: float(v) for name, v in values.items() if isinstance(v, numbers.Integral) and is_number(v)}
+    values = {**values, **whole}
 
     def carry(part: Any, place: tuple[str, ...]) -> Any:
         if isinstance(part, FederatedAlgorithm | Phase):

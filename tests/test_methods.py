@@ -16,6 +16,7 @@ from fedjax_srp.base import ClientTimes, Examples, RoundContext
 from fedjax_srp.commands import cli
 from fedjax_srp.history import History
 from fedjax_srp.methods import build, options, table
+from fedjax_srp.parts import values_of
 from fedjax_srp.report import drawing
 
 NUM_CLIENTS = 100
@@ -284,6 +285,18 @@ def test_an_optimizer_of_ones_own_stands_in_for_the_options_of_sgd():
         srp.methods.get("fedavg", dataset=SHAPES, optimizer=mine, learning_rate=0.1)
 
 
+def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum(monkeypatch):
+    """It reaches the factory, whatever other methods fine-tune with; both at once are refused."""
+    mine = srp.algorithms.sgd(0.3)
+    with pytest.raises(ValueError, match="fine_tune_momentum: the fine_tune_optimizer that is given has its own"):
+        srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=0.5)
+    shared = {"fine_tune_momentum": 0.5, "learning_rate": 0.2}
+    assert "fine_tune_momentum" not in srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine).options
+    _, given = given_to_factory(monkeypatch, "fedavg", fine_tune_optimizer=mine, shared=shared)
+    np.testing.assert_allclose(steps_of(given["fine_tune_optimizer"]), [-0.3] * 4, rtol=1e-6)
+    np.testing.assert_allclose(steps_of(given["optimizer"]), [-0.2] * 4, rtol=1e-6)
+
+
 def counted(model, pace: float | jax.Array = 0.5, local_epochs: int = 1):
     """A method of somebody else's: FedAvg at a step size of `pace`."""
     return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace), local_epochs=local_epochs)._replace(name="counted")
@@ -296,6 +309,31 @@ def registry():
     yield
     srp.methods.RECIPES.clear()
     srp.methods.RECIPES.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_factory_without_an_optimizer_may_have_options_of_sgd_as_its_own():
+    seen = []
+
+    def mine(model, learning_rate: float = 0.5, momentum: float | jax.Array = 0.25, weight_decay: int = 3):
+        seen.append((learning_rate, momentum, weight_decay))
+        return srp.algorithms.fedavg(model)
+
+    srp.methods.register("mine", mine)
+    method = srp.methods.get("mine", dataset=SHAPES, learning_rate=0.1, weight_decay=4)
+    assert seen == [(0.1, 0.25, 4)]
+    assert {o: method.options[o] for o in ("learning_rate", "momentum", "weight_decay")} == {
+        "learning_rate": 0.1,
+        "momentum": 0.25,
+        "weight_decay": 4,
+    }
+    assert values_of(method.algorithm) == {"momentum": 0.25}  # the only one that says it may be traced
+
+    def both(model, optimizer=None, learning_rate: float = 0.5):
+        return srp.algorithms.fedavg(model, optimizer)
+
+    with pytest.raises(ValueError, match="learning_rate: an argument of 'both' beside its optimizer, .*; rename it"):
+        srp.methods.get(both, dataset=SHAPES)
 
 
 @pytest.mark.usefixtures("registry")

@@ -15,7 +15,7 @@ import fedjax_srp as srp
 from fedjax_srp.adaptation import _course
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.parts import attach, detach, values_of
+from fedjax_srp.parts import are_named, attach, detach, values_of, with_values
 
 DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
 OPTIONS = {"num_rounds": 3, "eval_every": 1, "key": KEY, "progress": False, "devices": 2}
@@ -151,6 +151,17 @@ def test_values_differ_between_the_seeds_of_a_batch():
         srp.simulate_seeds(get("fedrep"), DATA, keys=keys, values={"mu": rates}, **options)
     with pytest.raises(ValueError, match=r"it has none; make it with srp.methods.get or srp.tunable"):
         srp.simulate_seeds(constant("fedavg", 0.1), DATA, keys=keys, values={"learning_rate": rates}, **options)
+
+
+def test_whole_numbers_are_values_too():
+    method = get("fedprox", mu=1)
+    assert values_of(method.algorithm)["mu"] == 1.0
+    assert shared_of(method) is shared_of(get("fedprox", mu=0.5))
+    own = srp.tunable(lambda values: of_scale(values["scale"]), {"scale": np.int32(3)})
+    for algorithm, name in ((method.algorithm, "mu"), (own, "scale")):
+        assert any(are_named(algorithm._replace(evaluations={}), [name]))
+        with_axis = with_values(algorithm, {name: np.array([1.0, 9.0])})
+        np.testing.assert_array_equal(values_of(with_axis)[name], [1.0, 9.0])
 
 
 def test_values_survive_batches_of_seeds(monkeypatch):
