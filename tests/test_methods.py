@@ -332,7 +332,7 @@ def test_a_factory_without_an_optimizer_may_have_options_of_sgd_as_its_own():
     def both(model, optimizer=None, learning_rate: float = 0.5):
         return srp.algorithms.fedavg(model, optimizer)
 
-    with pytest.raises(ValueError, match="learning_rate: an argument of 'both' beside its optimizer, .*; rename it"):
+    with pytest.raises(ValueError, match=r"learning_rate: an argument of 'both' beside its optimizer, .*; rename it"):
         srp.methods.get(both, dataset=SHAPES)
 
 

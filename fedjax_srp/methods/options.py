@@ -87,7 +87,7 @@ def routes(name: str | Factory, policy: str | None = None) -> Routes:
         of_sgd = [o for o in of_sgd if o != "fine_tune_momentum"]
     if twice := [o for o in of_sgd if o in taken]:
         raise ValueError(
-            f"{twice[0]}: an argument of {name_of(row.factory)!r} beside its optimizer, which is SGD with a {twice[0]}; "
+            f"{twice[0]}: an argument of {name_of(row.factory)!r} beside its optimizer, which has a {twice[0]} itself; "
             "rename it, or do without the argument optimizer"
         )
     own = tuple(o for o in taken if o not in OBJECTS)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedjax_srp._checks import checked, unknown
+from fedjax_srp._checks import checked, short, unknown
 from fedjax_srp.models._shapes import Shapes
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.cnn import cnn
@@ -109,7 +109,9 @@ def options(name: str) -> dict[str, Any]:
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuses what the factory of that name does not take."""
-    known = {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+    if "cut" in given:
+        raise ValueError(f"cut={short(given['cut'])}: the cut follows from head_layers; give that, or model.recut(layer)")
+    known = {model: options(model) for model in _FACTORIES}
     for option in given:
         owners = " or ".join(repr(model) for model in known if option in known[model])
         if owners and option not in known[name]:
