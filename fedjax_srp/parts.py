@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import numbers
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -93,13 +94,18 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
-    """Makes a factory return the very same part for equal arguments; those that cannot be hashed make a new one."""
-    cached = functools.lru_cache(maxsize=256, typed=True)(factory)
+    """Makes a factory return the very same part for equal arguments, by place or by name, defaults given or not.
+
+    Arguments that cannot be hashed make a new part.
+    """
+    cached, signature = functools.lru_cache(maxsize=256, typed=True)(factory), inspect.signature(factory)
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Part:
         try:
-            return cached(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return cached(*bound.args, **dict(sorted(bound.kwargs.items())))
         except TypeError:  # an argument that cannot be hashed, or a call that the factory refuses itself
             return factory(*args, **kwargs)
 

@@ -15,7 +15,7 @@ import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
 from fedjax_srp.commands import cli
 from fedjax_srp.history import History
-from fedjax_srp.methods import build, options, table
+from fedjax_srp.methods import build, options, own, table
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import drawing
 
@@ -96,7 +96,7 @@ def name(request):
 
 def test_the_table_is_complete():
     assert sorted(srp.methods.names()) == sorted(TABLE)
-    for module in (build, options, table):
+    for module in (build, options, own, table):
         assert doctest.testmod(module).failed == 0
 
 
@@ -232,6 +232,19 @@ def test_every_option_of_every_function_reaches_its_function(name, monkeypatch):
         monkeypatch.undo()
         assert given[option] == other[option]
         assert option != "local_steps" or given["local_epochs"] is None
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_row_may_set_what_any_part_reads():
+    row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.algorithms.sgd(0.3)}
+    srp.methods.register("mine", srp.algorithms.fedavg, participation="doubling", options=row)
+    found = srp.methods.get("mine", dataset=SHAPES).options
+    assert {name: found[name] for name in ("initial", "hidden", "learning_rate")} == {
+        "initial": 5,
+        "hidden": [4],
+        "learning_rate": 0.2,
+    }
+    assert found["fine_tune_optimizer"]["learning_rate"] == 0.3
 
 
 def test_rows_may_have_options_of_their_own():
@@ -401,11 +414,19 @@ def test_options_of_one_name_are_refused(capsys):
         ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
         ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
         ("mine", counted, {"colour": "red"}, r"unknown field of a recipe 'colour' \(did you mean color"),
+        (
+            "mine",
+            counted,
+            {"options": {"pase": 1.0}},
+            r"unknown option in the row of 'mine' 'pase' \(did you mean pace",
+        ),
+        ("mine", counted, {"options": {"k": 5}}, "unknown option in the row of 'mine' 'k'; choose from pace"),
         ("mine", srp.algorithms.linear_fedavg, {}, "linear_fedavg is no factory of an algorithm on examples"),
         ("mine", 3, {}, "3 is no factory"),
     ],
 )
 def test_registrations_are_checked(name, factory, row, message):
+    """Also the options of a row, against the factory and the row's own policy."""
     with pytest.raises(ValueError, match=message):
         srp.methods.register(name, factory, **row)
     assert "mine" not in srp.methods.RECIPES

@@ -108,7 +108,7 @@ class SplitModel(NamedTuple):
     def _check_labels(self, data_name: str, dtype: Any) -> None:
         if self.loss is cross_entropy and not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(
-                f"labels of data set {data_name!r} are {dtype} and model {self.name!r} takes numbers of classes; choose "
+                f"labels of data set {data_name!r} are {dtype} and model {self.name!r} takes classes; choose "
                 "model=srp.models.linear_regression(dim), or give labels as integers"
             )
 

@@ -62,7 +62,7 @@ def test_numbers_are_no_classes(data):
     classes = federation(clients_of((3,), (2,)))
     srp.models.split("numbers", (), None, classes.example_shape, 4, loss=srp.models.half_square).check_fits(classes)
     tokens = srp.models.lstm(classes.example_shape, 4)
-    with pytest.raises(ValueError, match="model 'lstm' takes integer tokens, .* has float32 inputs"):
+    with pytest.raises(ValueError, match=r"model 'lstm' takes integer tokens, .* has float32 inputs"):
         tokens.check_fits(srp.data.training_loss(classes, tokens.loss))
 
 

@@ -113,7 +113,7 @@ def test_integers_and_floats_make_the_same_clock():
 
 def test_equal_policies_are_the_same_policy():
     make = srp.participation.doubling
-    assert make(5, 10) is make(5, 10)
+    assert make(5, 10) is make(5, 10) is make(rounds_per_stage=10, initial=5)
     assert make(5, 10) is not make(5, 11)
     assert make(5, [1, 2]) is not make(5, [1, 2])  # lists have no hash: programs are compiled anew
     assert make(5, (1, 2)) is make(5, (1, 2))
@@ -127,6 +127,9 @@ def test_equal_models_and_optimizers_are_the_same():
     assert get("mlp", DATA, hidden=(5, 4)) is not get("mlp", DATA, 2, hidden=(5, 4))
     assert get("mlp", DATA, initialization="torch") is not get("mlp", DATA)
     assert sgd(0.1, momentum=0.5) is sgd(0.1, momentum=0.5)
+    assert sgd(0.1, 0.5) is sgd(momentum=0.5, learning_rate=0.1) is sgd(0.1, 0.5, weight_decay=0.0)
+    assert get("lstm", DATA, vocabulary=9, features=4) is get("lstm", DATA, 1, features=4, vocabulary=9)
+    assert get("mlp", DATA) is get("mlp", DATA, hidden=srp.models.options("mlp")["hidden"])
     assert sgd(0.1) is not sgd(0.2)
     assert sgd(jnp.float32(0.1)) is not sgd(jnp.float32(0.1))  # arrays have no hash
     courses = [_course(get("mlp", DATA, hidden=(5,)), "head", 2, sgd(0.1), 10) for _ in range(2)]
