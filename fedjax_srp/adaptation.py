@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import optax
 
 from fedjax_srp._checks import check_choice, check_integer, check_integers, checked, short
-from fedjax_srp.algorithms.local import Optimizer, example_loss, fine_tuning, head_problem, local_sgd
+from fedjax_srp.algorithms.local import LocalTraining, Optimizer, example_loss, fine_tuning, head_problem, local_sgd
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -86,8 +87,8 @@ def adapt(
     `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key;
     `part="all"` goes with `fine_tune_all`.
 
-    On a linear task there are no epochs: the head is the least-squares solution on samples that the client draws, of
-    smallest norm where they do not determine it (FedRep, figure 4).
+    On a linear task there is neither `part` nor epoch, optimizer or batch: the head is the least-squares solution on
+    samples that the client draws, of smallest norm where they do not determine it (FedRep, figure 4).
 
     Args:
         model: that the state is of, cut where its head begins; a `LinearTask` of the state's shapes on linear tasks.
@@ -96,7 +97,7 @@ def adapt(
             a whole model; or `SplitParams`, for a head of your own. On linear tasks the state of `linear_fedrep`.
         key: of samples and batches; the same key draws the same for every method.
         part: "head", or "all" layers.
-        epochs: E, over a client's shuffled samples. Linear tasks have none.
+        epochs: E, over a client's shuffled samples.
         num_samples: S numbers of training examples, each drawn at random from a client's own, the smaller among the
             larger; None for all of them. Linear tasks need them.
         optimizer: its state goes on from epoch to epoch; default SGD with step size 0.01.
@@ -109,8 +110,8 @@ def adapt(
         An `Adaptation` of NumPy arrays.
 
     Raises:
-        ValueError: an argument out of range, a missing server state or one without a model, states of other names,
-            shapes or types than those of the model.
+        ValueError: an argument out of range or one that a linear task makes nothing of, a missing server state or one
+            without a model, states of other names, shapes or types than those of the model.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -128,11 +129,12 @@ def adapt(
     check_kept(server_state)
     counts = None if num_samples is None else check_integers("num_samples", num_samples, 1)
     if isinstance(model, LinearTask):
+        _check_left_out(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
         course, state, expected = _linear(model, server_state, counts)
     else:
         check_integer("epochs", epochs, 1)
         model.check_fits(data)
-        fine_tuning(optimizer, None, batch_size, 1)
+        _training(optimizer, batch_size)
         course = _course(model, check_choice("part", part, ("head", "all")), epochs, optimizer, batch_size)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(Request(_STILL, data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data))
@@ -173,6 +175,20 @@ _STILL = FederatedAlgorithm(  # the engine prepares data and devices for it; not
 )
 
 
+def _training(optimizer: Optimizer | None, batch_size: int) -> LocalTraining:
+    return fine_tuning(optimizer, None, batch_size, 1, argument="optimizer")
+
+
+def _check_left_out(**given: Any) -> None:
+    """Refuses what a linear task makes nothing of."""
+    defaults = inspect.signature(adapt).parameters
+    for name, value in given.items():
+        if value != defaults[name].default:
+            raise ValueError(
+                f"{name}={short(value)}: no effect on a linear task, its heads are fitted in closed form; leave it out"
+            )
+
+
 def remembering(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """The same steps on a `Learner`, whose memory stands among the parameters, so that epochs may come one by one."""
 
@@ -195,7 +211,7 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
 @interned
 def _course(model: SplitModel, part: str, epochs: int, optimizer: Optimizer | None, batch_size: int) -> Course:
     """Epochs of a head, or of all layers; the draws are those of `fine_tune` and `fine_tune_all`."""
-    training = fine_tuning(optimizer, None, batch_size, 1)
+    training = _training(optimizer, batch_size)
     one = training._replace(optimizer=remembering(training.optimizer))  # type: ignore[arg-type]
 
     def begin(key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:

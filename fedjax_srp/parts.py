@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import numbers
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -18,6 +20,7 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
+from fedjax_srp._checks import is_number
 from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
 from fedjax_srp.record import Options
 
@@ -53,7 +56,7 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
 
     Args:
         build: `values -> FederatedAlgorithm`; no Python `if` on a value.
-        values: name -> float.
+        values: name -> float, or an array; a whole number is a float too.
 
     Returns:
         `build(values)`, with functions that carry the values.
@@ -70,7 +73,8 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
         ...     algorithm = srp.tunable(build, {"learning_rate": rate})
         ...     history = srp.simulate(algorithm, data, num_rounds=2, key=jax.random.key(0), progress=False)
     """
-    values = dict(values)
+    whole = {name: float(v) for name, v in values.items() if isinstance(v, numbers.Integral) and is_number(v)}
+    values = {**values, **whole}
 
     def carry(part: Any, place: tuple[str, ...]) -> Any:
         if isinstance(part, FederatedAlgorithm | Phase):
@@ -90,13 +94,18 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
-    """Makes a factory return the very same part for equal arguments; those that cannot be hashed make a new one."""
-    cached = functools.lru_cache(maxsize=256, typed=True)(factory)
+    """Makes a factory return the very same part for equal arguments, by place or by name, defaults given or not.
+
+    Arguments that cannot be hashed make a new part.
+    """
+    cached, signature = functools.lru_cache(maxsize=256, typed=True)(factory), inspect.signature(factory)
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Part:
         try:
-            return cached(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return cached(*bound.args, **dict(sorted(bound.kwargs.items())))
         except TypeError:  # an argument that cannot be hashed, or a call that the factory refuses itself
             return factory(*args, **kwargs)
 

@@ -97,7 +97,7 @@ def test_linear_heads_are_least_squares():
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
         ({"model": "mlp"}, ["model='mlp'", "srp.models.mlp"]),
         ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
-        ({"optimizer": lambda round: SGD}, ["optimizer", "follow the round"]),
+        ({"optimizer": lambda round: SGD}, ["optimizer=<", "follow the round"]),
     ],
 )
 def test_bad_input_is_answered_in_one_line(data, params, change, words):
@@ -107,6 +107,7 @@ def test_bad_input_is_answered_in_one_line(data, params, change, words):
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
+    assert "fine_tune" not in str(error.value)
 
 
 def test_a_task_needs_numbers_of_samples_and_a_representation():
@@ -115,6 +116,14 @@ def test_a_task_needs_numbers_of_samples_and_a_representation():
         srp.adapt(task, task, {"representation": task.representation}, key=KEY)
     with pytest.raises(ValueError, match="has no representation"):
         srp.adapt(task, task, {"w": task.representation}, key=KEY, num_samples=[2])
+
+
+@pytest.mark.parametrize("given", [{"part": "all"}, {"epochs": 3}, {"optimizer": SGD}, {"batch_size": 2}])
+def test_a_task_has_neither_epochs_nor_optimizer(given):
+    task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2)
+    (name,) = given
+    with pytest.raises(ValueError, match=f"^{name}=.*: no effect on a linear task, .* leave it out$"):
+        srp.adapt(task, task, {"representation": task.representation}, key=KEY, num_samples=[2], **given)
 
 
 def test_whole_models_are_found_in_every_state(params):

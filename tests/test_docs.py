@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,18 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
         assert name == "sgd" or f"`{name}`" in text
     for name in srp.methods.names():
         assert f"`{name}`" in readme
+
+
+def test_the_manual_names_the_algorithms_that_stages_by_a_criterion_take():
+    shapes = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=20)
+    build = functools.partial(srp.methods.get, dataset=shapes, shared={"hidden": (4, 4), "k": 2})
+    able = {name for name in srp.methods.algorithm_names() if build(name).algorithm.gradient is not None}
+    text = (ROOT / "docs/methods.md").read_text()
+    section = text[text.index("## Stages that end") : text.index("those that have a `gradient`")]
+    of_rows = {
+        srp.methods.recipe(name).factory.__name__ for name in ("flanp", "flanp_fedavg_criterion", "flanp_fednova")
+    }
+    assert {name for name in srp.algorithms.__all__ if f"`{name}`" in section} | of_rows == able
 
 
 PUBLIC = {

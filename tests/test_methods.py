@@ -16,7 +16,8 @@ import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
 from fedjax_srp.commands import cli
 from fedjax_srp.history import History
-from fedjax_srp.methods import build, options, table
+from fedjax_srp.methods import build, options, own, table
+from fedjax_srp.parts import values_of
 from fedjax_srp.report import drawing
 
 NUM_CLIENTS = 100
@@ -96,7 +97,7 @@ def name(request):
 
 def test_the_table_is_complete():
     assert sorted(srp.methods.names()) == sorted(TABLE)
-    for module in (build, options, table):
+    for module in (build, options, own, table):
         assert doctest.testmod(module).failed == 0
 
 
@@ -234,6 +235,19 @@ def test_every_option_of_every_function_reaches_its_function(name, monkeypatch):
         assert option != "local_steps" or given["local_epochs"] is None
 
 
+@pytest.mark.usefixtures("registry")
+def test_a_row_may_set_what_any_part_reads():
+    row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.algorithms.sgd(0.3)}
+    srp.methods.register("mine", srp.algorithms.fedavg, participation="doubling", options=row)
+    found = srp.methods.get("mine", dataset=SHAPES).options
+    assert {name: found[name] for name in ("initial", "hidden", "learning_rate")} == {
+        "initial": 5,
+        "hidden": [4],
+        "learning_rate": 0.2,
+    }
+    assert found["fine_tune_optimizer"]["learning_rate"] == 0.3
+
+
 def test_rows_may_have_options_of_their_own():
     """FLANP with FedNova: as many steps as fit, which is one for all where nobody says otherwise."""
     get = functools.partial(srp.methods.get, dataset=SHAPES, hidden=(4,))
@@ -285,6 +299,18 @@ def test_an_optimizer_of_ones_own_stands_in_for_the_options_of_sgd():
         srp.methods.get("fedavg", dataset=SHAPES, optimizer=mine, learning_rate=0.1)
 
 
+def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum(monkeypatch):
+    """It reaches the factory, whatever other methods fine-tune with; both at once are refused."""
+    mine = srp.algorithms.sgd(0.3)
+    with pytest.raises(ValueError, match="fine_tune_momentum: the fine_tune_optimizer that is given has its own"):
+        srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=0.5)
+    shared = {"fine_tune_momentum": 0.5, "learning_rate": 0.2}
+    assert "fine_tune_momentum" not in srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine).options
+    _, given = given_to_factory(monkeypatch, "fedavg", fine_tune_optimizer=mine, shared=shared)
+    np.testing.assert_allclose(steps_of(given["fine_tune_optimizer"]), [-0.3] * 4, rtol=1e-6)
+    np.testing.assert_allclose(steps_of(given["optimizer"]), [-0.2] * 4, rtol=1e-6)
+
+
 def counted(model, pace: float | jax.Array = 0.5, local_epochs: int = 1):
     """A method of somebody else's: FedAvg at a step size of `pace`."""
     return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace), local_epochs=local_epochs)._replace(name="counted")
@@ -297,6 +323,31 @@ def registry():
     yield
     srp.methods.RECIPES.clear()
     srp.methods.RECIPES.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_factory_without_an_optimizer_may_have_options_of_sgd_as_its_own():
+    seen = []
+
+    def mine(model, learning_rate: float = 0.5, momentum: float | jax.Array = 0.25, weight_decay: int = 3):
+        seen.append((learning_rate, momentum, weight_decay))
+        return srp.algorithms.fedavg(model)
+
+    srp.methods.register("mine", mine)
+    method = srp.methods.get("mine", dataset=SHAPES, learning_rate=0.1, weight_decay=4)
+    assert seen == [(0.1, 0.25, 4)]
+    assert {o: method.options[o] for o in ("learning_rate", "momentum", "weight_decay")} == {
+        "learning_rate": 0.1,
+        "momentum": 0.25,
+        "weight_decay": 4,
+    }
+    assert values_of(method.algorithm) == {"momentum": 0.25}  # the only one that says it may be traced
+
+    def both(model, optimizer=None, learning_rate: float = 0.5):
+        return srp.algorithms.fedavg(model, optimizer)
+
+    with pytest.raises(ValueError, match=r"learning_rate: an argument of 'both' beside its optimizer, .*; rename it"):
+        srp.methods.get(both, dataset=SHAPES)
 
 
 @pytest.mark.usefixtures("registry")
@@ -388,11 +439,19 @@ def test_one_name_is_never_read_by_two_parts():
         ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
         ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
         ("mine", counted, {"colour": "red"}, r"unknown field of a recipe 'colour' \(did you mean color"),
+        (
+            "mine",
+            counted,
+            {"options": {"pase": 1.0}},
+            r"unknown option in the row of 'mine' 'pase' \(did you mean pace",
+        ),
+        ("mine", counted, {"options": {"k": 5}}, "unknown option in the row of 'mine' 'k'; choose from pace"),
         ("mine", srp.algorithms.linear_fedavg, {}, "linear_fedavg is no factory of an algorithm on examples"),
         ("mine", 3, {}, "3 is no factory"),
     ],
 )
 def test_registrations_are_checked(name, factory, row, message):
+    """Also the options of a row, against the factory and the row's own policy."""
     with pytest.raises(ValueError, match=message):
         srp.methods.register(name, factory, **row)
     assert "mine" not in srp.methods.RECIPES

@@ -17,6 +17,7 @@ from fedjax_srp.algorithms.local import (
     example_loss,
     fine_tuning,
     local_training,
+    of_examples,
 )
 from fedjax_srp.base import (
     Array,
@@ -117,7 +118,7 @@ def fedsgd(
         # g_i = grad f_i(w), one block of examples after the other
         num_blocks = batch_max((examples.count + size - 1) // size)
         gradient = jax.lax.fori_loop(jnp.int32(0), num_blocks, add, jax.tree.map(jnp.zeros_like, params))
-        return ClientOutput(gradient, weight=client_weight(client_weighting, examples))
+        return ClientOutput(of_examples(gradient, examples), weight=client_weight(client_weighting, examples))
 
     def server(key: Key, state: FedSGDServerState, mean: SplitParams, context: RoundContext) -> FedSGDServerState:
         # w <- w - eta sum_i (n_i / n) g_i

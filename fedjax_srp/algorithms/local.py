@@ -86,7 +86,13 @@ def local_training(
     return LocalTraining(sgd(0.01) if optimizer is None else called(optimizer), batch_size, epochs, steps)
 
 
-def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_size: int, epochs: int) -> LocalTraining:
+def fine_tuning(
+    optimizer: Optimizer | None,
+    default: Optimizer | None,
+    batch_size: int,
+    epochs: int,
+    argument: str = "fine_tune_optimizer",
+) -> LocalTraining:
     """How a client is fine-tuned before it is judged, checked.
 
     Args:
@@ -94,6 +100,7 @@ def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_si
         default: the optimizer of training.
         batch_size: examples a step.
         epochs: over the client's shuffled examples.
+        argument: what the caller's argument for `optimizer` is called.
 
     Raises:
         ValueError: as `local_training`, or an optimizer that follows the round, since an evaluation belongs to none.
@@ -101,8 +108,8 @@ def fine_tuning(optimizer: Optimizer | None, default: Optimizer | None, batch_si
     chosen = default if optimizer is None else optimizer
     if not isinstance(chosen, optax.GradientTransformation | None):
         raise ValueError(
-            f"fine_tune_optimizer={optimizer!r}: an evaluation belongs to no round; give fine_tune_optimizer an "
-            "optimizer that does not follow the round, e.g. srp.algorithms.sgd(0.01)"
+            f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does not "
+            "follow the round, e.g. srp.algorithms.sgd(0.01)"
         )
     return local_training(chosen, batch_size, epochs, what="fine_tune")
 
@@ -208,7 +215,12 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
     rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never even read
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
     x, y = examples.x[rows], examples.y[rows]
-    return jax.grad(lambda params: jnp.sum(weights * loss(params, frozen, x, y, key)))(params)
+    return of_examples(jax.grad(lambda params: jnp.sum(weights * loss(params, frozen, x, y, key)))(params), examples)
+
+
+def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
+    """A gradient over a client's examples, zero for a client without any: weights of 0 do not keep a nan away."""
+    return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
 def local_sgd(

@@ -174,7 +174,8 @@ def uniform(low: Parameter, high: Parameter) -> Distribution:
         The distribution.
 
     Raises:
-        ValueError: for bounds that are negative or not finite, or low > high.
+        ValueError: for bounds that are negative or not finite, or low > high where both are known beforehand. Bounds
+            that a run draws may cross: times are uniform between the two, whichever is larger.
 
     Example:
         >>> import jax

@@ -25,14 +25,17 @@ NAMES = (*records.IMAGES, "emnist", "sentiment140")
 
 
 @checked
-def prepare(names: Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print) -> list[Path]:
+def prepare(
+    names: str | Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print
+) -> list[Path]:
     """Writes data sets where `load` finds them.
 
     Records are written under another name and renamed when they are complete; those of images are then read back, which
     also fills the cache of decoded arrays. What is prepared already is only read.
 
     Args:
-        names: mnist, emnist/balanced (or another of its six), emnist for all six, cifar10, cifar100, sentiment140.
+        names: one or several of mnist, emnist/balanced (or another of its six), emnist for all six, cifar10, cifar100,
+            sentiment140.
         data_dir: folder of prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
         say: prints one line.
 
@@ -43,7 +46,7 @@ def prepare(names: Sequence[str], data_dir: str | Path | None = None, say: Calla
         ValueError: in one line: an unknown name, a damaged archive, a folder that cannot be written to, or no network;
             then which files are missing and where to put them, for all data sets at once.
     """
-    names = list(names)
+    names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError(f"names: lists no data set; give one or more of {', '.join(NAMES)}")
     for name in names:

@@ -327,8 +327,8 @@ def cap_examples(
     for client, rows in enumerate(map(np.asarray, indices)):
         if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
             raise ValueError(f"indices[{client}]={short(indices[client])}: give a list of row numbers")
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(labels):
-            raise ValueError(f"indices[{client}]: {rows.max()} is out of range for {len(labels)} labels; give all")
+        if (outside := rows[(rows < 0) | (rows >= len(labels))]).size:
+            raise ValueError(f"indices[{client}]: {outside[0]} is out of range for {len(labels)} labels; give all")
         if len(rows) <= max_examples:
             capped.append(rows)
             continue

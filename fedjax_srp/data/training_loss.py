@@ -54,6 +54,11 @@ class TrainingLoss:
         return self.data.example_shape
 
     @property
+    def offset(self) -> Array | None:
+        """What black is to the model, of the data; None where they tell of none."""
+        return getattr(self.data, "offset", None)
+
+    @property
     def options(self) -> Mapping[str, Any] | None:
         """What made the data; None: unknown."""
         return getattr(self.data, "options", None)

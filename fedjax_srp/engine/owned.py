@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,8 @@ class OwnedData:
 
     own: FederatedData
     num_clients: int
+
+    is_sharded: ClassVar[bool] = True  # no client can be asked for its data, see `train_client`
 
     @property
     def example_shape(self) -> tuple[int, ...]:

@@ -16,7 +16,8 @@ from fedjax_srp.methods.options import (
     routes,
     without_effect,
 )
-from fedjax_srp.methods.table import POLICIES, RECIPES, Recipe, algorithm_names, label, names, recipe, register
+from fedjax_srp.methods.own import register
+from fedjax_srp.methods.table import POLICIES, RECIPES, Recipe, algorithm_names, label, names, recipe
 
 __all__ = [
     "OBJECTS",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import check_integer, checked
+from fedjax_srp._checks import check_integer, checked, is_number
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
 from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
@@ -66,15 +66,17 @@ def get(
         policy = POLICIES[route.participation](**choice.policy)
     values = traced(choice)
     constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
-    build = _Build(route.factory, _model(name, row, dataset, model, choice.model), tuple(constants.items()))
+    whole = _model(name, row, dataset, model, choice.model)
+    build = _Build(route.factory, whole, tuple(constants.items()), route.optimizers)
     options = {option: describe(value) for option, value in choice.record().items()}
     return Method(choice.name, tunable(build, values), policy, Options(options))
 
 
 def traced(choice: Choice) -> dict[str, Any]:
-    """The options of a method that are arguments of its program, with their values: another value compiles nothing."""
-    sources = choice.route.sources()
-    return {o: v for function in sources for o, v in choice.algorithm.items() if _is_traced(function, o, v)}
+    """The options of a method that are arguments of its program, as floats: another value compiles nothing."""
+    route, values = choice.route, choice.algorithm
+    sources = ((route.factory, route.algorithm), (optimizers, route.optimizers))
+    return {o: float(values[o]) for function, of in sources for o in of if _is_traced(function, o, values[o])}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +86,12 @@ class _Build:
     factory: Factory
     model: SplitModel
     constants: tuple[tuple[str, Any], ...]
+    of_sgd: tuple[str, ...]  # names of the options that `optimizers` takes
 
     def __call__(self, values: Mapping[str, Any]) -> FederatedAlgorithm:
         options = dict(self.constants) | dict(values)
-        of_sgd = {name: options.pop(name) for name in arguments(optimizers) if name in options}
-        made = {} if options.get("optimizer") is not None or not of_sgd else optimizers(**of_sgd)
-        return self.factory(self.model, **options | made)
+        of_sgd = {name: options.pop(name) for name in self.of_sgd}
+        return self.factory(self.model, **options | (optimizers(**of_sgd) if of_sgd else {}))
 
 
 def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:
@@ -99,7 +101,7 @@ def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:
     """
     parameter = arguments(function).get(option)
     may_be = parameter is not None and "Array" in str(parameter.annotation)
-    return may_be and isinstance(value, numbers.Real) and not isinstance(value, bool) and value != 0
+    return may_be and isinstance(value, numbers.Real) and is_number(value) and value != 0
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:

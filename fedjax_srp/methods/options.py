@@ -76,7 +76,7 @@ def routes(name: str | Factory, policy: str | None = None) -> Routes:
         policy: the name of its participation; None for that of its row.
 
     Raises:
-        ValueError: no such method or participation.
+        ValueError: no such method or participation, a factory with an `optimizer` and an option of its SGD.
     """
     row = recipe(name)
     policy = policy or row.participation
@@ -86,6 +86,11 @@ def routes(name: str | Factory, policy: str | None = None) -> Routes:
     of_sgd = [o for o in arguments(optimizers) if "optimizer" in taken]
     if "fine_tune_optimizer" not in taken:
         of_sgd = [o for o in of_sgd if o != "fine_tune_momentum"]
+    if twice := [o for o in of_sgd if o in taken]:
+        raise ValueError(
+            f"{twice[0]}: an argument of {name_of(row.factory)!r} beside its optimizer, which has a {twice[0]} itself; "
+            "rename it, or do without the argument optimizer"
+        )
     own = tuple(o for o in taken if o not in OBJECTS)
     return Routes(row.factory, own, tuple(of_sgd), tuple(arguments(POLICIES[policy])), policy)
 
@@ -156,10 +161,11 @@ def choose(
         raise ValueError(f"{', '.join(of_names)}: options of a model given by name, but model is a SplitModel already")
     _check_apart(route, objects, of_model)
     given = _chosen(name, (*route.algorithm, *route.optimizers, *objects, *route.policy, *of_model), options, shared)
-    if given.get("optimizer") is not None and (twice := [o for o in route.optimizers if o in options]):
-        raise ValueError(f"{twice[0]}: the optimizer that is given has its own; leave one of the two out")
-    if given.get("optimizer") is not None:
-        route = route._replace(optimizers=())
+    for instead, of_sgd in (("optimizer", route.optimizers), ("fine_tune_optimizer", ("fine_tune_momentum",))):
+        if given.get(instead) is not None:
+            if twice := [o for o in route.optimizers if o in of_sgd and o in options]:
+                raise ValueError(f"{twice[0]}: the {instead} that is given has its own; leave one of the two out")
+            route = route._replace(optimizers=tuple(o for o in route.optimizers if o not in of_sgd))
     if given.get("local_steps") is not None:
         given.setdefault("local_epochs", None)  # steps are instead of epochs
 

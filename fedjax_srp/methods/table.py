@@ -88,44 +88,12 @@ RECIPES: dict[str, Recipe] = {
     "fednova": Recipe(fednova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many steps as fit the clock"),  # noqa: E501
 }
 # fmt: on
-_BUILT_IN = frozenset(RECIPES)
+BUILT_IN = frozenset(RECIPES)
 
 
 def names() -> list[str]:
     """The methods that `get` knows."""
     return list(RECIPES)
-
-
-def register(name: str, factory: Factory, **row: Any) -> None:
-    """Adds a method of your own: `get`, the command line, tables and figures know it from then on.
-
-    Args:
-        name: of the method.
-        factory: `(model, ...) -> FederatedAlgorithm`; its other arguments are the options of the method. Those that
-            are annotated `float | Array` are passed as traced numbers, so that other values compile nothing.
-        **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source, options.
-
-    Raises:
-        ValueError: a name of the package's own, an unknown field or participation, a factory without a model.
-
-    Example:
-        >>> import fedjax_srp as srp
-        >>> srp.methods.register("my_fedavg", srp.algorithms.fedavg, label="My FedAvg", participation="doubling")
-        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> srp.methods.get("my_fedavg", dataset=data, initial=5, local_epochs=2).participation.name
-        'doubling'
-        >>> del srp.methods.RECIPES["my_fedavg"]
-    """
-    if name in _BUILT_IN:
-        raise ValueError(f"name={name!r} is a method of the package; choose another name")
-    for field in row:
-        if field not in Recipe._fields:
-            raise unknown("field of a recipe", field, Recipe._fields[1:])
-    _check_factory(factory)
-    made = Recipe(factory, **row)
-    if made.participation not in POLICIES:
-        raise unknown("participation", made.participation, POLICIES)
-    RECIPES[name] = made
 
 
 def recipe(name: str | Factory) -> Recipe:
@@ -135,7 +103,7 @@ def recipe(name: str | Factory) -> Recipe:
         ValueError: no such method, with the nearest names; an algorithm that takes no model.
     """
     if callable(name):
-        _check_factory(name)
+        check_factory(name)
         return Recipe(name)
     if name in RECIPES:
         return RECIPES[name]
@@ -155,7 +123,8 @@ def _is_factory(factory: Any) -> bool:
     return callable(factory) and next(iter(inspect.signature(factory).parameters), None) == "model"
 
 
-def _check_factory(factory: Any) -> None:
+def check_factory(factory: Any) -> None:
+    """Raises a ValueError of one line unless it makes algorithms on examples: its first argument is the model."""
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(

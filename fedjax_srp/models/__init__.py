@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedjax_srp._checks import checked, unknown
+from fedjax_srp._checks import checked, short, unknown
 from fedjax_srp.models._shapes import Shapes
 from fedjax_srp.models.augment import augmentation, check_dataset, crop_and_flip
 from fedjax_srp.models.cnn import cnn
@@ -77,7 +77,8 @@ def get(
         raise unknown("model", name, _FACTORIES)
     check_dataset(dataset)
     _check_options(name, options)
-    hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in options.items()}
+    every = {**_defaults(name), **options}
+    hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in every.items()}
     return _get(name, Shapes.of(dataset, augment is not None), head_layers, augment, initialization, **hashable)
 
 
@@ -103,13 +104,20 @@ def options(name: str) -> dict[str, Any]:
     """
     if name not in _FACTORIES:
         raise unknown("model", name, _FACTORIES)
+    return _defaults(name)
+
+
+def _defaults(name: str) -> dict[str, Any]:
     parameters = list(inspect.signature(_FACTORIES[name]).parameters.items())[2:]  # but shape and classes
     return {option: parameter.default for option, parameter in parameters if option != "cut"}
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuses what the factory of that name does not take."""
-    known = {model: list(inspect.signature(factory).parameters)[2:] for model, factory in _FACTORIES.items()}
+    if "cut" in given:
+        shown = short(given["cut"])
+        raise ValueError(f"cut={shown}: the cut follows from head_layers; give that, or model.recut(layer)")
+    known = {model: _defaults(model) for model in _FACTORIES}
     for option in given:
         owners = " or ".join(repr(model) for model in known if option in known[model])
         if owners and option not in known[name]:

@@ -62,6 +62,8 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto") -> Array:
     """
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
+        dtype = jnp.result_type(x, kernel)  # products of matrices see to that themselves
+        x, kernel = x.astype(dtype), kernel.astype(dtype)
         return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     if strategy == "winograd":
         return _winograd(x, kernel)

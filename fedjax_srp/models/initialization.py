@@ -24,7 +24,7 @@ def initialized(model: SplitModel, initialization: Literal["torch"]) -> SplitMod
     variance.
 
     Args:
-        model: of dense layers and convolutions.
+        model: of dense layers, convolutions and layers without parameters.
         initialization: "torch" for the defaults of `torch.nn.Linear` and `torch.nn.Conv2d`.
 
     Returns:
@@ -42,7 +42,7 @@ def initialized(model: SplitModel, initialization: Literal["torch"]) -> SplitMod
     """
     check_choice("initialization", initialization, INITIALIZATIONS)
     for name, layer in _layers(jax.eval_shape(model.init, jax.random.key(0))).items():
-        if set(layer) != {"kernel", "bias"}:
+        if layer and set(layer) != {"kernel", "bias"}:
             raise ValueError(
                 f"initialization={initialization!r} knows layers with a kernel and a bias, and {name} of model "
                 f"{model.name!r} has {', '.join(layer)}; leave it out"
@@ -63,6 +63,8 @@ def _layers(params: SplitParams) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
 
 
 def _uniform(key: Key, layer: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
+    if not layer:
+        return {}
     bound = 1 / math.sqrt(math.prod(layer["kernel"].shape[:-1]))  # (..., inputs, outputs)
     return {
         name: jax.random.uniform(named_key(key, name), leaf.shape, leaf.dtype, -bound, bound)

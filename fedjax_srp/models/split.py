@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, check_integers, checked, nearest, short
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, Key, PyTree, named_key
+from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
 from fedjax_srp.record import Options, describe
 
@@ -98,8 +99,18 @@ class SplitModel(NamedTuple):
                 f"examples of data set {data.name!r} have shape {tuple(data.example_shape)} but model {self.name!r} "
                 f"takes {self.input_shape}; build it with input_shape={tuple(data.example_shape)}"
             )
-        if hasattr(data, "model_input"):  # other sources, and data sharded by client, do not tell their type
-            self._check_type(data.name, jax.eval_shape(data.model_input, data.x_train).dtype)
+        if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # which was looked at as a whole
+            client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
+            if isinstance(client, Examples):
+                self._check_type(data.name, client.x.dtype)
+                self._check_labels(data.name, client.y.dtype)
+
+    def _check_labels(self, data_name: str, dtype: Any) -> None:
+        if self.loss is cross_entropy and not jnp.issubdtype(dtype, jnp.integer):
+            raise ValueError(
+                f"labels of data set {data_name!r} are {dtype} and model {self.name!r} takes classes; choose "
+                "model=srp.models.linear_regression(dim), or give labels as integers"
+            )
 
     def _check_type(self, data_name: str, dtype: Any) -> None:
         has_tokens = jnp.issubdtype(dtype, jnp.integer)
@@ -171,7 +182,8 @@ def split(
         loss: `(outputs, y) -> (batch,)`, of each example.
 
     Raises:
-        ValueError: no layer is called `cut`; in `init`, a module that keeps more than parameters.
+        ValueError: no layer is called `cut`, or two layers have one name; in `init`, a module that keeps more than
+            parameters.
     """
     for place, layer in enumerate(layers):
         if not isinstance(layer, Layer):
@@ -180,6 +192,8 @@ def split(
     check_integer("num_classes", num_classes, 1)
     check_dtype(dtype, jnp.number)
     names = tuple(layer.name for layer in layers)
+    if twice := [layer for layer, number in collections.Counter(names).items() if number > 1]:
+        raise ValueError(f"layers: {twice[0]!r} is the name of several of model {name!r}; give each its own")
     if cut is not None and cut not in names:
         hint = nearest(cut, names)
         hints = f"{hint}; choose from {', '.join(names)}, or None"

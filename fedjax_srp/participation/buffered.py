@@ -30,6 +30,8 @@ def buffered(k: int = 10) -> ParticipationPolicy:
     The clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on
     with the model they have. A job takes the realised time of the round in which it begins. The round lasts from the
     last server step to the k-th of these ends. What clients do with an old model is the algorithm's: `fedbuff`.
+    With any other algorithm a participant trains on the model of the round in which it delivers: updates are never
+    stale, which flatters an asynchronous server.
 
     FedBuff (Nguyen et al., 2022) differs: it hands out the OLD model while the buffer fills, so that somebody else
     starts at once when a client has delivered; here that client waits for the new one. With k = 1 nobody waits and the

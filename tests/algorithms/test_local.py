@@ -21,7 +21,7 @@ import fedjax_srp as srp
 from fedjax_srp.algorithms import local, sgd
 from fedjax_srp.algorithms._sgd import SGD
 from fedjax_srp.algorithms.local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
-from fedjax_srp.base import Examples, named_key
+from fedjax_srp.base import Examples, RoundContext, named_key
 from fedjax_srp.models import cross_entropy
 
 DATA = federation(clients_of((5, 12, 1, 8), (1, 1, 1, 1)))
@@ -243,6 +243,20 @@ def test_a_loss_that_zeros_would_break_is_safe_with_clients_that_are_done(strate
     alone = [jax.jit(one)(x[i], counts[i]) for i in range(2)]
     np.testing.assert_allclose(together[:2], jnp.stack(alone), rtol=1e-5)
     np.testing.assert_array_equal(together[2], 0.0)
+
+
+@pytest.mark.parametrize("function", ["round", "gradient"])
+def test_a_client_without_examples_has_no_gradient(function):
+    """FedSGD's message, and the gradient that a criterion asks for: its rows are never heard."""
+    algorithm = srp.algorithms.fedsgd(MODEL)
+    gradient = algorithm.round.client if function == "round" else algorithm.gradient
+    one, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 2, jnp.int32(1))
+    none = Examples(jnp.full_like(one.x, jnp.nan), one.y, jnp.int32(0))
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, none)
+    found = jax.jit(jax.vmap(lambda examples: gradient(KEY, PARAMS, (), examples, context)))(both)
+    assert_same_bits(jax.tree.map(lambda leaf: leaf[1], found.message), jax.tree.map(jnp.zeros_like, PARAMS))
+    assert found.weight[1] == 0
+    assert all(bool(jnp.any(leaf[0])) for leaf in jax.tree.leaves(found.message.head))
 
 
 def test_only_plain_sgd_needs_no_selection_of_parameters():

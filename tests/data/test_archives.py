@@ -135,7 +135,7 @@ def test_another_version_does_not_vouch_for_an_unfinished_one(data_dir, no_netwo
 def test_a_folder_below_home(monkeypatch, tmp_path, no_network):
     monkeypatch.setenv("HOME", str(tmp_path))
     small_archives.mnist(tmp_path / "data")
-    assert prepare(["mnist"], "~/data", say=lambda _: None) == [tmp_path / "data" / "mnist" / "3.0.1"]
+    assert prepare("mnist", "~/data", say=lambda _: None) == [tmp_path / "data" / "mnist" / "3.0.1"]
     assert load("mnist", 2, data_dir="~/data").num_clients == 2
     assert not Path("~").exists()
 

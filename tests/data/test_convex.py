@@ -50,6 +50,22 @@ def test_clients_are_scored_by_their_training_loss(data):
         )
 
 
+def test_numbers_are_no_classes(data):
+    """Also in data that are judged by their training loss; whole numbers may be either."""
+    model = srp.models.mlp((D,), 1, hidden=())
+    message = r"labels of data set 'linear_regression' are float32 and model 'mlp' takes .*; choose model=.*regression"
+    for judged in (data, srp.data.training_loss(data, model.loss)):
+        with pytest.raises(ValueError, match=message) as caught:
+            srp.simulate(srp.algorithms.fedavg(model), judged, num_rounds=1, key=KEY, progress=False)
+        assert "\n" not in str(caught.value)
+    srp.models.linear_regression(D).check_fits(data)
+    classes = federation(clients_of((3,), (2,)))
+    srp.models.split("numbers", (), None, classes.example_shape, 4, loss=srp.models.half_square).check_fits(classes)
+    tokens = srp.models.lstm(classes.example_shape, 4)
+    with pytest.raises(ValueError, match=r"model 'lstm' takes integer tokens, .* has float32 inputs"):
+        tokens.check_fits(srp.data.training_loss(classes, tokens.loss))
+
+
 def test_what_is_drawn():
     """Variances of inputs and noise within five standard errors, and clients that do not depend on their number."""
     many = srp.data.linear_regression(KEY, 50, 400, D, noise_std=0.5, condition=9.0)

@@ -203,7 +203,7 @@ def test_nothing_reserved_is_the_partition_without():
 
 def test_a_fifth_of_the_clients_is_rounded_up():
     y = np.repeat(np.arange(4), 100)
-    for num_clients, fraction, number in ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1)):
+    for num_clients, fraction, number in ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1), (4, 1e-12, 1)):
         split = partition.by_classes(y, y, num_clients, 1, reserved_classes=1, reserved_fraction=fraction)
         holders = [client for client, rows in enumerate(split.train) if 3 in y[rows]]
         assert holders == list(range(num_clients - number, num_clients))
@@ -328,6 +328,8 @@ ERRORS = {
     "users: nobody has both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
     "num_clients=3: only 2 users .* use at most 2": lambda: partition.natural(np.array([1, 2]), np.array([1, 2]), 3),
     "max_examples=0 must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
+    r"indices\[1\]: -1 is out of range for 100 labels": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
+    r"indices\[0\]: 100 is out of range for 100 labels": lambda: partition.cap_examples([[99, 100]], y, 2),
     "examples_per_class=20: class 0 has 10 train examples and its 3 clients need 18 each; use fewer": lambda: (
         partition.consecutive(y, y, 10, 3, 20)
     ),

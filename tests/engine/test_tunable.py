@@ -15,7 +15,7 @@ import fedjax_srp as srp
 from fedjax_srp.adaptation import _course
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.parts import attach, detach, values_of
+from fedjax_srp.parts import are_named, attach, detach, values_of, with_values
 
 DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
 OPTIONS = {"num_rounds": 3, "eval_every": 1, "key": KEY, "progress": False, "devices": 2}
@@ -113,7 +113,7 @@ def test_integers_and_floats_make_the_same_clock():
 
 def test_equal_policies_are_the_same_policy():
     make = srp.participation.doubling
-    assert make(5, 10) is make(5, 10)
+    assert make(5, 10) is make(5, 10) is make(rounds_per_stage=10, initial=5)
     assert make(5, 10) is not make(5, 11)
     assert make(5, [1, 2]) is not make(5, [1, 2])  # lists have no hash: programs are compiled anew
     assert make(5, (1, 2)) is make(5, (1, 2))
@@ -127,6 +127,9 @@ def test_equal_models_and_optimizers_are_the_same():
     assert get("mlp", DATA, hidden=(5, 4)) is not get("mlp", DATA, 2, hidden=(5, 4))
     assert get("mlp", DATA, initialization="torch") is not get("mlp", DATA)
     assert sgd(0.1, momentum=0.5) is sgd(0.1, momentum=0.5)
+    assert sgd(0.1, 0.5) is sgd(momentum=0.5, learning_rate=0.1) is sgd(0.1, 0.5, weight_decay=0.0)
+    assert get("lstm", DATA, vocabulary=9, features=4) is get("lstm", DATA, 1, features=4, vocabulary=9)
+    assert get("mlp", DATA) is get("mlp", DATA, hidden=srp.models.options("mlp")["hidden"])
     assert sgd(0.1) is not sgd(0.2)
     assert sgd(jnp.float32(0.1)) is not sgd(jnp.float32(0.1))  # arrays have no hash
     courses = [_course(get("mlp", DATA, hidden=(5,)), "head", 2, sgd(0.1), 10) for _ in range(2)]
@@ -151,6 +154,17 @@ def test_values_differ_between_the_seeds_of_a_batch():
         srp.simulate_seeds(get("fedrep"), DATA, keys=keys, values={"mu": rates}, **options)
     with pytest.raises(ValueError, match=r"it has none; make it with srp.methods.get or srp.tunable"):
         srp.simulate_seeds(constant("fedavg", 0.1), DATA, keys=keys, values={"learning_rate": rates}, **options)
+
+
+def test_whole_numbers_are_values_too():
+    method = get("fedprox", mu=1)
+    assert values_of(method.algorithm)["mu"] == 1.0
+    assert shared_of(method) is shared_of(get("fedprox", mu=0.5))
+    own = srp.tunable(lambda values: of_scale(values["scale"]), {"scale": np.int32(3)})
+    for algorithm, name in ((method.algorithm, "mu"), (own, "scale")):
+        assert any(are_named(algorithm._replace(evaluations={}), [name]))
+        with_axis = with_values(algorithm, {name: np.array([1.0, 9.0])})
+        np.testing.assert_array_equal(values_of(with_axis)[name], [1.0, 9.0])
 
 
 def test_values_survive_batches_of_seeds(monkeypatch):

@@ -111,10 +111,18 @@ def images(dtype=np.uint8, shape=(16, 16, 3), **options):
     return srp.data.from_arrays(x, y, x.copy(), y, train_indices=rows, test_indices=rows, **options)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_crop_flip_fills_with_what_black_has_become(dtype):
+def plain(data):
+    return data
+
+
+def judged_by_loss(data):
+    return srp.data.training_loss(data, srp.models.cross_entropy)
+
+
+@pytest.mark.parametrize(("dtype", "judged"), [(np.uint8, plain), (np.float32, plain), (np.uint8, judged_by_loss)])
+def test_crop_flip_fills_with_what_black_has_become(dtype, judged):
     mean, std = np.array([0.4, 0.5, 0.6]), np.array([0.2, 0.3, 0.4])
-    data = images(dtype, **({"scale": 1 / (255 * std), "offset": -mean / std} if dtype == np.uint8 else {}))
+    data = judged(images(dtype, **({"scale": 1 / (255 * std), "offset": -mean / std} if dtype == np.uint8 else {})))
     x = data.train_client(jnp.int32(0)).x
     black = -mean / std if dtype == np.uint8 else np.zeros(3)
     out = np.asarray(jax.jit(augmentation("crop_flip", data))(KEY, jnp.repeat(x[:1], 50, axis=0)))

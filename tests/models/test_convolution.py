@@ -94,6 +94,16 @@ def test_clients_with_their_own_kernels(strategy):
         np.testing.assert_allclose(out[client], numpy_convolution(x[client], w[client]), atol=1e-4)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_images_and_kernels_may_differ_in_precision(strategy):
+    """As images do that were uint8, under x64."""
+    x, w = draw((2, 8, 8, 2), (3, 3, 2, 2))
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        out = convolve(jnp.asarray(x), jnp.asarray(w, jnp.float32), strategy)
+        assert out.dtype == jnp.float64
+    np.testing.assert_allclose(out, numpy_convolution(x, w.astype(np.float32)), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("taps", [1, 2, 3, 4, 5])
 def test_winograd_makes_two_outputs_of_a_filter(taps):
     inputs, filters, out = winograd_matrices(taps)

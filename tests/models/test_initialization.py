@@ -1,5 +1,6 @@
 """PyTorch's start: what is drawn has the law that its documentation gives, and nothing else of a model changes."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -14,6 +15,14 @@ KEY = jax.random.key(3)
 @pytest.fixture(scope="module")
 def model():
     return initialized(lenet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), "torch")
+
+
+class Flat(nn.Module):
+    """A module without parameters."""
+
+    @nn.compact
+    def __call__(self, x):
+        return x.reshape(x.shape[0], -1)
 
 
 def by_layer(params):
@@ -53,6 +62,15 @@ def test_the_cut_and_augmentation_do_not_change_what_is_drawn(model):
     for other in (model.recut("fc1"), model.recut(None), augmented(model, crop_and_flip(1)).recut("fc2")):
         jax.tree.map(np.testing.assert_array_equal, by_layer(other.init(KEY)), whole)
     assert list(model.recut("fc1").init(KEY).head) == ["fc1", "fc2", "out"]
+
+
+def test_layers_without_parameters_stay_so():
+    layers = [srp.models.Layer("flat", Flat()), srp.models.Layer("out", nn.Dense(3))]
+    model = initialized(srp.models.split("own", layers, "out", (4, 4), 3), "torch")
+    params = model.init(KEY)
+    assert params.representation == {"flat": {}}
+    assert 0 < np.abs(params.head["out"]["kernel"]).max() <= 1 / 4
+    assert model.logits(params, np.ones((2, 4, 4), np.float32)).shape == (2, 3)
 
 
 def test_a_method_and_its_record_know_where_a_model_starts():

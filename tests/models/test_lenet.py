@@ -179,6 +179,8 @@ def test_models_have_names():
     assert sizes(srp.models.get("lenet5_cifar100", data, hidden=(7, 9)))["out"] == 9 * 4 + 4
     with pytest.raises(ValueError, match=r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)
+    with pytest.raises(ValueError, match=r"cut='fc2': the cut follows from head_layers; give that, or model.recut"):
+        srp.models.get("lenet5", data, cut="fc2")
     with pytest.raises(ValueError, match="vocabulary: belongs to model 'lstm' and the model is 'lenet5'; leave one"):
         srp.models.get("lenet5", data, vocabulary=3)
 

@@ -37,6 +37,12 @@ def test_a_module_that_keeps_more_than_parameters_is_refused():
     assert "\n" not in str(caught.value)
 
 
+def test_layers_have_names_of_their_own():
+    layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
+    with pytest.raises(ValueError, match="layers: 'fc' is the name of several of model 'own'; give each its own"):
+        srp.models.split("own", layers, "out", (4,), 4)
+
+
 def test_a_convolution_of_ones_sums_windows():
     module = srp.models.Convolution(1, (3, 3), kernel_init=nn.initializers.ones)
     model = srp.models.split("sums", [srp.models.Layer("conv", module)], None, (5, 5), 1)
