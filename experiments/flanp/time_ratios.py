@@ -52,7 +52,7 @@ def panels(table: Table, scale: str, variation: str | None = None) -> list[Panel
     if scale == "smoke":
         worlds = [{"num_clients": 4, "samples": 30, "dim": 3}]
     changed = VARIATIONS[variation] if variation else {}
-    if variation and scale != "full":
+    if variation and scale != "full" and not (changed.get("full_batch") and table.varied == "samples"):
         worlds = worlds[:2]  # the last one takes as long as the others together
     if "initial" in changed:
         worlds = [world | {"initial": max(1, world["num_clients"] // 10)} for world in worlds]

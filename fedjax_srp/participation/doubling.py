@@ -37,9 +37,9 @@ def doubling(
     no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
 
     Args:
-        initial: n0, participants of the first stage; 10 in SRPFL's experiments (appendix C). With initial = pool there
+        initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there
             is one stage.
-        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in SRPFL's experiments; or
+        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or
             a sequence, as theory gives it, whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds
             is skipped, and so is every stage that is not listed. After the listed rounds the policy stays for the rest
             of the run in the last stage, the first with n0 * 2**r >= N; so an entry for the last stage itself is

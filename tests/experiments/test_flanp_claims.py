@@ -154,6 +154,10 @@ def test_the_fastest_clients_alone_saturate():
     )  # fmt: skip
     assert max(flanp["lowest"]) < min(more["lowest"]) < min(few["lowest"])
     assert flanp["lowest"] == flanp["last"]  # "still falling"
+    at = lambda row, time: row["mean"][int(np.searchsorted(row["time"], time, side="right")) - 1]  # noqa: E731
+    assert "lead in the middle, from about 3e4 to 1.8e5 time units" in " ".join(page.read_text().split())
+    assert all(at(more, time) < at(flanp, time) for time in np.geomspace(3e4, 1.8e5, 50))
+    assert all(at(more, time) > at(flanp, time) for time in (1e4, 2.5e5))
 
 
 def test_the_criterion_for_fedrep():
