@@ -238,6 +238,10 @@ def test_summary():
     }
     assert {k: summary[k] for k in expected} == expected
     assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # the silent round is free
+    assert summary["total_bytes_down"] == 16 * (1 + 3 + 3)
+    assert summary["simulated_time"] == 15.0 + 3 * 10.0  # of no cost to it either
+    assert small().summary()["simulated_time"] == 15.0
+    assert summary["final_accuracies"] == {"fine_tune": 0.6875, "global": 0.1875}  # over test examples: 0.25, 0, 0, 0.5
     assert small().summary()["time_to_target"] is None
     assert small().summary(target=1.0)["time_to_target"] == math.inf
 

@@ -187,6 +187,38 @@ def test_printed_bound_of_srpfl_held_here(exponent, c, chat):
     assert theory.schedule(A, 2**exponent, 1, chat, c).time <= theory.srpfl_time_bound(A, 2**exponent, chat, c)
 
 
+def test_schedule_is_the_choice_of_the_best_stage_in_every_round():
+    """With rate 2, C = 3 and a start at distance 0.7: the most progress in eq. 9 per unit of time, round by round."""
+    num_clients, rate, cost, distance = 256, 2.0, 3.0, 0.7
+    sizes = 2 ** np.arange(9)
+    times = np.array([np.sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]) / rate + cost
+    s = math.sqrt(1 - A)
+    target = CHAT * A / (math.sqrt(num_clients) * s * (1 - s))
+    rounds, alone, rounds_alone = [0] * 9, distance, 0
+    while distance > target:
+        after = distance * s + A / (np.sqrt(sizes) * s)
+        best = int(np.argmax((distance - after) / times))
+        rounds[best] += 1
+        distance = after[best]
+    while alone > target:
+        alone, rounds_alone = alone * s + A / (math.sqrt(num_clients) * s), rounds_alone + 1
+    options = {"communication": cost, "rate": rate, "initial_distance": 0.7}
+    plan = theory.schedule(A, num_clients, 1, CHAT, **options)
+    assert plan.rounds_per_stage == rounds
+    assert plan.time == pytest.approx(np.dot(rounds, times))
+    assert theory.fedrep_rounds(A, num_clients, 1, CHAT, initial_distance=0.7) == rounds_alone
+    assert theory.fedrep_time(A, num_clients, 1, CHAT, **options) == pytest.approx(rounds_alone * times[-1])
+
+
+def test_printed_bounds_of_srpfl_by_hand():
+    """N = 256 = 2^8, chat - 1 = 1/10, a = 0.02; c = 3 and rate 2."""
+    log_n, gap, per_round = 8 * math.log(2), math.log(10), math.log(100 / 98)
+    bound = theory.srpfl_time_bound(A, N, CHAT, c=3.0, rate=2.0)
+    assert bound == pytest.approx(log_n * (6 * 4 + 4 * gap) / per_round / 2)
+    assert theory.fedrep_time_bound(A, N, CHAT, rate=2.0) == pytest.approx(log_n * (log_n + 2 * gap) / per_round / 2)
+    assert theory.speedup_bound(N, CHAT, c=3.0) == pytest.approx((6 * 4 + 4 * gap) / (log_n + 2 * gap))
+
+
 def test_speed_up_is_logarithmic():
     """T_FedRep / T_SRPFL grows with log N, by the same amount with every fourfold N once N is large."""
     ratio = [theory.fedrep_time(A, 4**q, 1, CHAT) / theory.schedule(A, 4**q, 1, CHAT).time for q in range(3, 11)]
@@ -218,6 +250,14 @@ def test_flanp_times():
     assert theory.flanp_time(times, 1, kappa=3, samples=10, noise=0.5, c=2) == pytest.approx(r * tau * (1 + 2 + 4 + 5))
     constant = 7.5 / 2 * 3 * 10 * 0.5 * math.log(5 / 2 * 0.7 * 5 * 10)
     assert theory.fedgate_time(times, 3, 10, 0.5, 2, initial_gap=0.7) == pytest.approx(constant * 5)  # eq. 4
+
+
+def test_ratio_of_flanp_and_its_bound_by_hand():
+    """N = 4, s = 10, c = 2, Delta0 = 0.7: R tau is 18 log 6 and 7.5 log 70 times the same, T_(i) = 1/4, 7/12, 25/12."""
+    logs = math.log(6) / math.log(70)
+    assert theory.flanp_ratio(4, 10, 2.0, 0.7) == pytest.approx(18 / 7.5 * logs * (3 + 7 + 25) / 25)
+    assert theory.flanp_ratio(4, 10, 2.0, 0.7, initial=2) == pytest.approx(18 / 7.5 * logs * (7 + 25) / 25)
+    assert theory.flanp_ratio_bound(4, 10, 2.0, 0.7) == pytest.approx(12 / 5 * logs * (2 + 1 / 4))
 
 
 @pytest.mark.parametrize("exponent", range(1, 13))

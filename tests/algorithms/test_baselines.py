@@ -10,8 +10,22 @@ import optax
 import pytest
 from reference import fed_mtl, fedavg, fedper, fedprox, fedrep, fedsgd, local_only, mlp, scaffold
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, assert_same_bits, federation, model, scripted
-from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, check_accuracies, of_client, optimizer
+from reference.small import KEY, Run, assert_close, assert_same_bits, federation, model
+from test_reference import (
+    BATCH,
+    COHORTS,
+    COUNTS,
+    HEAVY,
+    PLAIN,
+    SMALL,
+    Setting,
+    by_layer,
+    check_accuracies,
+    of_client,
+    optimizer,
+    unequal_work,
+    work_of,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.fed_mtl import FedMTLClientState
@@ -19,10 +33,6 @@ from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 
 EPOCHS, TUNING, NUM_CLIENTS = 2, 3, len(COUNTS)
-IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4, 5]])
-SIZES = (3, 2, 7)
-WORK = 1 + (IDS == 4) + 2 * (IDS == 0)  # clients 4 and 0 do two and three units
-COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
 SPREAD = {"devices": 2, "chunk_size": 2}
 SHAPED = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
 
@@ -39,9 +49,8 @@ def split_model():
 
 
 def setting_of(factory, run_options, **options):
-    """Three rounds of 3, 2 and all 7 clients, with unequal work."""
     algorithm = factory(split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
-    return Setting(algorithm, split_model(), scripted(IDS, SIZES, WORK), SMALL(), 3, **run_options)
+    return Setting(algorithm, split_model(), unequal_work(), SMALL(), 3, **run_options)
 
 
 def flat(tree):
@@ -53,8 +62,7 @@ def steps_of(setting):
     """Batches of EPOCHS epochs per unit of work."""
 
     def steps(t, i):
-        work = int(WORK[t][IDS[t] == i][0])
-        return batches(setting.orders.epochs(t, i, "local", EPOCHS * work), BATCH)
+        return batches(setting.orders.epochs(t, i, "local", EPOCHS * work_of(t, i)), BATCH)
 
     return steps
 
@@ -122,7 +130,7 @@ def test_scaffold(sgd, counts_momentum, local_steps, run_options):
     setting = setting_of(srp.algorithms.scaffold, run_options, **options)
 
     def drawn(t, i):
-        return setting.orders.steps(t, i, local_steps * int(WORK[t][IDS[t] == i][0]))
+        return setting.orders.steps(t, i, local_steps * work_of(t, i))
 
     steps = drawn if local_steps else steps_of(setting)
     options = {"sgd": sgd, "server_step": 0.8, "counts_momentum": counts_momentum}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recorded_orders import RecordedOrders
-from reference import fedbuff
+from reference import fedavg, fedbuff
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, model
 
@@ -19,7 +19,7 @@ from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.traffic import traffic
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
-NUM_CLIENTS, NUM_STEPS, BATCH, EPOCHS = len(COUNTS), 14, 4, 2
+NUM_CLIENTS, NUM_STEPS, BATCH, EPOCHS, TUNING = len(COUNTS), 14, 4, 2, 3
 CLOCKS = {kind: getattr(srp.clocks, kind)(srp.clocks.exponential(1.0)) for kind in ("fixed", "dynamic")}
 
 
@@ -77,7 +77,7 @@ def optimizer(sgd):
             3,
             Sgd(0.2, momentum=0.6, decay=0.05),
             {"eta": 0.7, "exponent": 0.8, "client_weighting": "num_examples"},
-            {"devices": 2, "chunk_size": 1},
+            {"devices": 2, "chunk_size": 1, "evaluations": "all"},
         ),
         (NUM_CLIENTS, Sgd(0.3), {"eta": 1.3}, {"chunk_size": 3}),
     ],
@@ -93,6 +93,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
         server_step_size=options.get("eta", 1.0),
         staleness_exponent=options.get("exponent", 0.5),
         client_weighting=options.get("client_weighting", "uniform"),
+        fine_tune_epochs=TUNING,
     )
     clock = CLOCKS[clock_name]
     run = Run(algorithm, data, watched(k), clock, **run_options)
@@ -105,7 +106,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     expected = fedbuff.run(start, clients, lambda v, i: table[v, i], rows, k=k, sgd=sgd, **options)
     elapsed, versions = 0.0, np.zeros(NUM_CLIENTS, np.int32)
     for t, step in enumerate(itertools.islice(expected, NUM_STEPS)):
-        rounds = run.rounds().rounds
+        rounds, scores = run.rounds()
         state = run.host_state()
         elapsed += float(rounds.compute_time[0])
         versions[step.arrivals] = t + 1
@@ -114,6 +115,13 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
         assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
         assert state.clients.version.tolist() == versions.tolist()
         assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        for i, client in enumerate(clients if "evaluations" in run_options else []):
+            tuning = batches(orders.tuning(t + 1, i, "head", TUNING), BATCH)
+            expected_scores = {
+                "global": fedavg.global_accuracy(step.params, client),
+                "fine_tune": fedavg.fine_tuned_accuracy(step.params, ["out"], client, tuning, sgd),
+            }
+            assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
 
 
 @pytest.mark.parametrize("clock_name", CLOCKS)

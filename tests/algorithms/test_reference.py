@@ -9,13 +9,17 @@ import pytest
 from recorded_orders import RecordedOrders
 from reference import fedavg, fedrep, hf_maml, lg_fedavg
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, clients_of, federation, model
+from reference.small import KEY, Run, assert_close, clients_of, federation, model, scripted
 
 import fedjax_srp as srp
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
 BATCH = 4
 PLAIN, HEAVY = Sgd(0.3), Sgd(0.2, momentum=0.6, decay=0.05)
+IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4, 5]])
+SIZES = (3, 2, 7)
+WORK = 1 + (IDS == 4) + 2 * (IDS == 0)  # clients 4 and 0 do two and three units
+COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +41,10 @@ def of_client(states, i):
 class Setting:
     """A run of the package with its state after every round, and what a reference needs to run beside it."""
 
-    def __init__(self, algorithm, split_model, policy, clients, num_rounds, **run_options):
+    def __init__(self, algorithm, split_model, policy, clients, num_rounds, key=KEY, **run_options):
         data = federation(clients)
         assert data.x_train.dtype == jnp.float64
-        run = Run(algorithm, data, policy, evaluations="all", **run_options)
+        run = Run(algorithm, data, policy, evaluations="all", key=key, **run_options)
         self.clients, self.start, self.times = clients, run.host_state().server, run.client_time
         self.rounds, self.states, self.accuracies = [], [], []
         for _ in range(num_rounds):
@@ -49,7 +53,7 @@ class Setting:
             self.states.append(run.host_state())
             kept = range(len(clients))
             self.accuracies.append({e: total[kept] / count[kept] for e, (total, count) in scores.items()})
-        self.orders = RecordedOrders(KEY, [len(c.y) for c in clients], BATCH)
+        self.orders = RecordedOrders(key, [len(c.y) for c in clients], BATCH)
         start = self.start.params if hasattr(self.start, "params") else self.start
         self.params = by_layer(split_model, start.representation, start.head)
 
@@ -74,6 +78,12 @@ def check_accuracies(setting, t, expected):
 float64_model = functools.partial(model, dtype=jnp.float64)
 SMALL = functools.partial(clients_of, COUNTS, TEST_COUNTS, dtype=np.float64)
 doubling = functools.partial(srp.participation.doubling, 2, 1)  # 2, 4, 7 participants
+unequal_work = functools.partial(scripted, IDS, SIZES, WORK)  # 3, 2 and all 7 clients
+
+
+def work_of(t, i):
+    """How many units client i of the cohort does in round t of `unequal_work`."""
+    return int(WORK[t][IDS[t] == i][0])
 
 
 @pytest.mark.parametrize(
@@ -106,29 +116,38 @@ def test_fedavg(sgd, weighting, run_options):
 
 
 @pytest.mark.parametrize(
-    ("sgd", "weighting", "counts", "alternations", "run_options"),
+    ("sgd", "head_sgd", "weighting", "counts", "alternations", "run_options"),
     [
-        (HEAVY, "num_examples", COUNTS, 2, {"chunk_size": 3}),
-        (PLAIN, "uniform", (1, 200, 3, 1, 1, 2, 3), 1, {"devices": 4, "chunk_size": 1}),
+        (HEAVY, Sgd(0.1, momentum=0.3), "num_examples", COUNTS, 2, {"chunk_size": 3}),
+        (PLAIN, None, "uniform", (1, 200, 3, 1, 1, 2, 3), 1, {"devices": 4, "chunk_size": 1}),
     ],
     ids=["heavy", "plain_on_very_unequal_clients"],
 )
-def test_fedrep(sgd, weighting, counts, alternations, run_options):
+def test_fedrep(sgd, head_sgd, weighting, counts, alternations, run_options):
+    """Heads are trained and tuned by an optimizer of their own, or by that of the representation."""
     split_model, clients = float64_model(), clients_of(counts, TEST_COUNTS, dtype=np.float64)
     algorithm = srp.algorithms.fedrep(
-        split_model, optimizer(sgd), BATCH, 3, 2, alternations, fine_tune_epochs=4, client_weighting=weighting
+        split_model,
+        optimizer(sgd),
+        BATCH,
+        head_epochs=3,
+        representation_epochs=2,
+        local_epochs=alternations,
+        head_optimizer=head_sgd and optimizer(head_sgd),
+        fine_tune_epochs=4,
+        client_weighting=weighting,
     )
-    setting = Setting(algorithm, split_model, doubling(), clients, 3, **run_options)
+    setting = Setting(algorithm, split_model, unequal_work(), clients, 3, **run_options)
+    head_sgd = head_sgd or sgd
 
-    def head_steps(t, i, a):
-        return batches(setting.orders.epochs(t, i, "head", 3, first=3 * a), BATCH)
+    def epochs(t, i, a, purpose, number):
+        number *= work_of(t, i)
+        return batches(setting.orders.epochs(t, i, purpose, number, first=a * number), BATCH)
 
-    def steps(t, i, a):
-        return batches(setting.orders.epochs(t, i, "local", 2, first=2 * a), BATCH)
-
-    options = {"sgd": sgd, "alternations": alternations, "client_weighting": weighting}
-    cohorts = setting.fastest(2, 4, 7)
-    rounds = fedrep.run(setting.params, ["out"], setting.clients, cohorts, head_steps, steps, **options)
+    head_steps = functools.partial(epochs, purpose="head", number=3)
+    steps = functools.partial(epochs, purpose="local", number=2)
+    options = {"sgd": sgd, "head_sgd": head_sgd, "alternations": alternations, "client_weighting": weighting}
+    rounds = fedrep.run(setting.params, ["out"], setting.clients, COHORTS, head_steps, steps, **options)
     for t, state in enumerate(rounds):
         server, states = setting.states[t].server, setting.states[t].clients
         assert_close(by_layer(split_model, server.representation), state.representation, 1e-6)
@@ -137,7 +156,7 @@ def test_fedrep(sgd, weighting, counts, alternations, run_options):
         for i, client in enumerate(setting.clients):
             assert_close(by_layer(split_model, of_client(states.head, i)), state.heads[i], 1e-6)
             rows = setting.tuning(t + 1, i, "head", 4)
-            accuracies["fine_tune"].append(fedrep.fine_tuned_accuracy(state, client, rows, sgd))
+            accuracies["fine_tune"].append(fedrep.fine_tuned_accuracy(state, client, rows, head_sgd))
             accuracies["own_head"].append(fedrep.own_head_accuracy(state, i, client))
             accuracies["own_or_mean_head"].append(fedrep.own_or_mean_accuracy(state, i, client))
         check_accuracies(setting, t, accuracies)
@@ -159,16 +178,15 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
         fine_tune_epochs=3,
         client_weighting=weighting,
     )
-    setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
+    setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
 
     def steps(t, i):
         if local_steps:
-            return setting.orders.steps(t, i, local_steps)
-        return batches(setting.orders.epochs(t, i, "local", 2), BATCH)
+            return setting.orders.steps(t, i, local_steps * work_of(t, i))
+        return batches(setting.orders.epochs(t, i, "local", 2 * work_of(t, i)), BATCH)
 
     options = {"sgd": sgd, "client_weighting": weighting}
-    cohorts = setting.fastest(2, 4, 7)
-    rounds = lg_fedavg.run(setting.params, ["fc2", "out"], setting.clients, cohorts, steps, **options)
+    rounds = lg_fedavg.run(setting.params, ["fc2", "out"], setting.clients, COHORTS, steps, **options)
     for t, state in enumerate(rounds):
         server, states = setting.states[t].server, setting.states[t].clients
         assert_close(by_layer(split_model, server.head), state.shared, 1e-6)
@@ -205,13 +223,12 @@ def test_hf_maml(sgd, weighting, meta, inner_steps, run_options):
         fine_tune_epochs=3,
         client_weighting=weighting,
     )
-    setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
+    setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
 
     def steps(t, i):
-        return batches(setting.orders.epochs(t, i, "local", 2), BATCH)
+        return batches(setting.orders.epochs(t, i, "local", 2 * work_of(t, i)), BATCH)
 
-    cohorts = setting.fastest(2, 4, 7)
-    rounds = hf_maml.run(setting.params, setting.clients, cohorts, steps, sgd=sgd, client_weighting=weighting, **meta)
+    rounds = hf_maml.run(setting.params, setting.clients, COHORTS, steps, sgd=sgd, client_weighting=weighting, **meta)
     for t, params in enumerate(rounds):
         assert_close(by_layer(split_model, *setting.states[t].server.params), params, 1e-6)
         accuracies = {"one_inner_step": [], "global": [], "fine_tune": []}

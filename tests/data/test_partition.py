@@ -223,6 +223,17 @@ def test_dirichlet_shares_follow_alpha():
         np.testing.assert_allclose(test, train / 2, atol=1.01)  # the same proportions for train and test
 
 
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 2.0])
+def test_dirichlet_shares_have_the_moment_of_their_law(alpha):
+    """E sum_k p_k^2 = (alpha + 1) / (K alpha + 1); 400 clients leave the shares of a class nearly unscaled."""
+    num_classes, num_clients = 10, 400
+    y = np.repeat(np.arange(num_classes), 20_000)
+    counts = class_counts(y, partition.dirichlet(y, y[::100], num_clients, alpha).train)
+    squares = ((counts / counts.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
+    law = (alpha + 1) / (num_classes * alpha + 1)
+    assert abs(squares.mean() - law) < 4 * squares.std() / np.sqrt(num_clients)
+
+
 def test_dirichlet_at_the_limit():
     """As many test examples as clients: everybody gets exactly one, and of a class it trains on."""
     y_train, y_test = np.repeat(np.arange(3), 40), np.repeat(np.arange(3), 10)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedjax_srp.commands import cli
-from fedjax_srp.data import NORMALISATION, SOURCES, load, names
+from fedjax_srp.data import SOURCES, load, names
 
 pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
 
@@ -155,11 +155,17 @@ def test_normalisation_by_exact_name(folder):
     np.testing.assert_array_equal(by_path.scale, by_name.scale)
 
 
-def test_normalisation_per_channel(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("cifar10", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("cifar100", (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+    ],
+)
+def test_normalisation_per_channel(tmp_path, name, mean, std):
     x, y = np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3), dtype=np.uint8), np.arange(8) % 2
-    np.savez(tmp_path / "cifar10.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    data = load("cifar10", 2, data_dir=tmp_path)
-    mean, std = (np.array(values) for values in NORMALISATION["cifar10"])
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    data = load(name, 2, data_dir=tmp_path)
     rows = np.asarray(data.train_indices)[0]
     np.testing.assert_allclose(data.train_client(jnp.int32(0)).x, (x[rows] / 255 - mean) / std, atol=1e-6)
 

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import time
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, scripted, whole_server
+from reference.small import KEY, algorithm_of, model, numbers, scripted, whole_server
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Clock, Cohort, ParticipationPolicy, Phase, Uncharged, nothing
@@ -621,11 +620,15 @@ def test_flags_and_integers_as_weights():
         assert float(simulate(algorithm).server_state) == 3.5
 
 
-def test_the_check_costs_little():
-    """Of the time that a run takes to trace: the functions are traced once more, without batches and devices."""
-    data = federation(clients_of((3, 5, 4), (2, 3, 2)))
-    algorithm = srp.algorithms.fedrep(srp.models.mlp((6,), 4, hidden=(512, 256, 64)))
-    check_algorithm(algorithm, data, tuple(algorithm.evaluations))
-    begin = time.perf_counter()
-    check_algorithm(algorithm, data, tuple(algorithm.evaluations))
-    assert time.perf_counter() - begin < 5.0
+def test_the_check_traces_a_client_once_and_computes_nothing():
+    """However many clients there are: it knows neither batches nor devices."""
+    calls = []
+
+    def client(key, broadcast, state, value, context):
+        calls.append("traced")
+        jax.debug.callback(lambda value: calls.append("computed"), value)
+        return ClientOutput(value)
+
+    check_algorithm(algorithm_of(client), numbers(*np.arange(50)), ("value",))
+    jax.effects_barrier()
+    assert calls == ["traced"]

@@ -5,6 +5,7 @@ import pytest
 from reference import linear as reference
 
 import fedjax_srp as srp
+from fedjax_srp.linear import draw_batch
 
 ROOT = jax.random.key(4)
 
@@ -66,6 +67,29 @@ def test_local_updates_learn_the_representation_and_distributed_descent_does_not
             slopes = np.diff(np.log(curves[falling][:, [219, 249, 279]]), axis=1) / 30
             assert (slopes < -0.01).all()  # keeps falling,
             assert np.allclose(slopes[:, 0], slopes[:, 1], rtol=0.3)  # at a linear rate
+
+
+@pytest.mark.usefixtures("double")
+def test_two_steps_of_fine_tuning_and_the_error_of_the_global_model_agree_with_numpy():
+    """(1 / 2n) sum_j (<B w, x_j> - y_j)^2 descended in B and w together; ||B w - theta*||^2."""
+    task, samples, rate = a_task(num_clients=3, dim=8, rank=2), 7, 0.06
+    algorithm = srp.algorithms.linear_fedavg(
+        task, 0.4, fine_tune_samples=samples, fine_tune_steps=2, fine_tune_step_size=rate
+    )
+    model = algorithm.init(ROOT, task)._replace(head=jnp.array([0.5, -0.8]))
+    for i in range(3):
+        client = task.train_client(jnp.int32(i))
+        x, y = (np.asarray(part) for part in draw_batch(ROOT, client, samples))
+        b, w = (np.asarray(part) for part in model)
+        theta = np.asarray(task.representation) @ np.asarray(task.heads)[i]
+        predict = algorithm.evaluations["global"](ROOT, model, (), client)
+        error, count = task.score(predict, task.test_client(jnp.int32(i)))
+        assert float(error) / float(count) == pytest.approx(np.sum((b @ w - theta) ** 2), rel=1e-10)
+        for _ in range(2):
+            slope = sum((xj @ b @ w - yj) * xj for xj, yj in zip(x, y, strict=True)) / samples
+            b, w = b - rate * np.outer(slope, w), w - rate * b.T @ slope
+        tuned = algorithm.evaluations["fine_tune"](ROOT, model, (), client)(jnp.eye(8))
+        np.testing.assert_allclose(tuned, b @ w, rtol=0, atol=1e-12)
 
 
 def test_evaluations_of_a_client():

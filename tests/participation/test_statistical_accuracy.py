@@ -102,10 +102,12 @@ def test_a_norm_that_is_not_finite_never_ends_a_stage():
         assert not metrics["stage_completed"][[0, 2]].any()
 
 
-@pytest.mark.parametrize("by", ["realised", "expected"])
-def test_cohorts_are_nested_and_ranked_by_the_chosen_times(by):
+@pytest.mark.parametrize(
+    ("chosen", "by"), [({"by": "realised"}, "realised"), ({"by": "expected"}, "expected"), ({}, "expected")]
+)
+def test_cohorts_are_nested_and_ranked_by_the_chosen_times_and_else_by_what_is_known(chosen, by):
     times = random_times(12)
-    cohorts, _ = run(participation.statistical_accuracy(3, by=by, **CONSTANTS), 12, [0.0] * 4, times)
+    cohorts, _ = run(participation.statistical_accuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times)
     assert cohorts.size.tolist() == [3, 6, 12, 12]
     for ids in cohorts.client_ids:  # the first n of one order
         assert ids.tolist() == ranked(getattr(times, by), range(12))

@@ -15,12 +15,25 @@ class State(NamedTuple):
     trained: frozenset  # ids of the clients that have taken part
 
 
-def run(params, head_layers, clients, cohorts, head_steps, steps, *, sgd, alternations=1, client_weighting="uniform"):
+def run(
+    params,
+    head_layers,
+    clients,
+    cohorts,
+    head_steps,
+    steps,
+    *,
+    sgd,
+    head_sgd=None,
+    alternations=1,
+    client_weighting="uniform",
+):
     """Yields the state after every round.
 
     `head_steps(t, i, a)` are the rows of the batches that client i takes for its head in alternation a of round t, and
-    `steps(t, i, a)` those for the representation.
+    `steps(t, i, a)` those for the representation. `head_sgd` trains heads, by default as `sgd` does the representation.
     """
+    head_sgd = sgd if head_sgd is None else head_sgd
     representation_layers = [name for name in params if name not in head_layers]
     representation = {name: params[name] for name in representation_layers}
     heads = [{name: params[name] for name in head_layers} for _ in clients]
@@ -32,7 +45,7 @@ def run(params, head_layers, clients, cohorts, head_steps, steps, *, sgd, altern
             local = representation | heads[i]
             for a in range(alternations):
                 # lines 7, 8: tau_h updates of h_i, phi frozen
-                local = train(local, head_layers, clients[i].x, clients[i].y, head_steps(t, i, a), sgd)
+                local = train(local, head_layers, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd)
                 # lines 9 to 11: tau_phi updates of phi_i, the new h_i frozen
                 local = train(local, representation_layers, clients[i].x, clients[i].y, steps(t, i, a), sgd)
             messages.append({name: local[name] for name in representation_layers})

@@ -15,7 +15,10 @@ def distance(b1, b2):
 
 
 def fedrep_round(b, batches, step_size, head_steps=None, heads=None, head_step_size=None):
-    """Lines 8 to 14 of Algorithm 2 on given batches [(X, y), ...]; returns the Q factor of the mean and the heads."""
+    """Lines 8 to 14 of Algorithm 2 on given batches [(X, y), ...]; returns the Q factor of the mean and the heads.
+
+    `head_steps[i]` gradient steps of each client from `heads[i]`; without them, exact heads.
+    """
     locals_, new_heads = [], []
     for i, (x, y) in enumerate(batches):
         m = len(y)
@@ -23,7 +26,7 @@ def fedrep_round(b, batches, step_size, head_steps=None, heads=None, head_step_s
             w = np.linalg.lstsq(x @ b, y, rcond=None)[0]
         else:
             w = heads[i].copy()
-            for _ in range(head_steps):
+            for _ in range(head_steps[i]):
                 w -= head_step_size * (x @ b).T @ (x @ b @ w - y) / m
         gradient = -x.T @ np.outer(y - x @ b @ w, w) / m
         locals_.append(b - step_size * gradient)
