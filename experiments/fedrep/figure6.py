@@ -8,9 +8,9 @@ is, epoch by epoch. Local trains all layers of a fresh model on the new client a
 
 The paper trains on ten letters of FEMNIST, and new clients have digits, 500 samples from 5 classes each. Here, `cpu`:
 training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are writers that were held
-out, with the same 62 classes. All heads start from the same random one, so that the representation alone differs; the paper does
-not say where its heads start. Numbers of samples are at most those of the panels; a panel with "all" takes all there
-are.
+out, with the same 62 classes. All heads start from the same random one, so that the representation alone differs; the
+paper does not say where its heads start. Numbers of samples are at most those of the panels; a panel with "all" takes
+all there are.
 
 `srp.adapt` follows the new clients; every method is judged on the same samples in the same order.
 """

@@ -41,8 +41,8 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
         accuracy(f"{two}_authors", tuned), PAPER[tuned][0],
     )  # fmt: skip
     claimed(
-        page, "With (100, 5) it falls from # to # by the start, to # by crops and flips, to # by their shards, and to # "
-        "by all four (paper: #).",
+        page, "With (100, 5) it falls from # to # by the start, to # by crops and flips, to # by their shards, and to "
+        "# by all four (paper: #).",
         *(accuracy(way) for way in (five, *(f"{five}_{way}" for way in ("torch", "cropped", "shards", "authors")))),
         PAPER["FedAvg"][1],
     )  # fmt: skip

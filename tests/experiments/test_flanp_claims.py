@@ -20,10 +20,14 @@ def test_tables_of_flanp(name, key):
     facts = json.loads((FLANP / f"results/{name}.json").read_text())
     rows_of_file, written = facts["results"]["rules"], table(FLANP / "README.md", key, "T_FLANP")
     assert [title.split()[-1] for title in rows_of_file] == list(written)
-    for found, printed, cells in zip(rows_of_file.values(), facts["paper"], written.values(), strict=True):
+    in_paper = zip(facts["paper"], facts["paper_times"], strict=True)
+    for found, (printed, of_paper), cells in zip(rows_of_file.values(), in_paper, written.values(), strict=True):
         for cell, column in zip((*cells[:3], *cells[5:]), COLUMNS, strict=True):
             check(cell, *over_seeds(found[column]))
-        check(cells[3], printed)
+        ratio, times = cells[3].split(" = ")
+        check(ratio, printed)
+        assert tuple(map(float, times.split(" / "))) == tuple(of_paper)
+        assert abs(of_paper[0] / of_paper[1] - printed) < 0.01
         check(cells[4], over_seeds(found["rounds_FLANP"])[0], over_seeds(found["rounds_FedGATE"])[0])
         assert over_seeds(found["ratio"])[0] < over_seeds(found["theorem2_bound"])[0]  # "held in every row"
     means = [over_seeds(found["ratio"])[0] for found in rows_of_file.values()]
@@ -56,6 +60,26 @@ def test_claims_of_flanps_tables():
                 assert one == next(iter(files[1]["rules"].values()))
             else:
                 check(cell, *over_seeds(one["ratio"]))
+
+
+def test_what_flanps_readme_says_of_the_papers_times():
+    page = FLANP / "README.md"
+    facts, many = (json.loads((FLANP / f"results/table{n}.json").read_text()) for n in (1, 2))
+    harmonic = [sum(1 / i for i in range(1, n + 1)) for n in (10, 100, 1000)]
+    claimed(
+        page, "it is #, # and # in table 2: about the same",
+        *(times[1] / h for times, h in zip(many["paper_times"], harmonic, strict=True)),
+    )  # fmt: skip
+    rules, full = (facts["results"][name] for name in ("rules", "full gradients"))
+    fedgate = [[over_seeds(row["T_FedGATE"])[0] for row in of.values()] for of in (rules, full)]
+    claimed(page, "grows # times from s = 20 to 2,000.", fedgate[0][-1] / fedgate[0][0])
+    claimed(page, "it still grows, # times, and the ratios", fedgate[1][-1] / fedgate[1][0])
+    for (name, row), (title, cells) in zip(full.items(), table(page, "full gradients, s").items(), strict=True):
+        assert title == name.split()[-1]
+        for cell, column in zip(cells, ("T_FLANP", "T_FedGATE", "ratio"), strict=True):
+            check(cell, *over_seeds(row[column]))
+    for row, paper in zip(full.values(), facts["paper"], strict=True):
+        assert over_seeds(row["ratio"])[0] < paper
 
 
 def speed_up(figure_name: str, panel: int, rival: str, which: str) -> tuple[float, float]:
