@@ -225,8 +225,9 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
     columns = [
         (runs, against) for runs in all_runs for against in (("round", "time") if len(all_runs) == 1 else ("time",))
     ]
-    figure = Figure(figsize=(4.7 * len(columns), 4.6), layout="constrained")
-    axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [1, 0.14]})
+    strip = max(0.14, 0.06 * max(runs.panel.seeds for runs in all_runs))  # rows as high as the numbers in them
+    figure = Figure(figsize=(4.7 * len(columns), 4.2 + 3 * strip), layout="constrained")
+    axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [1, strip]})
     for (top, bottom), (runs, against) in zip(axes.T, columns, strict=True):
         draw_curves(top, runs, against)
         draw_stages(bottom, runs, against)
