@@ -36,8 +36,8 @@ class Progress(NamedTuple):
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
         rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
-            and `run`, eight digits that are the same for the same parts, data and key; the last row of a seed has the
-            scores as `accuracy_<evaluation>`.
+            and `run`, eight digits that are the same for the same parts, data and key (left out where a part does not
+            say what made it, see `srp.recorded`); the last row of a seed has the scores as `accuracy_<evaluation>`.
         server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; to be called
             within the callback.
         history: makes a `History` of the run so far, a list of them where there are seeds; to be called within the
@@ -94,9 +94,9 @@ def _in_first_process(write: Callback) -> Callback:
 def json_lines(path: str | os.PathLike) -> Callback:
     """Appends a line of JSON for each round to a file, as `Progress.rows` has it.
 
-    A round that the file holds of the same run (`run` in a row) is not written again, so a run that is continued after
-    a kill or made longer has each of its rounds once; parts that do not say what made them (`srp.recorded`) count as
-    equal. A last line that a kill cut off is dropped. Numbers that are not finite are strings, as in `summary.json`.
+    A round that the file holds of the same run (`run` in a row) is written again only if it says more, so a run that is
+    continued after a kill or made longer has each of its rounds once. Rows without a `run` are compared as a whole. A
+    last line that a kill cut off is dropped. Numbers that are not finite are strings, as in `summary.json`.
 
     Args:
         path: of the file; its folder is made where missing.
@@ -116,12 +116,20 @@ def json_lines(path: str | os.PathLike) -> Callback:
     if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):
         number = whole.index(False) + 1 if False in whole else len(lines) + 1
         raise ValueError(f"log={os.fspath(path)!r}: line {number} is no row of a run; give another file")
-    known = {_place(json.loads(line)) for line in lines}
+    known: dict[Any, set[str]] = {}  # place of a row -> its columns
+
+    def is_new(row: Mapping[str, Any], line: str) -> bool:
+        columns = known.setdefault(_place(row, line), set())
+        says_more = not columns.issuperset(row)
+        columns.update(row)
+        return says_more
+
+    for line in lines:
+        is_new(json.loads(line), line)
 
     def write(progress: Progress) -> None:
         nonlocal rest
-        new = [json.dumps(jsonable(row)) for row in progress.rows if _place(row) not in known]
-        known.update(map(_place, progress.rows))
+        new = [line for row in progress.rows if is_new(row, line := json.dumps(jsonable(row)))]
         if rest:
             os.truncate(file, file.stat().st_size - len(rest.encode()))
             rest = ""
@@ -131,8 +139,8 @@ def json_lines(path: str | os.PathLike) -> Callback:
     return _in_first_process(write)
 
 
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row.get("run"), row["name"], row["round"]
+def _place(row: Mapping[str, Any], line: str) -> Any:
+    return (row["run"], row["name"], row.get("seed"), row["round"]) if "run" in row else line
 
 
 def _is_row(line: str) -> bool:

@@ -98,7 +98,10 @@ def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     before = contents(folder)
-    words = (*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--no-checkpoint", "--communication")
+    words = (*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--models", "--communication")
+    assert main(*words, 10) == 0
+    before = contents(folder)
+    assert any(name.startswith("models") for name in before)
     assert main(*words, -1) == 2
     assert "communication=-1.0" in capsys.readouterr().err
     assert contents(folder) == before

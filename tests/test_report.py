@@ -156,6 +156,9 @@ def test_a_twin_may_go_on_for_longer(save, tmp_path):
     save(run(times=2.0, config=made_by() | {"num_rounds": 100, "time_limit": 40.0}))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 4
+    save(run(times=2.5, config=made_by() | config | {"num_rounds": 700}))
+    found, _ = rows(tmp_path)
+    assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 5
     save(run(times=3.0, config=made_by() | config))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 6

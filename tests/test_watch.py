@@ -19,7 +19,7 @@ ALGORITHM = algorithm_of(
     lambda key, w, state, value, context: ClientOutput(w + 0.5 * (value - w)),
     evaluations={"model": lambda key, server, state, value: lambda test: server},
     metrics=lambda server, data: {"w": server},
-)
+)._replace(options={})
 OPTIONS = {"eval_every": 2, "progress": False, "devices": 1}
 
 
@@ -153,6 +153,16 @@ def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
     simulate(srp.watch.json_lines(log), num_rounds=7, eval_every=7, algorithm=ALGORITHM._replace(options={"rate": 0.1}))
     assert [row["round"] for row in lines(log)[10:]] == [6, 7]
     assert lines(log)[10]["run"] == first[0]["run"]
+    more = {"record_loss": False, "eval_every": 1, "algorithm": ALGORITHM._replace(options={"rate": 0.2})}
+    simulate(srp.watch.json_lines(log), **more)
+    assert [row["round"] for row in lines(log)[12:]] == [1, 3]  # which had no accuracy
+    unknown = tmp_path / "unknown"
+    for weight in (1.0, 2.0):
+        own = ALGORITHM._replace(metrics=lambda server, data, weight=weight: {"w": weight * server}, options=None)
+        for _ in range(2):
+            simulate(srp.watch.json_lines(unknown), algorithm=own)
+    assert len(lines(unknown)) == 10
+    assert "run" not in lines(unknown)[0]
 
 
 def test_a_log_is_strict_json(tmp_path):

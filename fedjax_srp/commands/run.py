@@ -162,8 +162,9 @@ def _left_alone(folder: Path, arguments: Mapping[str, Any], asks_anew: bool, say
     history, cost = History.load(folder), arguments["communication"]
     table.check_communication(cost)
     said = outcome(history, arguments["target"], cost)
-    if asks_anew:
-        save(history, folder, arguments, models=False)  # which leaves its own where they are
+    if asks_anew:  # of the history itself, whose models then stay in the folder
+        object.__setattr__(history, "config", jsonable(_config(history, arguments)))
+        history.save(folder, target=arguments["target"], communication=cost)
     anew, again = f"its summary and figure are those of communication={cost:g} now", "--overwrite runs it again"
     say(f"{folder} holds this run already, finished; {anew if asks_anew else again}")
     say(said)
@@ -172,9 +173,12 @@ def _left_alone(folder: Path, arguments: Mapping[str, Any], asks_anew: bool, say
 
 def save(history: History, folder: Path, arguments: Mapping[str, Any], models: bool) -> None:
     """Writes the folder of a run, with the options that made it."""
-    config = {**history.config, "seed": arguments["seed"], "arguments": record(arguments)}
-    history = dataclasses.replace(history, config=config)
+    history = dataclasses.replace(history, config=_config(history, arguments))
     history.save(folder, target=arguments["target"], communication=arguments["communication"], models=models)
+
+
+def _config(history: History, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {**history.config, "seed": arguments["seed"], "arguments": record(arguments)}
 
 
 def _tidy(folder: Path, place: Path | None) -> None:
@@ -303,7 +307,8 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
     longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
     lacks_models = arguments["models"] and not (folder / MODELS).is_dir()
     if not longer and not lacks_models:
-        return _Found(place, finished=True, asks_anew=known.get(_AFTERWARDS) != what.get(_AFTERWARDS))
+        is_anew = known.get(_AFTERWARDS) != what.get(_AFTERWARDS) and jax.process_count() == 1
+        return _Found(place, finished=True, asks_anew=is_anew)
     if not (begun and arguments["checkpoint"]):
         has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
         raise ValueError(f"out={str(folder)!r}: holds this run with {has}, and no checkpoint to go on from; {other}")

@@ -74,14 +74,20 @@ class Bar:
         self._bar.close()
 
 
-def origins(run: Prepared, root: Key) -> list[str]:
-    """Of each seed, eight hexadecimal digits of what made its results: the parts, the data, the values and the key."""
-    made = (run.name, run.algorithm.name, run.policy.name, run.clock.name, run.options, run.clock.options)
+def origins(run: Prepared, root: Key) -> list[dict[str, str]]:
+    """Of each seed, `run`: eight hexadecimal digits of what made it, the parts, the data, the values and the key.
+
+    Nothing where a part does not say what made it.
+    """
+    if run.unknown:
+        return [{}] * (run.num_seeds or 1)
+    options = {name: value for name, value in run.options.items() if name not in run.by_seed}
+    made = (run.name, run.algorithm.name, run.policy.name, run.clock.name, options, run.clock.options)
     keys, values = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1), run.values
 
-    def origin(s: int) -> str:
+    def origin(s: int) -> dict[str, str]:
         of_seed = keys[s].tolist(), {name: np.asarray(values[name])[s].item() for name in run.by_seed}
-        return f"{zlib.crc32(json.dumps(jsonable([made, checksum, of_seed])).encode()):08x}"
+        return {"run": f"{zlib.crc32(json.dumps(jsonable([made, checksum, of_seed])).encode()):08x}"}
 
     checksum = data_checksum(run.data)
     return [origin(s) for s in range(len(keys))]
@@ -94,7 +100,7 @@ def told(
     ending: Ending,
     length: int,
     seeds: range | None,
-    made_by: list[str],
+    made_by: list[dict[str, str]],
 ) -> Progress:
     """What a callback hears after a segment of so many rounds; `made_by` are the `origins`."""
     records = ending.records.last
@@ -106,7 +112,7 @@ def told(
     columns["communicated"] = records["communicated"] & (run.sizes.up + run.sizes.down > 0)
     rows = []
     for s in range(run.num_seeds or 1):
-        of_seed = {"name": run.name, "run": made_by[s]} | ({} if seeds is None else {"seed": seeds[s]})
+        of_seed = {"name": run.name} | made_by[s] | ({} if seeds is None else {"seed": seeds[s]})
         rows += [of_seed | {name: v[s, r].item() for name, v in columns.items()} for r in range(-length, 0)]
         rows[-1] |= {accuracy_column(name): value[s].item() for name, value in scores.items()}
     own = (lambda array: array) if run.num_seeds is not None else (lambda array: array[0].item())

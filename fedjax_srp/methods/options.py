@@ -163,7 +163,7 @@ def choose(
     given = _chosen(name, (*route.algorithm, *route.optimizers, *objects, *route.policy, *of_model), options, shared)
     for instead, of_sgd in (("optimizer", route.optimizers), ("fine_tune_optimizer", ("fine_tune_momentum",))):
         if given.get(instead) is not None:
-            if twice := [o for o in route.optimizers if o in of_sgd and o in options]:
+            if twice := [o for o in route.optimizers if o in of_sgd and options.get(o) is not None]:
                 raise ValueError(f"{twice[0]}: the {instead} that is given has its own; leave one of the two out")
             route = route._replace(optimizers=tuple(o for o in route.optimizers if o not in of_sgd))
     if given.get("local_steps") is not None:

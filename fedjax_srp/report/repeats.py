@@ -301,8 +301,8 @@ def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
     wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
-    for left_out in (_OF_METHOD, (*_OF_METHOD, *_LIMITS)):
-        for other, name in zip(found, names, strict=True):
+    for left_out, order in ((_OF_METHOD, 1), ((*_OF_METHOD, *_LIMITS), -1)):  # of other lengths, the longest
+        for other, name in [*zip(found, names, strict=True)][::order]:
             # an option that is None there may be none of this method's, such as the pool of a policy
             shared = [place for place in other.made if place not in left_out]
             if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
