@@ -304,6 +304,7 @@ def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum(monkeypatch):
     mine = srp.algorithms.sgd(0.3)
     with pytest.raises(ValueError, match="fine_tune_momentum: the fine_tune_optimizer that is given has its own"):
         srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=0.5)
+    srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=None)  # asks for nothing
     shared = {"fine_tune_momentum": 0.5, "learning_rate": 0.2}
     assert "fine_tune_momentum" not in srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine).options
     _, given = given_to_factory(monkeypatch, "fedavg", fine_tune_optimizer=mine, shared=shared)

@@ -165,6 +165,29 @@ def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
     assert "run" not in lines(unknown)[0]
 
 
+def test_a_run_is_known_by_its_data_and_the_values_of_its_seed(tmp_path):
+    """Of a sweep, each seed is the run that it is with other seeds beside it; equal seeds are told apart."""
+
+    def build(values):
+        return ALGORITHM._replace(metrics=lambda server, data: {"w": values["weight"] * server})
+
+    def runs(*weights, data=DATA):
+        keys = jax.numpy.stack([KEY] * len(weights))
+        heard, log = [], tmp_path / "log"
+        callback = srp.watch.all_of(heard.append, srp.watch.json_lines(log))
+        options = OPTIONS | {"num_rounds": 1, "callback": callback, "values": {"weight": np.array(weights)}}
+        srp.simulate_seeds(srp.tunable(build, {"weight": 1.0}), data, keys=keys, **options)
+        return [row["run"] for row in heard[0].rows]
+
+    first, second = runs(1.0, 2.0)
+    assert first != second
+    assert runs(1.0, 2.0, 3.0)[:2] == [first, second]
+    assert runs(1.0, 2.0, data=numbers(3.0, -1.0, 5.0)) != [first, second]
+    before = len(lines(tmp_path / "log"))
+    assert len(set(runs(4.0, 4.0))) == 1
+    assert len(lines(tmp_path / "log")) == before + 2
+
+
 def test_a_log_is_strict_json(tmp_path):
     bad = ALGORITHM._replace(metrics=lambda server, data: {"w": server / 0.0})
     srp.simulate(bad, DATA, num_rounds=1, key=KEY, callback=srp.watch.json_lines(tmp_path / "log"), **OPTIONS)

@@ -120,7 +120,7 @@ def run(
             return _found(folder, what, arguments)
 
         found = _found(folder, what, arguments)
-        is_held = not (found.finished and not found.asks_anew) and folder.is_dir()
+        is_held = (found.asks_anew or not found.finished) and folder.is_dir()
         if is_held:
             found = hold()
         if found.finished:
