@@ -191,7 +191,20 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
     return "".join(made).rstrip()
 
 
-def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> None:
-    """Writes a file of results of the finished runs."""
+def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:
+    """Puts the finished runs below a folder into a file of results; runs that it has from elsewhere stay.
+
+    Returns:
+        How many numbers the folder gave: a row and seed each.
+    """
+    known = json.loads(file.read_text("utf-8"))["runs"] if file.is_file() else {}
+    found = collect(columns, out)
+    runs: dict[str, Any] = {}
+    for name in dict.fromkeys([*columns, *known]):
+        for label in ROWS:
+            seeds = known.get(name, {}).get(label, {}) | found.get(name, {}).get(label, {})
+            if seeds:
+                runs.setdefault(name, {})[label] = {seed: seeds[seed] for seed in sorted(seeds, key=int)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"runs": collect(columns, out)}, indent=1) + "\n", "utf-8")
+    file.write_text(json.dumps({"runs": runs}, indent=1) + "\n", "utf-8")
+    return sum(len(seeds) for of_column in found.values() for seeds in of_column.values())

@@ -8,8 +8,9 @@ A run is a folder OUT/COLUMN/METHOD/seed_S and is never done twice: what is fini
 goes on from its last tenth round. One training serves a method and its "+FT". `rivals.py` has rows and columns.
 
 Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
-PerFedAvg, are judged once, after training. `--summarize` reads the finished runs, writes `table1.json` (with `--scale
-ablation`, `ablation.json`) to --results and renews all tables of the README beside this file from what lies there.
+PerFedAvg, are judged once, after training. `--summarize` puts the finished runs below --out into `table1.json` (with
+`--scale ablation`, `ablation.json`) in --results, where numbers of other runs stay, and renews all tables of the README
+beside this file from what lies there. To begin anew, delete the file.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def main(arguments: list[str] | None = None) -> None:
     if args.summarize:
         name = "ablation" if args.scale == "ablation" else "table1"
         file, table = readme_tables.TABLES[name]
-        rivals_table.summarize(columns, args.out, args.results / file)
+        read = rivals_table.summarize(columns, args.out, args.results / file)
+        print(f"{read} numbers from the runs below {args.out}\n")
         print(table(json.loads((args.results / file).read_text("utf-8"))))
         if args.readme.is_file():
             args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), args.results), "utf-8")

@@ -106,6 +106,34 @@ def test_every_training_gets_the_options_of_the_paper(table):
     assert {len(row) for row in rivals.PAPER.values()} == {7}
 
 
+def test_a_summary_keeps_what_was_run_elsewhere(table, tmp_path, monkeypatch):
+    import rivals_table
+
+    _, rivals, _ = table
+    columns = rivals.COLUMNS["cpu"]
+    first, second = list(columns)[:2]
+    file = tmp_path / "table1.json"
+    rows = list(rivals.ROWS)
+    of_another_scale = {"digits": {rows[2]: {"0": {"accuracy": 6.0}}}}
+    file.write_text(json.dumps({"runs": of_another_scale}))
+    for found, given in (
+        ({second: {rows[3]: {"10": {"accuracy": 1.0}, "9": {"accuracy": 2.0}}}}, 2),
+        ({first: {rows[1]: {"0": {"accuracy": 3.0}}}, second: {rows[0]: {"0": {"accuracy": 4.0}}}}, 2),
+        ({second: {rows[3]: {"9": {"accuracy": 5.0}}}}, 1),
+        ({}, 0),
+    ):
+        monkeypatch.setattr(rivals_table, "collect", lambda *_, found=found: found)
+        assert rivals_table.summarize(columns, tmp_path, file) == given
+    runs = json.loads(file.read_text())["runs"]
+    assert runs == {
+        first: {rows[1]: {"0": {"accuracy": 3.0}}},
+        second: {rows[0]: {"0": {"accuracy": 4.0}}, rows[3]: {"9": {"accuracy": 5.0}, "10": {"accuracy": 1.0}}},
+        **of_another_scale,
+    }
+    orders = [list(runs), list(runs[second]), list(runs[second][rows[3]])]
+    assert orders == [[first, second, "digits"], [rows[0], rows[3]], ["9", "10"]]
+
+
 @pytest.mark.long
 def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
     table1, _, _ = table
