@@ -34,27 +34,40 @@ def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.Arg
     return result
 
 
-def panels(columns: int, width: float = 4.4, height: float = 3.8, **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure without pyplot and its (columns,) axes."""
+def panels(
+    columns: int, width: float = 4.4, height: float = 3.8, rows: int = 1, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure without pyplot and its (columns,) axes; of several rows (rows, columns)."""
     figure = Figure(figsize=(width * columns, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False, **options)[0]
-    for ax in axes:
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for ax in axes.flat:
         ax.grid(color="#DDDDDD", linewidth=0.7)
         ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    return figure, axes if rows > 1 else axes[0]
 
 
 def line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:
     """Draws (trials, points) values as their mean and a band from the lowest to the highest; returns what it drew."""
+    rows = summary(x, trials)
+    drawn(ax, rows, label, color, **style)
+    return rows
+
+
+def summary(x, trials) -> dict[str, Any]:
+    """Mean, lowest and highest of (trials, points) values at some of the points x."""
     x, trials = np.asarray(x), np.asarray(trials, float)
     kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
     x, trials = x[kept], trials[:, kept]
-    low, mean, high = trials.min(0), trials.mean(0), trials.max(0)
+    rows = {"x": x, "mean": trials.mean(0), "lowest": trials.min(0), "highest": trials.max(0)}
+    return {name: [short(value) for value in row] for name, row in rows.items()}
+
+
+def drawn(ax, rows: Mapping[str, Any], label: str, color: str, **style: Any) -> None:
+    """Draws what `line` returns."""
+    x, mean, low, high = (np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest"))
     ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
     ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    rows = {"x": x, "mean": mean, "lowest": low, "highest": high}
-    return {name: [short(value) for value in row] for name, row in rows.items()}
 
 
 def short(value: float) -> float | str:
@@ -62,12 +75,16 @@ def short(value: float) -> float | str:
     return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
 
 
-def legend(figure: Figure, ax, columns: int) -> None:
-    """One legend for all panels, with the meaning of the band."""
-    handles, labels = ax.get_legend_handles_labels()
+def legend(figure: Figure, axes, columns: int) -> None:
+    """One legend for all panels, with the meaning of the band; every label of `axes`, one or several, once."""
+    found: dict[str, Any] = {}
+    for ax in np.ravel(axes):
+        handles, labels = ax.get_legend_handles_labels()
+        found = dict(zip(labels, handles, strict=True)) | found
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, title=BAND, title_fontsize=8, frameon=False
-    )
+        list(found.values()), list(found), loc="outside lower center", ncols=columns, title=BAND, title_fontsize=8,
+        frameon=False,
+    )  # fmt: skip
 
 
 def legend_below(ax, columns: int) -> None:

@@ -1,17 +1,21 @@
 """What doubling buys each personalisation method: the same method with everybody in a round, and with doubling.
 
     python experiments/fedrep/doubling_table.py [--scale cpu|smoke] [--out experiments/fedrep/results] [--seeds 4]
+        [--methods NAME ...] [--rounds-per-stage 10]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1); doubling starts with the 5 fastest and doubles every
-10 rounds, until everybody takes part. No paper has this table: SRPFL doubles FedRep, LG-FedAvg and FedAvg alone.
+10 rounds (--rounds-per-stage), until everybody takes part. No paper has this table: SRPFL doubles FedRep, LG-FedAvg and
+FedAvg alone.
 
 A method's two runs of a seed share the target, a fraction of the final accuracy of the run with everybody (the mean of
 its last ten evaluations), so no target favours another method. Accuracy is the mean over ALL clients, evaluated after
 every round: own models of clients that doubling has not reached yet count as they are. Times are on the SRPFL clock:
-the slowest participant of every round, plus C.
+the slowest participant of every round, plus C. L2GD's rounds in which nobody sends, and those after them in which the
+server's mean is known already, pay no C, so that everybody may pay none at all.
 
-A factor is the time with everybody over the time with doubling: above 1, doubling is faster; 0, doubling never reached
-the target. `doubling_table.json` in --out has every seed; methods that it has are not run again.
+A factor is the time with everybody over the time with doubling: above 1, doubling is faster. `doubling_table.json`
+(with other stages than of 10 rounds `doubling_table_N.json`) in --out has every seed; methods that it has are not run
+again.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from fedjax_srp.history import History
 
 COSTS = (0.0, 10.0, 100.0)
 FRACTIONS = (0.95, 0.99)
+STAGE = 10  # rounds
 # method -> evaluations: what FedRep's table judges first
 METHODS = {
     "fedavg": ("fine_tune",),
@@ -62,8 +67,10 @@ SCALES = {
 }
 
 
-def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array, devices: int | None) -> list[History]:
-    """All seeds of a method, evaluated after every round."""
+def run(
+    name: str, rounds_per_stage: int | None, scale: Scale, data: Any, keys: jax.Array, devices: int | None
+) -> list[History]:
+    """All seeds of a method, evaluated after every round; without stages, everybody takes part."""
     shared = {
         "hidden": scale.hidden,
         "learning_rate": 0.05,
@@ -73,7 +80,9 @@ def run(name: str, doubling: bool, scale: Scale, data: Any, keys: jax.Array, dev
     }
     # FedRep's paper: ten epochs of the head, then as many of the representation as the others train in all.
     own = {"local_epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
-    policy = {"participation": "doubling" if doubling else "full"}
+    policy: dict[str, Any] = {"participation": "full"}
+    if rounds_per_stage is not None:
+        policy = {"participation": "doubling", "rounds_per_stage": rounds_per_stage}
     method = srp.methods.get(name, dataset=data, shared=shared, **own, **policy)
     return srp.simulate_seeds(
         method,
@@ -106,9 +115,13 @@ def compared(everybody: History, doubling: History, evaluation: str) -> dict[str
 
 
 def written(factors: list[float]) -> str:
-    """The median of the factors with their range; 0 where doubling never reached the target."""
-    low, middle, high = np.min(factors), np.median(factors), np.max(factors)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    """The median of the factors with their range; "never" where doubling did not reach the target."""
+
+    def word(factor: float) -> str:
+        return "never" if factor == 0 else f"{factor:.2f}" if factor >= 0.01 else f"{factor:.1g}"
+
+    low, middle, high = (word(float(of(factors))) for of in (np.min, np.median, np.max))
+    return f"{middle} ({low} to {high})"
 
 
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
@@ -146,6 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--seeds", type=int, help="default: as the scale has; at least 2")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help="default: as the scale has")
+    parser.add_argument("--rounds-per-stage", type=int, default=STAGE)
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep_doubling"))
     args = parser.parse_args(arguments)
@@ -155,23 +170,27 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
     if args.devices != 1:
         srp.use_all_cores()
-    file = args.out / "doubling_table.json"
-    facts: dict[str, Any] = {"scale": args.scale, "num_seeds": num_seeds, "results": {}}
+    if args.rounds_per_stage < 1:
+        parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
+    methods = args.methods or scale.methods
+    file = args.out / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
+    made_of = {"scale": args.scale, "num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
+    facts: dict[str, Any] = {**made_of, "results": {}}
     if file.is_file():
         known = json.loads(file.read_text("utf-8"))
-        if all(known.get(what) == facts[what] for what in ("scale", "num_seeds")):
+        if all(known.get(what) == value for what, value in made_of.items()):
             facts = known
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in [name for name in scale.methods if name not in facts["results"]]:
-        runs = (run(name, doubling, scale, data, keys, args.devices) for doubling in (False, True))
+    for name in [name for name in methods if name not in facts["results"]]:
+        runs = (run(name, stage, scale, data, keys, args.devices) for stage in (None, args.rounds_per_stage))
         pairs = list(zip(*runs, strict=True))
         facts["results"][name] = in_words({e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]})
         file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
         print(f"{name} done", file=sys.stderr, flush=True)
-    made = table({name: facts["results"][name] for name in scale.methods})
-    (args.out / "doubling_table.md").write_text(made + "\n", "utf-8")
+    made = table({name: facts["results"][name] for name in METHODS if name in facts["results"]})
+    file.with_suffix(".md").write_text(made + "\n", "utf-8")
     print(made)
 
 

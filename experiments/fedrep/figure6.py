@@ -2,6 +2,7 @@
 
     python experiments/fedrep/figure6.py [--scale cpu|smoke] [--out DIR] [--seed N]
     python experiments/fedrep/figure6.py --scale femnist --data-dir DIR [--out DIR]
+    python experiments/fedrep/figure6.py [--scale femnist] --redraw --out DIR
 
 Every method trains a federation; then clients that took no part train a head on its representation, which stays as it
 is, epoch by epoch. Local trains all layers of a fresh model on the new client alone.
@@ -10,7 +11,7 @@ The paper trains on ten letters of FEMNIST, and new clients have digits, 500 sam
 training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are writers that were held
 out, with the same 62 classes. All heads start from the same random one, so that the representation alone differs; the
 paper does not say where its heads start. Numbers of samples are at most those of the panels; a panel with "all" takes
-all there are.
+all there are. `--redraw` draws the results that lie in --out.
 
 `srp.adapt` follows the new clients; every method is judged on the same samples in the same order.
 """
@@ -18,12 +19,14 @@ all there are.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
@@ -41,6 +44,7 @@ COLORS = {
     "apfl": curves.PINK,
     "l2gd": curves.SKY,
 }
+LOCAL = "Local, all layers"
 
 
 class Scale(NamedTuple):
@@ -106,15 +110,36 @@ def trained(name: str, scale: Scale, data: Any, seed: int, devices: int | None) 
     return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
 
 
+def draw(panels: dict[str, dict[str, Any]]) -> Figure:
+    """A panel for each number of samples. FedAvg is dashed, above APFL, whose shared model is the same."""
+    figure, axes = curves.panels(len(panels), width=4.6, height=4.0, sharey=True)
+    names = {srp.methods.label(name): name for name in COLORS}
+    for ax, (title, by_label) in zip(axes, panels.items(), strict=True):
+        for label, rows in by_label.items():
+            style = {LOCAL: {"linestyle": ":"}, "FedAvg": {"linestyle": (0, (3, 3)), "zorder": 3}}.get(label, {})
+            color = COLORS[names[label]] if label in names else "#000000"
+            curves.drawn(ax, rows, label, color, **style)
+        ax.set(title=f"{title} of each new client", xlabel="epochs")
+    axes[0].set_ylabel("mean test accuracy of new clients, %")
+    curves.legend(figure, axes[0], 4)
+    return figure
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure6")
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--data-dir", type=Path, help="folder with femnist_leaf105.npz")
+    parser.add_argument("--redraw", action="store_true", help="draw the results in --out without training again")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
+    name_of_figure = "figure6" if args.scale != "femnist" else "figure6_femnist"
+    if args.redraw:
+        known = json.loads((args.out / f"{name_of_figure}.json").read_text("utf-8"))
+        curves.save(args, name_of_figure, known, draw(known["results"]))
+        return
     if args.devices != 1:
         srp.use_all_cores()
-    labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": "Local, all layers"}
+    labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
     shape = len(scale.counts), scale.epochs + 1
     accuracy = {name: np.empty((scale.trials, *shape)) for name in labels}
     for trial in range(scale.trials):
@@ -135,23 +160,16 @@ def main(arguments: list[str] | None = None) -> None:
         accuracy["local"][trial] = srp.adapt(model, new, fresh, part="all", **options).mean
         print(f"trial {trial + 1} of {scale.trials} done", flush=True)
 
-    figure, axes = curves.panels(len(scale.counts), width=4.6, height=4.0, sharey=True)
     results: dict[str, dict[str, Any]] = {}
-    for place, (ax, count) in enumerate(zip(axes, scale.counts, strict=True)):
+    for place, count in enumerate(scale.counts):
         title = "all samples" if count == ALL else f"{count} samples"
         for name, label in labels.items():
-            values, style = 100 * accuracy[name][:, place], {"linestyle": ":"} if name == "local" else {}
-            color = COLORS.get(name, "#000000")
-            results.setdefault(title, {})[label] = curves.line(
-                ax, np.arange(scale.epochs + 1), values, label, color, **style
-            )
+            values = 100 * accuracy[name][:, place]
+            results.setdefault(title, {})[label] = curves.summary(np.arange(scale.epochs + 1), values)
             shown = [f"{values[:, e].mean():.1f} ± {values[:, e].std(ddof=1):.1f}" for e in (1, scale.epochs)]
             print(f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %")
-        ax.set(title=f"{title} of each new client", xlabel="epochs")
-    axes[0].set_ylabel("mean test accuracy of new clients, %")
-    curves.legend(figure, axes[0], 4)
     facts = {"trials": scale.trials, "dataset": scale.dataset, "rounds": scale.num_rounds, "results": results}
-    curves.save(args, "figure6" if args.scale != "femnist" else "figure6_femnist", facts, figure)
+    curves.save(args, name_of_figure, facts, draw(results))
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ TABLES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {  # marks -
     "figure6": ("figure6.json", new_clients),
     "figure6_femnist": ("figure6_femnist.json", new_clients),
     "doubling": ("doubling_table.json", doubling),
+    "doubling_3": ("doubling_table_3.json", doubling),
 }
 
 

@@ -64,6 +64,15 @@ CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedBuff-FT, k = 5": ("fedbuff", {"k": 5}, 20, "fine_tune"),
     "FedBuff-FT, k = 10": ("fedbuff", {"k": 10}, 10, "fine_tune"),
 }
+EVALUATIONS = ("global", "fine_tune")  # a row of panels each
+STYLES = {  # colour and line of a curve, whatever judges it
+    "FedRep": (curves.BLUE, "--"),
+    "SRPFL": (curves.BLUE, "-"),
+    "FedAvg": (curves.GREEN, "--"),
+    "FLANP": (curves.GREEN, "-"),
+    "FedBuff, k = 5": (curves.YELLOW, "-"),
+    "FedBuff, k = 10": (curves.ORANGE, "-"),
+}
 
 
 def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
@@ -104,6 +113,17 @@ def found(history: History, evaluation: str, cost: float, horizon: float) -> dic
     if history.asynchronous:
         result["staleness"] = history.metrics["staleness"][: int(result["rounds"])].mean()
     return {name: float(value) for name, value in result.items()}
+
+
+def draw(ax, curve: str, histories: list[History], evaluation: str, cost: float, horizon: float) -> None:
+    """A curve's mean with a band from the lowest to the highest seed, from the first evaluation of all on."""
+    label = curve.replace("-FT", "")
+    times = [h.eval_elapsed(0.0 if h.asynchronous else cost) for h in histories]
+    grid = np.geomspace(min(horizon, max(t[0] for t in times)), horizon, 200)
+    values = [np.interp(grid, t, h.mean_scores(evaluation)) for t, h in zip(times, histories, strict=True)]
+    color, style = STYLES[label]
+    ax.plot(grid, np.mean(values, axis=0), color=color, linestyle=style, label=label)
+    ax.fill_between(grid, np.min(values, 0), np.max(values, 0), color=color, alpha=0.12, linewidth=0)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -147,13 +167,11 @@ def main(arguments: list[str] | None = None) -> None:
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     num_seeds = args.seeds or scale.seeds
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + num_seeds))
-    figure, axes = curves.panels(len(COSTS), width=5.4, height=4.2, sharey=True)
-    colors = (curves.BLUE, curves.BLUE, curves.GREEN, curves.GREEN, curves.YELLOW, curves.ORANGE)
-    styles = ("--", "-", "--", "-", "-", "-")
+    figure, axes = curves.panels(len(COSTS), width=5.4, height=7.4, rows=len(EVALUATIONS), sharey=True, sharex="col")
     by_cost: dict[str, dict[str, Any]] = {}
-    for ax, cost in zip(axes, COSTS, strict=True):
+    for column, cost in enumerate(COSTS):
         horizon, done = scale.horizons[cost], {}
-        for place, (curve, (name, own, _, evaluation)) in enumerate(CURVES.items()):
+        for curve, (name, own, _, evaluation) in CURVES.items():
             if {name, curve} & {*scale.left_out}:
                 continue
             key = name, tuple(own.items())
@@ -162,20 +180,15 @@ def main(arguments: list[str] | None = None) -> None:
                 print(f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds", flush=True)
             histories = done[key]
             by_cost.setdefault(f"{cost:g}", {})[curve] = [found(h, evaluation, cost, horizon) for h in histories]
-            if place < len(colors):
-                grid = np.linspace(0, horizon, 200)
-                charged = [0.0 if h.asynchronous else cost for h in histories]
-                values = [
-                    np.interp(grid, h.eval_elapsed(c), h.mean_scores(evaluation), left=np.nan)
-                    for h, c in zip(histories, charged, strict=True)
-                ]
-                ax.plot(grid, np.mean(values, axis=0), color=colors[place], linestyle=styles[place], label=curve)
-                ax.fill_between(
-                    grid, np.min(values, 0), np.max(values, 0), color=colors[place], alpha=0.12, linewidth=0
-                )
-        ax.set(title=f"communication cost {cost:g}", xlabel="simulated time (time units)", ylim=(0.3, 1.0))
-    axes[0].set_ylabel("mean test accuracy")
-    curves.legend(figure, axes[0], 3)
+            draw(axes[EVALUATIONS.index(evaluation), column], curve, histories, evaluation, cost, horizon)
+        for ax, evaluation in zip(axes[:, column], EVALUATIONS, strict=True):
+            ax.set(title=f"{evaluation}, C = {cost:g}", ylim=(0.3, 1.0), xscale="log")
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.xaxis.set_minor_formatter("")
+        axes[-1, column].set_xlabel("simulated time (time units)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("mean test accuracy")
+    curves.legend(figure, axes, 3)
     results = {"num_seeds": num_seeds, "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS}, "results": by_cost}
     text = table(results)
     print(text)

@@ -5,8 +5,9 @@
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
 SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or when Lemma B.1 says so (`lemma`): the
-stages of `srp.theory.schedule` for the a of Theorem 4.5, eta (1 - dist^2) sigma_min^2 / 2, with the distance after the
-first round and the smallest singular value of these heads. A random start has a = 0, and so no such stages.
+stages of `srp.theory.schedule` for a = eta (1 - dist^2) sigma_min^2 / 2, with the distance after the first round and
+the smallest singular value of the heads of all clients. Theorem 4.5 takes the smallest over every set of 16 clients or
+more, and a step size for the largest: its a is smaller. A random start has a = 0, and so no such stages.
 
 A target is a multiple of the noise floor of FedRep: the mean distance of its last 20 of 330 rounds, per repeat. A
 repeat that never reaches its target counts as infinite, and a point with such a repeat is drawn as an open triangle at
@@ -45,7 +46,7 @@ SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5,
 
 
 def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
-    """Rounds of every stage but the last, by Lemma B.1 with the a of this task; chat is only of the last."""
+    """Rounds of every stage but the last, by Lemma B.1; chat is only of the last, and a optimistic, see above."""
     sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(num_clients)
     a = theory.contraction_rate(STEP, first_distance, sigma_min)
     return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]

@@ -77,9 +77,10 @@ def apfl(
     step by step on the loss of the mixture alpha_i v_i + (1 - alpha_i) w_i, where w_i is its copy of the global model;
     alpha = 1 trains v_i on the client alone. Only w_i travels. A participant takes two gradients a step.
 
-    FedRep's authors fix alpha, and so does this by default. Adaptive, alpha_i descends the same loss, step by step, and
-    is kept in [0, 1]; its mean over the cohort is recorded as `own_share`. Their code mixes alpha v_i + alpha w_i while
-    it trains, which this does not follow.
+    FedRep's authors fix alpha, and so does this by default. Adaptive, alpha_i descends the same loss, in every step and
+    with the same optimizer (the code of APFL's authors: in the first batch of a round), and is kept in [0, 1]; its mean
+    over the cohort is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's code mixes
+    alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this follows neither.
 
     Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;
     `global`, `fine_tune` (its head) and `fine_tune_all`, as in `fedavg`.

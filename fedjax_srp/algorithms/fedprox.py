@@ -50,7 +50,8 @@ def fedprox(
         local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
         local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
         fine_tune_epochs: epochs of fine-tuning before a client is judged.
-        client_weighting: "uniform" (paper) or "num_examples" (FedRep's code).
+        client_weighting: "uniform" (paper, which draws devices in proportion to their examples; policies here draw
+            them alike) or "num_examples" (FedRep's code).
         evaluation: the default one.
         fine_tune_optimizer: of both kinds of fine-tuning; default as `optimizer`.
 

@@ -67,8 +67,8 @@ def lg_fedavg(
 ) -> FederatedAlgorithm:
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
 
-    Both parts are trained together; only the global one is averaged. The baseline of FedRep and SRPFL shares the last
-    two layers: cut the model there.
+    Both parts are trained together; only the global one is averaged. SRPFL's text and FedRep's code share the last two
+    layers, FedRep's text all fully connected ones (CIFAR) or the last one (FEMNIST): cut the model there.
 
     Evaluations: `fine_tune` (the default), the last round's mean local layers trained on the client for
     `fine_tune_epochs` under frozen global ones, as the authors' code tests and fair to clients that have not taken part

@@ -74,7 +74,7 @@ def linear_fedrep(
 
     Args:
         task: gives the shapes only; the values come with `simulate`.
-        step_size: eta; the theory has eta <= 1 / (8 sigma_max^2).
+        step_size: eta; the theory has eta <= 1 / (8 sigma_max^2), see `srp.theory.max_step_size`.
         samples_per_round: m.
         head: "exact" least squares, or how many gradient steps per unit of work, from the client's last head.
         sampling: "subspace", "full" or "fixed".

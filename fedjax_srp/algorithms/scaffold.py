@@ -80,7 +80,8 @@ def scaffold(
 
     The paper's steps are plain SGD: K of them move by eta K times the mean. With momentum they move further, by eta
     times the sum of the weights that all gradients get, and the variate is divided by that. FedRep's code divides by
-    eta K whatever the momentum (0.5), which makes variates twice too large: `counts_momentum=False`.
+    eta K whatever the momentum (0.5): `counts_momentum=False`. The mean c is then twice too large, and with full
+    participation the correction c - c_i alternates between almost nothing and twice too much.
 
     Evaluations: those of `fedavg`.
 

@@ -289,7 +289,7 @@ def _global_gradient_norm(
     root: Key,
     plan: Layout,
 ) -> Array:
-    """Norm of the cohort's mean gradient at the new model (FLANP, Algorithm 1, line 8)."""
+    """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
     broadcast, gradient = as_arrays(algorithm.round.broadcast(server, context)), algorithm.gradient
     assert gradient is not None  # checked at the door
 

@@ -85,7 +85,7 @@ RECIPES: dict[str, Recipe] = {
     "fedgate": Recipe(fedgate, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(fedavg, STAGES, 1, "FLANP (FedAvg)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
     "flanp_fednova": Recipe(fednova, STAGES, 1, "FLANP (FedNova)", WINE, "fednova", "FLANP, Algorithm 1: fednova x statistical_accuracy", {"max_work": 10, "on_time": 0.5}),  # noqa: E501
-    "fednova": Recipe(fednova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many steps as fit the clock"),  # noqa: E501
+    "fednova": Recipe(fednova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many epochs as fit the clock, up to 10"),  # noqa: E501
 }
 # fmt: on
 BUILT_IN = frozenset(RECIPES)

@@ -33,9 +33,11 @@ def buffered(k: int = 10) -> ParticipationPolicy:
     With any other algorithm a participant trains on the model of the round in which it delivers: updates are never
     stale, which flatters an asynchronous server.
 
-    FedBuff (Nguyen et al., 2022) differs: it hands out the OLD model while the buffer fills, so that somebody else
-    starts at once when a client has delivered; here that client waits for the new one. With k = 1 nobody waits and the
-    two agree, with all clients at work as in FedAsync (Xie et al., 2019). With k = num_clients it is `full`.
+    FedBuff (Nguyen et al., 2022) differs twice. It keeps a limited number of clients busy and draws the next one at
+    random when one has delivered, so that slow clients get their turn; here everybody is busy, and whoever is fast
+    delivers in proportion. And it hands out the OLD model while the buffer fills, so that somebody starts at once; here
+    the client that has delivered waits for the new one. With k = 1 nobody waits, as in FedAsync (Xie et al., 2019).
+    With k = num_clients it is `full`.
 
     A communication cost changes who arrives when, so none can be added afterwards: give it to the clock,
     `clocks.fixed(..., communication=10)`.

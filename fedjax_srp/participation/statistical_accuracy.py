@@ -50,9 +50,10 @@ def statistical_accuracy(
     norm after the first round, which is halved with each doubling. (The paper does not say where it starts; the rule
     above shrinks the norm by 1 / sqrt(2).)
 
-    The criterion is checked once a round, behind the update, as in Algorithm 2: so a stage has one round at least, and
-    participants compute and send one more gradient, over all their examples. The metrics of the history have the norm,
-    `global_grad_norm`, its threshold, `grad_norm_threshold`, and `stage_completed`.
+    The criterion is checked once a round, behind the update, as section 3.2 says: so a stage has one round at least
+    (the loop that Algorithm 2 prints would allow none), and participants compute and send one more gradient, over all
+    their examples. The metrics of the history have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`,
+    and `stage_completed`.
 
     Args:
         initial: n0, participants of the first stage.

@@ -16,13 +16,20 @@ from fedjax_srp.theory.times import order_statistic_mean
 
 @formula
 def max_step_size(sigma_max: float) -> float:
-    """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2), sigma_max the largest singular value of W* / sqrt(n)."""
+    """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
+
+    Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That of
+    all N heads together is smaller and allows a larger step than the theorem does.
+    """
     return 1 / (8 * sigma_max**2)
 
 
 @formula
 def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
     """The a of Theorem 4.5: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
+
+    Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That
+    of all N heads together is larger, and so is the a that it gives: an optimistic one.
 
     Raises:
         ValueError: a is not in (0, 1/4], as the theorem demands (its step size already gives a <= 1/16).
@@ -214,7 +221,15 @@ def fedrep_time(
 def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, rate: float = 1.0) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
-    Here C = c / lambda. Held wherever it was computed, but its derivation skips stage 0 and misplaces (c+1) in eq. 221.
+    Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in eq. 235. The bound
+    holds over wide ranges, and fails where c is large and chat close to 1.
+
+    Example:
+        >>> from fedjax_srp import theory
+        >>> round(theory.srpfl_time_bound(0.02, 16, 1.0001, c=100)), round(
+        ...     theory.schedule(0.02, 16, 1, 1.0001, communication=100).time
+        ... )
+        (88223, 94180)
     """
     gap = math.log(1 / (_checked_chat(chat) - 1))
     return math.log(num_clients) * (6 * (c + 1) + 4 * gap) / -math.log1p(-_checked(a)) / rate

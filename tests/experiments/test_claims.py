@@ -7,10 +7,13 @@ import json
 import math
 import re
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 from claims import EXPERIMENTS, ROOT, agrees, cells_of, check, claimed, results, rows, table
+
+import fedjax_srp as srp
 
 SRPFL, FEDREP, FEDAVG = (EXPERIMENTS / name for name in ("srpfl", "fedrep", "fedavg_representation"))
 LABELS = {
@@ -188,6 +191,52 @@ def test_linear_speed_up(init, place):
             check(cell, np.mean(result["times"][name][FACTORS.index(1.3)]))
         for cell, (mean, error) in zip(cells[5:], speed_ups(result), strict=True):
             check(cell, mean, error)
+
+
+def test_what_is_said_of_the_linear_speed_up():
+    page, found = SRPFL / "linear_speedup.md", results(SRPFL / "results/linear_speedup_random.json")
+    ratios = {result["num_clients"]: [mean for mean, _ in speed_ups(result)] for result in found}
+    twice = {clients: 1 / means[0] for clients, means in ratios.items()}
+    claimed(
+        page, "grows from # at N = 32 to # at N = 8192, with its best, #, at N = 4096,",
+        twice[32], twice[8192], max(twice.values()),
+    )  # fmt: skip
+    assert max(twice, key=lambda clients: twice[clients]) == 4096
+    by_log = [[means[place] * math.log(clients) for place in range(3)] for clients, means in ratios.items()]
+    first, last = by_log[list(ratios).index(128)], by_log[-1]
+    claimed(
+        page, "from N = 128 to 8192 that goes from # to # to twice the floor, from # to # to 1.3 times and from # "
+        "to # to 1.1 times.",
+        first[0], last[0], first[1], last[1], first[2], last[2],
+    )  # fmt: skip
+    heads = np.asarray(srp.data.linear_task(jax.random.key(0), 256, 100, 5, 1.0).heads)
+    sets = [heads, *(heads[np.random.default_rng(seed).choice(256, 16, replace=False)] for seed in range(500))]
+    steps = [
+        srp.theory.max_step_size(float(np.linalg.svd(some, compute_uv=False)[0]) / math.sqrt(len(some)))
+        for some in sets
+    ]
+    claimed(
+        page, "With N = 256 all heads together allow a step of #; half of all sets of 16 allow # at most, less than",
+        steps[0], np.median(steps[1:]),
+    )  # fmt: skip
+
+
+def test_how_long_a_round_of_the_figures_takes():
+    page = SRPFL / "README.md"
+
+    def units(number):  # a round with everybody in the pool, until 95 %
+        row = figure(number).loc["fedrep", 95, False]
+        return row["time_0"] / ((row["time_10"] - row["time_0"]) / 10)
+
+    claimed(
+        page, "A round of FedRep takes # time units in figure 3, # in figure 4, # in figure 5 and # in figure 6",
+        *(units(number) for number in range(3, 7)),
+    )  # fmt: skip
+    for cost, words in ((10, "(#x to 95 %, #x to 99 %, digits)"), (100, "it loses there too (#x and #x).")):
+        rows_of = [figure(4).loc["srpfl", fraction, False] for fraction in (95, 99)]
+        claimed(page, words, *(row[f"speed_up_{cost}"] for row in rows_of))
+    slowest = [figure(n).loc[name, 95, False]["slowest_quarter"] for n in (5, 6) for name in ("srpfl", "fedrep")]
+    claimed(page, "it is lower too (# and #, # and #).", *(100 * value for value in slowest))
 
 
 def test_stages_of_the_lemma():
@@ -376,6 +425,8 @@ def test_claims_of_the_front_page():
     frame = figure(3)
     factors = [frame.loc["srpfl", fraction, False]["speed_up_0"] for fraction in (95, 99)]
     claimed(ROOT / "README.md", "SRPFL is # times as fast to 95 % at C = 0 and # times to 99 %", *factors)
+    own = figure(3).loc["srpfl", 95, True]["speed_up_0"]
+    claimed(ROOT / "README.md", "judged with each client's own head it is # times as fast to 95 %", own)
     for number in range(3, 7):  # "Its worst tenth of clients ends below FedRep's"
         worst = figure(number)["worst_decile"]
         assert worst.loc["srpfl", 95, False] < worst.loc["fedrep", 95, False]

@@ -246,7 +246,9 @@ def test_doubling_is_compared_on_the_clock(table):
     never = doubling_table.compared(slow, history(scores - 0.4, ends, clients), "own_head")
     assert never["0.95 C=0"]["factor"] == 0
     kept = json.loads(json.dumps(doubling_table.in_words({"ditto": {"own_model": [never, never]}})))
-    assert "| 0.00 (0.00 to 0.00) |" in doubling_table.table(kept)
+    assert "| never (never to never) |" in doubling_table.table(kept)
+    assert doubling_table.written([0.0, 0.00499, 0.6, 0.096, 2.5]) == "0.10 (never to 2.50)"
+    assert doubling_table.written([0.00499, 0.6, 0.0701]) == "0.07 (0.005 to 0.60)"
 
 
 def test_claims_about_new_clients():
