@@ -80,17 +80,24 @@ def _total(told: list[Tally]) -> Tally:
 
 
 def fori_loop(lower: Array | int, upper: Array | int, body: Callable[[Any, Any], Any], start: PyTree) -> PyTree:
-    """`jax.lax.fori_loop` for loops around local training: what is told inside is told outside."""
+    """`jax.lax.fori_loop` for loops around local training: what is told inside is told outside.
+
+    A loop in which nobody tells anything may stand anywhere, inside the objective of `local_sgd` too.
+    """
     if not is_asked():
         return jax.lax.fori_loop(lower, upper, body, start)
+    spoken = False
 
     def with_tally(index: Array, carry: tuple[PyTree, Tally]) -> tuple[PyTree, Tally]:
+        nonlocal spoken
         with _listening() as told:
             after = body(index, carry[0])
+        spoken = spoken or bool(told)
         return after, _total([carry[1], *told])
 
     after, total = jax.lax.fori_loop(lower, upper, with_tally, (start, _total([])))
-    tell(*total)
+    if spoken:
+        tell(*total)
     return after
 
 

@@ -1,5 +1,7 @@
 """Odd input that is not wrong in type: parts in each other's places, impossible times, labels with gaps, lost users."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Clock
+from fedjax_srp.base import ClientOutput, ClientTimes, Clock, Cohort, ParticipationPolicy
 from fedjax_srp.engine import memory
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
@@ -82,6 +84,70 @@ def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
     if time > 0 or time != time:  # the slowest of a round
         with pytest.raises(ValueError, match=f"clock 'mine': the time of round 2 is {time}"):
             srp.simulate(algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(1.0, time), **run)
+
+
+def own_policy(ids, size=None, work=1, from_round=0):
+    """Everybody in order until a round, then this cohort."""
+
+    def select(key, state, times):
+        everybody = jnp.arange(len(ids), dtype=jnp.int32)
+        picked = jnp.where(state >= from_round, jnp.asarray(ids, jnp.int32), everybody)
+        works = jnp.where(state >= from_round, jnp.asarray(work), 1) * jnp.ones_like(picked)
+        asked = jnp.int32(len(ids) if size is None else size)
+        cohort = Cohort(picked, jnp.where(state >= from_round, asked, len(ids)), works.astype(jnp.int32), jnp.int32(0))
+        return cohort, state + 1
+
+    return ParticipationPolicy("mine", lambda key, num_clients: jnp.int32(0), select, lambda state, info: state)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize(
+    ("cohort", "wrong"),
+    [
+        ({"ids": [2, 0, 2]}, "client 2 stands in it more than once: draw clients without replacement"),
+        ({"ids": [0, 3]}, "client 3 does not exist"),
+        ({"ids": [-1, 1]}, "client -1 does not exist"),
+        ({"ids": [0, 1], "size": 3}, "its size is 3, it must be at least 1 and at most"),
+        ({"ids": [0, 1], "size": 0}, "its size is 0,"),
+        ({"ids": [1, 0, 2], "work": [1, -1, 1]}, "client 0 has negative work"),
+    ],
+)
+def test_a_policy_of_ones_own_may_not_pick_impossible_cohorts(cohort, wrong, seeds):
+    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
+    run = {"num_rounds": 5, "eval_every": 2, "progress": False}
+
+    def refused(**options):
+        call = {"participation": own_policy(**cohort, **options), **run}
+        if seeds == 1:
+            call["key"], simulate = KEY, srp.simulate
+        else:
+            call["keys"], simulate = jax.random.split(KEY, seeds), srp.simulate_seeds
+        with pytest.raises(ValueError, match=re.escape(wrong)) as error:
+            simulate(algorithm, numbers(1.0, 2.0, 3.0), **call)
+        return str(error.value)
+
+    assert refused().startswith("policy 'mine': the cohort of round 1: ")
+    assert refused(from_round=3).startswith("policy 'mine': the cohort of round 4: ")
+
+
+def test_whoever_takes_no_part_may_be_anybody():
+    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
+    policy = own_policy([1, 0, 1, 7, -3], size=2, work=[1, 0, -1, 0, 0])
+    history = srp.simulate(
+        algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0), participation=policy, num_rounds=2, key=KEY, progress=False
+    )
+    assert history.cohort_size.tolist() == [2, 2]
+
+
+def test_a_policy_that_reads_what_a_run_lacks_is_told_what_it_has():
+    def update(state, info):
+        return state + info.metrics["training_loss"].astype(jnp.int32)
+
+    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
+    policy = own_policy([0, 1])._replace(update=update)
+    with pytest.raises(KeyError, match="training_loss") as error:
+        srp.simulate(algorithm, numbers(1.0, 2.0), participation=policy, num_rounds=1, key=KEY, progress=False)
+    assert error.value.__notes__ == ["policy 'mine': info.metrics has [], and 'training_loss' with record_loss=True"]
 
 
 def arrays(y, **options):

@@ -4,6 +4,7 @@ import doctest
 import functools
 import inspect
 import itertools
+import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
-from fedjax_srp.commands import cli
+from fedjax_srp.commands import cli, run_options
 from fedjax_srp.history import History
 from fedjax_srp.methods import build, options, own, table
 from fedjax_srp.parts import values_of
@@ -392,6 +393,32 @@ def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
     assert cli.main(["run", "--load", "no.py", *words], set_up_cores=False) == 2
     error = capsys.readouterr().err
     assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_loaded.py").write_text("NAME = 'lies_beside'\n")
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_srp as srp\n"
+        "from beside_the_loaded import NAME\n"
+        "srp.methods.register(NAME, lambda model: srp.algorithms.fedavg(model), label='mine')\n"
+    )
+    run_options.load([str(tmp_path / "mine.py")])
+    assert "lies_beside" in srp.methods.names()
+    assert sys.path[-1] == str(tmp_path)  # behind all others
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_factory_that_returns_nothing_is_named():
+    def forgetful(model):
+        """Mine."""
+        srp.algorithms.fedavg(model)
+
+    srp.methods.register("forgetful", forgetful)
+    data = srp.data.load("digits", num_clients=5, classes_per_client=3)
+    with pytest.raises(ValueError, match="forgetful: returned None, not a FederatedAlgorithm"):
+        srp.methods.get("forgetful", dataset=data)
 
 
 @pytest.mark.usefixtures("registry")

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import re
 import shlex
 
 import jax
@@ -326,6 +327,35 @@ def test_runs_that_all_diverged_have_a_table(save, tmp_path, monkeypatch):
     found, text = rows(tmp_path, (0, 10))
     assert "not reached" in text
     assert found.loc["fedrep", "reached"] == 0
+
+
+def test_the_table_says_what_judged_what_diverged_and_what_the_clock_has(save, tmp_path):
+    own = {"own_head": np.full((3, 4), 0.5)}
+    broken = run(scores=(0.3, 0.6, math.nan), finite=np.array([True, False, False]), config=made_by(key=1))
+    save(run(), broken, run(accuracies=own, config=made_by("ditto", algorithm="ditto", evaluations=["own_head"])))
+    found, text = rows(tmp_path, (0, 10))
+    assert found["evaluation"].to_dict() == {"fedrep": "fine_tune", "ditto": "own_head"}
+    assert found["diverged"].to_dict() == {"fedrep": 1, "ditto": 0}
+    assert "judged by: fine_tune (FedRep); own_head (Ditto)\n" in text
+    assert "FedRep: 1 of 2 runs diverged" in text
+    assert "on top of" not in text
+    save(run(config=made_by("fedavg", algorithm="fedavg", clock_options=CLOCK | {"communication": 5.0})))
+    found, text = rows(tmp_path, (0, 10))
+    (dear,) = (name for name in found.index if "fedavg" in name.lower())
+    assert found["clock_communication"].astype(float).to_dict()[dear] == 5
+    assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
+
+
+def test_an_evaluation_that_all_runs_have_may_judge_them(save, tmp_path):
+    own = {"own_head": np.array([[0.1] * 4, [0.85] * 4, [0.95] * 4])}
+    both = run().accuracies | own
+    save(run(accuracies=both), run(accuracies=both, config=made_by(key=1)))
+    report(str(tmp_path), 0.8, (0,), None, "own_head")
+    found = pd.read_csv(tmp_path / "table.csv").set_index("method")
+    assert found.loc["fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]].tolist() == ["own_head", 2, 2, 0.95]
+    save(run(config=made_by("fedavg", algorithm="fedavg")))
+    with pytest.raises(ValueError, match=r"evaluation='own_head': .*run2 has fine_tune; choose one that all runs have"):
+        report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 
 def test_an_error_of_the_figure_leaves_no_table_behind(save, tmp_path, monkeypatch):

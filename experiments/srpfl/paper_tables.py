@@ -73,9 +73,7 @@ def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]],
 
 def timed(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
     """`table.comparison` with evaluations and intervals."""
-    frame = with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
-    frame.insert(1, "evaluation", [runs[0].evaluation for runs in curves.values()])
-    return frame
+    return with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
 
 
 def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:

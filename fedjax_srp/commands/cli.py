@@ -121,6 +121,7 @@ COMMANDS = {
                 Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
                 Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
                 Option("out", str | None, None, "where to write; the folder itself when left out"),
+                Option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
                 Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
             ]
         },
@@ -173,6 +174,10 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             interrupt.end(_interrupted(words))
         print(_interrupted(words), file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read this has left, as head does
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError, FloatingPointError) as error:
         full = stored.as_full_disk(error, Path(getattr(error, "filename", None) or "."))
         if full is None and not is_ours(error):

@@ -10,7 +10,13 @@ from fedjax_srp.report.panels import figure
 from fedjax_srp.report.run_folder import writable
 
 
-def report(folder: str, target: float | None, communications: Sequence[float], out: str | None) -> str:
+def report(
+    folder: str,
+    target: float | None,
+    communications: Sequence[float],
+    out: str | None,
+    evaluation: str | None = None,
+) -> str:
     """One table and one figure for every data set and number of clients among the runs, and one page for all.
 
     Runs that differ in nothing but the seed are the repeats of a row, whether Python or the command line saved them.
@@ -22,9 +28,11 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
         target: mean accuracy to time; None for 95 % of FedRep's final accuracy, of the best method's without FedRep.
         communications: costs per communicating round, in time units.
         out: where to write; None for `folder`.
+        evaluation: what judges the runs; None for the default of each.
 
     Raises:
-        ValueError: no such folder, no finished runs there, one run twice, no accuracy as target, no cost among costs.
+        ValueError: no such folder, no finished runs there, one run twice, no accuracy as target, no cost among costs, a
+            run without that evaluation.
     """
     table.check_target(target)
     table.check_communications(communications)
@@ -34,7 +42,7 @@ def report(folder: str, target: float | None, communications: Sequence[float], o
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
-    tasks, errors = repeats.by_task(map(repeats.read, found))
+    tasks, errors = repeats.by_task(repeats.judged_by(repeats.read(path), evaluation) for path in found)
     if not tasks:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)

@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import runpy
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -147,7 +148,7 @@ def prepare(words: Sequence[str]) -> None:
 
 
 def load(files: Sequence[str]) -> None:
-    """Runs Python files that register methods.
+    """Runs Python files that register methods; they find modules that lie beside them.
 
     Raises:
         ValueError: no such file, or one that fails.
@@ -155,6 +156,8 @@ def load(files: Sequence[str]) -> None:
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")
+        if (beside := str(Path(file).resolve().parent)) not in sys.path:
+            sys.path.append(beside)  # what it imports may lie beside it
         try:
             runpy.run_path(file)
         except Exception as error:

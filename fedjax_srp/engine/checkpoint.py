@@ -125,9 +125,12 @@ class Checkpoints:
 
     def _refuse_others(self, known: Mapping[str, Any]) -> None:
         for name, ours, theirs in _differences(self._fingerprint, known):
+            remedy = "choose another folder or delete that one"
+            if name == "chunk_size":
+                remedy = f"it follows from the cores of a run: take as many (grid: --workers) as before, or {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
-                f"{short(ours)}; choose another folder or delete that one"
+                f"{short(ours)}; {remedy}"
             )
 
     def _keep(self, number: int) -> None:

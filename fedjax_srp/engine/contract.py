@@ -331,13 +331,7 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 def check_policy(
     policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Traces a policy.
-
-    Args:
-        policy: checked.
-        num_clients: of the federation.
-        metrics: shapes of what the algorithm records in a round.
-        evaluations: names of those that the history will have.
+    """Traces a policy, with shapes of what the algorithm records in a round and the names of the run's evaluations.
 
     Raises:
         ValueError: a function that breaks the contract, and what it returned; what the policy itself refuses.
@@ -373,7 +367,11 @@ def check_policy(
     flag = _shape(jnp.bool_)
     metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
-    updated = _call(f"{name}: update", policy.update, "state, info", state, info)
+    try:
+        updated = _call(f"{name}: update", policy.update, "state, info", state, info)
+    except KeyError as error:
+        error.add_note(f"{name}: info.metrics has {[*info.metrics]}, and 'training_loss' with record_loss=True")
+        raise
     _check_like(f"{name}: update returned", updated, state, LIKE_INIT)
     said = _call(f"{name}: metrics", policy.metrics, "state", state)
     _check_scalars(f"{name}: metrics returned", said)

@@ -74,6 +74,7 @@ class Segment(NamedTuple):
     """What a segment hands to the host; behind a seeds axis where there is one."""
 
     rounds: RoundInfo  # leaves (length,)
+    faults: Array  # (length, 2) int32 of the cohorts, see `round.cohort_fault`
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
 
 
@@ -206,8 +207,8 @@ class Program:
             def body(state: SimulationState, _: None):
                 return one_round(algorithm, policy, clock, data, state, root, spec.plan)
 
-            state, rounds = jax.lax.scan(body, state, length=length)
-            return state, Segment(rounds, evaluate(algorithm, spec.evaluations, data, state, root, spec.plan))
+            state, (rounds, faults) = jax.lax.scan(body, state, length=length)
+            return state, Segment(rounds, faults, evaluate(algorithm, spec.evaluations, data, state, root, spec.plan))
 
         return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 

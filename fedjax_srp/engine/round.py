@@ -231,8 +231,8 @@ def one_round(
     state: SimulationState,
     root: Key,
     plan: Layout,
-) -> tuple[SimulationState, RoundInfo]:
-    """Clock, cohort, local work, mean, server, second pass, criterion, time."""
+) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
+    """Clock, cohort, local work, mean, server, second pass, criterion, time; with what is wrong with the cohort."""
     times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
@@ -262,7 +262,23 @@ def one_round(
     policy_state = policy.update(policy_state, round_info)
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
     round_info = round_info._replace(metrics={**metrics, **said})
-    return SimulationState(server, clients, policy_state, clock_state, state.round + 1), round_info
+    new = SimulationState(server, clients, policy_state, clock_state, state.round + 1)
+    return new, (round_info, cohort_fault(cohort, plan.num_clients))
+
+
+def cohort_fault(cohort: Cohort, num_clients: int) -> Array:
+    """(2,) int32: which of `refusals.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
+    pool, ids = cohort.client_ids.shape[0], cohort.client_ids
+    takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
+    strange = takes_part & ((ids < 0) | (ids >= num_clients))
+    lazy = takes_part & (cohort.work < 0)
+    times = jnp.zeros(num_clients, jnp.int32).at[jnp.where(takes_part, ids, num_clients)].add(1, mode="drop")
+    wrong = jnp.stack([(cohort.size < 1) | (cohort.size > pool), strange.any(), (times > 1).any(), lazy.any()])
+    whose = jnp.stack(
+        [cohort.size, ids[jnp.argmax(strange)], jnp.argmax(times > 1).astype(jnp.int32), ids[jnp.argmax(lazy)]]
+    )
+    kind = jnp.argmax(wrong)
+    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, whose[kind]]), 0)
 
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:

@@ -32,6 +32,7 @@ from fedjax_srp.engine.outcome import (
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
+from fedjax_srp.engine.refusals import check_cohorts, check_times
 from fedjax_srp.engine.watching import Bar, Watch, origins, told
 from fedjax_srp.history import History
 from fedjax_srp.watch import Callback, ends
@@ -317,7 +318,7 @@ def _run_with(
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     state, client_time = compiled.start(root, data)
-    _check_times(run.clock, "client", client_time)
+    check_times(run.clock, "client", client_time)
     records, completed = Records(), 0
 
     checkpoints = None
@@ -343,7 +344,8 @@ def _run_with(
         state, segment = compiled.segment(length, state, root, data)
         records.add(recorded(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
-        _check_times(run.clock, "round", records.last["compute_time"], completed + 1)
+        check_cohorts(run.policy, segment.faults, completed + 1)
+        check_times(run.clock, "round", records.last["compute_time"], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
@@ -361,25 +363,3 @@ def _run_with(
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
     return histories(run, limits, root, now(timings))
-
-
-def _check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
-    """Refuses times that were made at run time, looked at on the host.
-
-    Args:
-        clock: that made them.
-        what: they belong to: "client", "round".
-        times: along the last axis.
-        first: the number of the first of them.
-
-    Raises:
-        ValueError: the first that is negative or not finite.
-    """
-    times = np.asarray(times)
-    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
-    if len(bad):
-        place = tuple(bad[0])
-        raise ValueError(
-            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
-            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
-        )

@@ -91,7 +91,12 @@ class _Build:
     def __call__(self, values: Mapping[str, Any]) -> FederatedAlgorithm:
         options = dict(self.constants) | dict(values)
         of_sgd = {name: options.pop(name) for name in self.of_sgd}
-        return self.factory(self.model, **options | (optimizers(**of_sgd) if of_sgd else {}))
+        made = self.factory(self.model, **options | (optimizers(**of_sgd) if of_sgd else {}))
+        if made is None:
+            raise ValueError(
+                f"{getattr(self.factory, '__name__', self.factory)}: returned None, not a FederatedAlgorithm"
+            )
+        return made
 
 
 def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +81,23 @@ class _Row(NamedTuple):
 def read(folder: Path) -> Run:
     """A run folder; errors as of `History.load`."""
     return of(History.load(folder), folder)
+
+
+def judged_by(run: Run, evaluation: str | None) -> Run:
+    """The run with this evaluation as its default one; None leaves it as it is.
+
+    Raises:
+        ValueError: it has no such evaluation.
+    """
+    known = run.history.accuracies
+    if evaluation is None or next(iter(known), None) == evaluation:
+        return run
+    if evaluation not in known:
+        raise ValueError(
+            f"evaluation={evaluation!r}: {run.folder} has {', '.join(known) or 'none'}; choose one that all runs have, "
+            "or run it with --evaluations"
+        )
+    return run._replace(history=replace(run.history, accuracies={evaluation: known[evaluation], **known}))
 
 
 def of(history: History, folder: Path) -> Run:

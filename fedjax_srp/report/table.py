@@ -73,7 +73,9 @@ def comparison(
 ) -> pd.DataFrame:
     """One row a method.
 
-    Columns: `method`; `twin`, the same algorithm without doubling; `runs`; `final_accuracy`, `worst_decile` and, by
+    Columns: `method`; `evaluation`, what judged its runs; `twin`, the same algorithm without doubling; `runs`;
+    `diverged`, how many of them; `clock_communication`, what the clock itself adds to a round, to which a cost C comes
+    on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
     expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
     reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; for
@@ -98,7 +100,10 @@ def comparison(
         twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in histories.items():
-        row: dict[str, Any] = {"method": name, "twin": twins.get(name, ""), "runs": len(runs)}
+        judged_by = "/".join(dict.fromkeys(run.evaluation or "" for run in runs))
+        row: dict[str, Any] = {"method": name, "evaluation": judged_by, "twin": twins.get(name, ""), "runs": len(runs)}
+        row["diverged"] = sum(run.diverged is not None for run in runs)
+        row["clock_communication"] = _in_the_clock(runs)
         row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
         row["worst_decile"], row["worst_decile_std"] = _spread(
             [run.worst_decile[-1] if len(run.worst_decile) else math.nan for run in runs]
@@ -143,14 +148,25 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         times = [_time(row, cost) for cost in costs]
         lines.append([label(row["method"]), *accuracy, quarters, *times, f"{row['host_seconds']:.1f}"])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
+    rows = frame.to_dict("records")
+    judged: dict[str, list[str]] = {}
+    for row in rows:
+        judged.setdefault(row["evaluation"], []).append(label(row["method"]))
+    by = "; ".join(f"{evaluation} ({', '.join(names)})" for evaluation, names in judged.items())
     notes = [
+        f"judged by: {by if len(judged) > 1 else next(iter(judged))}",
         f"accuracy: of every client on its own test data, after the last round; {spread}",
         "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
+        "host s: seconds that the simulator took, all seeds together",
     ]
     if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
         notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.fixed(..., communication=C))")
+    if clocked := [row for row in rows if row["clock_communication"] > 0]:
+        each = ", ".join(f"{label(row['method'])} {row['clock_communication']:g}" for row in clocked)
+        notes.append(f"C comes on top of the communication that a clock has already: {each}")
+    notes += [f"{label(r['method'])}: {r['diverged']} of {r['runs']} runs diverged" for r in rows if r["diverged"]]
     if sum(frame["reached_at_once"]):
         notes.append("≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times")
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
@@ -158,6 +174,13 @@ def render(frame: pd.DataFrame, target: Target) -> str:
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
         )
     return "\n".join([*_aligned(lines), "", *notes])
+
+
+def _in_the_clock(runs: Sequence[History]) -> float:
+    """What the clock of these runs adds to a round for communication; nan where it is not one known number."""
+    known = [(run.config.get("clock_options") or {}).get("communication", 0.0) for run in runs]
+    is_one = all(isinstance(cost, int | float) for cost in known) and len(set(known)) == 1
+    return float(known[0]) if is_one else math.nan
 
 
 def host_seconds(runs: Sequence[History]) -> float:

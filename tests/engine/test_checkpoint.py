@@ -196,6 +196,7 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
     message = str(caught.value)
     assert word in message
     assert "choose another folder" in message
+    assert ("follows from the cores of a run" in message) == (word == "chunk_size=2")
     assert "\n" not in message
     assert len(message) < 350
 

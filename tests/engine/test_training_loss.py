@@ -150,3 +150,16 @@ def test_a_loss_of_its_own_and_a_loop_of_its_own_are_refused_in_a_line():
         return ClientOutput(jax.lax.fori_loop(0, 2, lambda _, w: trained(w, value), w))
 
     assert "fedjax_srp.tally.fori_loop" in refusal(algorithm_of(looped), numbers(1.0, 2.0))
+
+    def inside(key, w, state, value, context):  # a loop that trains nothing, within local training
+        examples = srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
+        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
+
+        def objective(w, _, x, y, key):
+            return tally.fori_loop(0, 3, lambda _, v: v + w * x[:, 0], jnp.zeros(x.shape[0]))
+
+        return ClientOutput(local.local_sgd(KEY, objective, w, (), examples, training))
+
+    options = {"num_rounds": 1, "key": KEY, "progress": False, "record_loss": True}
+    history = srp.simulate(algorithm_of(inside), numbers(1.0, 2.0), **options)
+    assert np.isfinite(history.metrics["training_loss"]).all()
