@@ -29,6 +29,7 @@ from fedjax_srp.base import (
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.engine.evaluate import check_kept, fitted
 from fedjax_srp.engine.follow import Course, Steps
+from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.sharding import place
 from fedjax_srp.linear import LinearClient, samplers
@@ -128,6 +129,8 @@ def adapt(
         raise ValueError(f"key has shape {key.shape}, adapt takes one key")
     check_kept(server_state)
     counts = None if num_samples is None else check_integers("num_samples", num_samples, 1)
+    if counts is not None and not counts:
+        raise ValueError("num_samples is empty; give at least one number, or None for all examples")
     if isinstance(model, LinearTask):
         _check_left_out(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
         course, state, expected = _linear(model, server_state, counts)
@@ -143,9 +146,8 @@ def adapt(
     limits = place(run.plan, jnp.asarray(counts or (ALL,), jnp.int32))
     found = jax.device_get(run.program().followed(course, placed, limits, root, on_devices))
     totals, number = (np.asarray(array, np.float64)[:, : run.plan.num_clients] for array in found)
-    with np.errstate(invalid="ignore"):
-        scores = np.swapaxes(totals / number[..., None], 1, 2)
-    mean = totals.sum(1) / number.sum(1)[:, None]
+    scores = np.swapaxes(ratio(totals, number[..., None]), 1, 2)
+    mean = ratio(totals.sum(1), number.sum(1)[:, None])
     return Adaptation(np.asarray(counts or (-1,)), np.arange(course.num_epochs + 1), scores, mean)
 
 

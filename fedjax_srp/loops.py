@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, PyTree
@@ -30,15 +31,20 @@ def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tup
 
 
 def sequential(function: Callable) -> Callable:
-    """Makes vmap run `function` on one element after the other; float tracers it closes over are passed along.
+    """Makes vmap run `function` on one element after the other; tracers it closes over are passed along.
 
     Gradients have to be taken inside `function`. A vmap around it has to be under `jax.jit` if it closes over what the
     vmap maps.
     """
 
     def run(*args: Any) -> Any:
-        hoisted, captured = jax.closure_convert(function, *args)
-        return sequential_vmap(hoisted)(*args, *captured)
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+
+        def hoisted(captured: list[Any], *args: Any) -> Any:
+            traced = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, captured))
+            return jax.tree.unflatten(jax.tree.structure(shapes), traced(*jax.tree.leaves(args)))
+
+        return sequential_vmap(hoisted)(closed.consts, *args)
 
     return run
 

@@ -157,6 +157,28 @@ def with_values(algorithm: FederatedAlgorithm, values: Mapping[str, Array]) -> F
     return changed._replace(evaluations=evaluations, options=options)
 
 
+def check_values(algorithm: Any, values: Mapping[str, Any]) -> None:
+    """Lets whoever builds a tunable algorithm judge the values of every run; a program gets them traced, unseen.
+
+    Args:
+        algorithm: or a `Method`; what is not tunable has nothing to judge.
+        values: name -> one number a run.
+
+    Raises:
+        ValueError: the first run whose values are refused, and why.
+    """
+    functions = jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial))
+    tuned = next((f for f in functions if isinstance(f, Partial) and isinstance(f.func, _Function)), None)
+    if tuned is None or not values.keys() <= tuned.args[0].keys():  # `with_values` says what is unknown
+        return
+    for place, of_run in enumerate(zip(*values.values(), strict=True)):
+        given = {name: float(value) for name, value in zip(values, of_run, strict=True)}
+        try:
+            tuned.func.build({**tuned.args[0], **given})
+        except ValueError as error:
+            raise ValueError(f"values of run {place}: {error}") from error
+
+
 def are_named(part: Any, names: Collection[str]) -> list[bool]:
     """Which of the values that `detach` takes off a part have one of these names, as `with_values` finds them."""
     return [_name(path) in names for path, leaf in jax.tree.leaves_with_path(part) if _is_value(leaf)]

@@ -92,6 +92,7 @@ def test_linear_heads_are_least_squares():
         ({"epochs": 0}, ["epochs=0", "at least 1"]),
         ({"part": "body"}, ["part='body'", "head"]),
         ({"num_samples": [0]}, ["num_samples", "at least 1"]),
+        ({"num_samples": []}, ["num_samples is empty", "None for all"]),
         ({"server_state": None}, ["server_state=None", "models=True"]),
         ({"server_state": (1, 2)}, ["server_state=", "representation", "SplitParams"]),
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),

@@ -95,6 +95,9 @@ def as_floats(value: Any) -> Any:
 def exponential(rate: Parameter = 1.0) -> Distribution:
     """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
 
+    Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients takes H_N on average;
+    up to N = 10^5 that is exact within a tenth of a per cent, at 10^6 it is 1 % too short and at 10^7 6 %.
+
     With rates drawn from U[1/N, 1] for N clients, `exponential(uniform(1 / N, 1))` under `dynamic` is the random clock
     of SRPFL's experiments (section 5).
 

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_srp import stored
 from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import ClientState, FederatedAlgorithm, FederatedSource, Key, Method, PyTree, ServerState
+from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import place, place_clients
@@ -83,7 +84,7 @@ def evaluate(
     root, placed = run.placed(key)
     scores = jax.device_get(run.program().scores(server_state, root, placed, own))
     return {
-        name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
+        name: ratio(np.asarray(total, np.float64)[:num_clients], np.asarray(count, np.float64)[:num_clients])
         for name, (total, count) in scores.items()
     }
 

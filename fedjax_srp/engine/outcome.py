@@ -39,6 +39,13 @@ class Limits(NamedTuple):
         if self.target is not None and not math.isfinite(self.target):
             raise ValueError(f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
 
+    def check_fit(self, run: Prepared) -> None:
+        """Raises a ValueError of one line for a target that this run has nothing to compare with."""
+        if self.target is not None and not run.evaluations:
+            raise ValueError(f"target={self.target}: nothing is evaluated, so nothing reaches it; name an evaluation")
+        if self.target is not None and score_name(run.data) == "accuracy" and not 0 < self.target <= 1:
+            raise ValueError(f"target={self.target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
+
     def next_evaluation(self, completed: int) -> int:
         """The round whose end is evaluated next, after so many completed ones.
 
@@ -70,8 +77,14 @@ def recorded(segment: Segment, num_clients: int, batched: bool) -> Arrays:
         for part, value in zip(("sum", "count"), parts, strict=True):
             new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
         total, count = (new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count"))
-        new[f"means/{evaluation}"] = total / count
+        new[f"means/{evaluation}"] = ratio(total, count)
     return new
+
+
+def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Sums over numbers, nan where there is nothing: a client without test data has no score."""
+    with np.errstate(invalid="ignore"):
+        return total / count
 
 
 def mean_scores(records: Arrays, evaluation: str) -> np.ndarray:
@@ -94,14 +107,15 @@ def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
     if not records:
         return None
     rounds = records["eval_round"][0]
-    over = np.zeros(len(rounds), bool)
+    over = np.zeros(records["eval_round"].shape, bool)  # of each seed
     if limits.time_limit is not None:
-        over |= (np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit).all(0)
-    if limits.target is not None and run.evaluations:
+        over |= np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit
+    if limits.target is not None:
         scores = mean_scores(records, run.evaluations[0])
         reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
-        over |= np.logical_or.accumulate(reached, 1).all(0)
-    return int(rounds[np.argmax(over)]) if over.any() else None
+        over |= np.logical_or.accumulate(reached, 1)
+    everybody = over.all(0)
+    return int(rounds[np.argmax(everybody)]) if everybody.any() else None
 
 
 def check_limits(records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any) -> None:
@@ -216,7 +230,9 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             finite=records["finite"][s],
             metrics={n.removeprefix("metrics/"): v[s] for n, v in records.items() if n.startswith("metrics/")},
             eval_round=records["eval_round"][s] if evaluations else np.zeros(0, np.int32),
-            accuracies={e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in evaluations},
+            accuracies={
+                e: ratio(*(records[f"scores/{e}/{part}"][s] for part in ("sum", "count"))) for e in evaluations
+            },
             test_count=counts[evaluations[0]] if counts else np.zeros(run.plan.num_clients, np.int32),
             client_time=client_time[s],
             asynchronous=run.policy.asynchronous,

@@ -36,6 +36,8 @@ from fedjax_srp.engine.scoring import evaluate
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
 from fedjax_srp.parts import Static, are_named, attach, detach, values_of
 
+WRITTEN_OUT = 1000  # numbers that a checkpoint has of a value, hyper-parameter or trace; of more it has a hash
+
 
 class Parts(NamedTuple):
     """Of a simulation."""
@@ -219,11 +221,11 @@ class Program:
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
         """A hash of the program of `start`: how server, clients, clock and policy begin. To be asked before `start`."""
-        return _hash(self._lower(self._start(), (root, self._values, data)))
+        return _hash(self._lower(self._start(), (root, self._values, data)).as_text().encode())
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
         """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
-        return _hash(self._lower(self._segment(length), (state, root, self._values, data)))
+        return _hash(self._lower(self._segment(length), (state, root, self._values, data)).as_text().encode())
 
     def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
         """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
@@ -236,12 +238,13 @@ class Program:
             return Traced(start, self._jitted(self._segment(length), args).trace(*args), self._unplaced)
 
     def values(self) -> dict[str, Any]:
-        """The floats that the programs get, as plain numbers by name; no program has them compiled in."""
+        """The floats that the programs get, by name, long arrays by their hash; no program has them compiled in."""
         algorithm, *others = self.parts
         found = values_of(algorithm)
         for part in others if found else self.parts:
             found |= {f"number {place} of {part.name}": value for place, value in enumerate(detach(part)[1])}
-        return {name: np.asarray(value, float).tolist() for name, value in found.items()}
+        arrays = {name: np.asarray(value, float) for name, value in found.items()}
+        return {name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes()) for name, a in arrays.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
         arguments = (*args, self._values, data)
@@ -306,8 +309,8 @@ def _init_clients(
     return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
 
 
-def _hash(lowered: jax.stages.Lowered) -> str:
-    return hashlib.sha256(lowered.as_text().encode()).hexdigest()[:16]
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _signature(name: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

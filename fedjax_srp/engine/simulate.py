@@ -35,6 +35,7 @@ from fedjax_srp.engine.records import Records
 from fedjax_srp.engine.refusals import check_cohorts, check_times
 from fedjax_srp.engine.watching import Bar, Watch, origins, told
 from fedjax_srp.history import History
+from fedjax_srp.parts import check_values
 from fedjax_srp.watch import Callback, ends
 
 
@@ -162,7 +163,7 @@ def simulate_seeds(
         eval_every: as in `simulate`.
         eval_first: as in `simulate`.
         eval_last: as in `simulate`.
-        time_limit: as in `simulate`; a batch ends when every seed of it has reached the limit, or the target.
+        time_limit: as in `simulate`; a batch ends when each of its seeds has reached the limit or the target.
         target: as in `simulate`.
         progress: as in `simulate`.
         checkpoint_dir: as in `simulate`; each of several batches has its own folder in it. A run that is continued
@@ -201,6 +202,7 @@ def simulate_seeds(
         if np.size(value) != keys.size:
             has = f"values[{value_name!r}] has shape {np.shape(value)}"
             raise ValueError(f"{has}, give a number for each of {keys.size} keys")
+    check_values(algorithm, values or {})
     arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = seeds_at_once(request, keys.size)
@@ -259,6 +261,7 @@ def _simulate(
     """Checks everything, then runs."""
     limits.check()
     run = prepare(request)
+    limits.check_fit(run)
     memory.check_records(run, min(limits.num_rounds, limits.eval_every))
     if keep_clients and len({device.process_index for device in run.plan.devices}) > 1:
         raise ValueError(

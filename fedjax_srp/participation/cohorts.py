@@ -77,8 +77,10 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         each = each - times.communication
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
     enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
-    # floor(max_work * T_k / T_i); those on time are told by their time, not by a quotient that rounding may spoil
-    fits = jnp.clip(jnp.floor(max_work * enough / jnp.maximum(each, enough)), 1, max_work)
+    # floor(max_work * T_k / T_i), of a quotient that rounding may have brought below a whole number; those on time are
+    # told by their time
+    quotient = max_work * enough / jnp.maximum(each, enough)
+    fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
     return cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
 
 

@@ -116,6 +116,25 @@ def test_sequential_closes_over_a_tracer_that_is_vmapped_with_its_arguments():
     np.testing.assert_allclose(result, np.asarray(X) * (1 - np.asarray(rates)) ** np.asarray(BOUNDS[0]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_sequential_closes_over_integers_and_keys(seeds):
+    """What a loss of one's own may close over: a client's count, its key, the round."""
+
+    def one(x, n, key, round):
+        def client(x):
+            noise = jax.random.uniform(key)
+            return x * noise + n.astype(x.dtype) + jnp.where(round > 1, 10.0, 0.0).astype(x.dtype)
+
+        return sequential(client)(x)
+
+    keys, n = jax.random.split(jax.random.key(0), 3), jnp.array([3, 1, 2], jnp.int32)
+    run = jax.vmap(one, in_axes=(0, 0, 0, None))
+    found = jax.jit(jax.vmap(run, in_axes=(None, None, None, 0)))(X, n, keys, jnp.arange(seeds) + 1)
+    noise = np.array([float(jax.random.uniform(key)) for key in keys])
+    for round in range(seeds):
+        np.testing.assert_allclose(found[round], np.asarray(X) * noise + np.asarray(n) + 10 * round, rtol=1e-6)
+
+
 def test_sequential_on_devices_and_in_loops():
     """Under shard_map, inside a loop, with a traced rate: as the engine uses it."""
     mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])

@@ -1,5 +1,7 @@
 """`simulate` on the host: what ends up in a history, when a run stops, and what it says to wrong arguments."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine import outcome
 from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.program import program
 from fedjax_srp.engine.sharding import layout
@@ -87,6 +90,31 @@ def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
     assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
     assert simulate(num_rounds=20, target=2.5).num_rounds == 6  # mean number of rounds: 8/14 at 2, 12/7, 26/7 at 6
     assert simulate(num_rounds=4, time_limit=1e9, target=1e9).num_rounds == 4
+
+
+def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
+    scores = np.array([[0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]])[:, :, None]
+    records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "compute_time": np.array([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])}
+    records |= {"means/global": scores[..., 0]}
+    run = SimpleNamespace(evaluations=("global",), data=None)
+
+    def end(target=None, time_limit=None):
+        return outcome.ended_after(records, run, Limits(4, 1, time_limit, target))
+
+    assert end(target=0.8, time_limit=5.0) == 3  # the first seed by its target, the second by its time, before
+    assert end(target=0.8) is None
+    assert end(time_limit=11.0) is None
+    assert end(time_limit=3.0) == 3
+
+
+def test_a_target_that_nothing_can_reach_is_refused():
+    data = srp.data.load("digits", num_clients=4, classes_per_client=3, max_examples=5)
+    method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
+    run = {"num_rounds": 1, "key": KEY, "progress": False}
+    with pytest.raises(ValueError, match=r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
+        srp.simulate(method, data, target=90, **run)
+    with pytest.raises(ValueError, match=r"target=0\.5: nothing is evaluated, so nothing reaches it"):
+        srp.simulate(method, data, target=0.5, evaluations=(), **run)
 
 
 @pytest.mark.parametrize(
@@ -344,8 +372,8 @@ def test_progress_is_shown_where_asked_for(capfd, tmp_path):
         f"few_lines + doubling: {where}"
         for where in ("0/3, compiling the start", "0/3, compiling 2 rounds", "2/3, compiling 1 round")
     ]
-    # What is narrow cuts off the end: the accuracy stands in the first 60 columns.
-    assert shown[-1][:59].startswith("few_lines + doubling: 3/3, accuracy 1.14, n 4, time 9 ")
+    # What is narrow cuts off the end: the number stands in the first 60 columns.
+    assert shown[-1][:59].startswith("few_lines + doubling: 3/3, number 1.14, n 4, time 9 ")
     simulate(new, num_rounds=5, progress=True, checkpoint_dir=tmp_path)
     assert "few_lines + doubling continues after round 2\n" in capfd.readouterr().err  # the last one on the grid
     simulate(num_rounds=2)

@@ -194,6 +194,38 @@ def test_a_checkpoint_knows_the_values(tmp_path):
         srp.simulate(srp.tunable(build, {"rate": 0.1}), DATA, clock=clock, **run)
 
 
+def test_values_that_a_factory_refuses_are_refused_for_each_run():
+    keys = jax.random.split(jax.random.key(0), 3)
+    run = {"keys": keys, "num_rounds": 1, "progress": False}
+    with pytest.raises(ValueError, match=r"values of run 1: learning_rate must be finite and positive, got -0\.2"):
+        srp.simulate_seeds(get("fedavg"), DATA, values={"learning_rate": [0.1, -0.2, 0.0]}, **run)
+    method = get("fedavg", momentum=0.5)
+    with pytest.raises(ValueError, match=r"values of run 2: momentum=3\.0 must be below 1"):
+        srp.simulate_seeds(method, DATA, values={"momentum": [0.5, 0.0, 3.0]}, **run)
+
+
+def test_a_checkpoint_of_a_number_that_is_none_goes_on(tmp_path):
+    """FLANP's heuristic criterion carries nan for the constants that nobody gave."""
+    run = {"key": jax.random.key(0), "checkpoint_dir": tmp_path, "progress": False}
+    method = srp.methods.get("flanp", dataset=DATA, hidden=(3,), initial=2)
+    assert srp.simulate(method, DATA, num_rounds=1, **run).num_rounds == 1
+    longer = srp.simulate(method, DATA, num_rounds=3, **run)
+    whole = srp.simulate(method, DATA, num_rounds=3, **run | {"checkpoint_dir": None})
+    np.testing.assert_array_equal(longer.compute_time, whole.compute_time)
+    np.testing.assert_array_equal(longer.mean_accuracy[-1], whole.mean_accuracy[-1])
+
+
+def test_a_checkpoint_has_a_hash_of_a_long_trace(tmp_path):
+    times = np.arange(1, 6 * 300 + 1, dtype=float).reshape(300, 6)
+    run = {"key": jax.random.key(0), "checkpoint_dir": tmp_path, "progress": False, "num_rounds": 1}
+    srp.simulate(get("fedavg"), DATA, clock=srp.clocks.trace(times), **run)
+    assert max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 20_000
+    run["num_rounds"] = 2
+    with pytest.raises(ValueError, match="belongs to a run with"):
+        srp.simulate(get("fedavg"), DATA, clock=srp.clocks.trace(times + 1), **run)
+    assert srp.simulate(get("fedavg"), DATA, clock=srp.clocks.trace(times), **run).num_rounds == 2
+
+
 def of_scale(scale):
     """Clients report a multiple of their number, and the server keeps the mean."""
     return algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(scale * value))

@@ -138,13 +138,16 @@ def work_by_hand(times, max_work, finishers):
 
 
 @hypothesis.given(
-    st.lists(st.integers(1, 60), min_size=7, max_size=7), st.integers(1, 12), st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0])
+    st.lists(st.integers(1, 60), min_size=7, max_size=7),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]),
+    st.sampled_from([1, 100, 7]),
 )
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
-def test_partial_work_is_what_fits(times, max_work, on_time):
-    """Times are whole numbers, so float32 has them and their products exactly."""
+def test_partial_work_is_what_fits(times, max_work, on_time, parts):
+    """Whole numbers of a unit, which float32 has exactly, or of a hundredth or a seventh of it, which it rounds."""
     policy = participation.partial_work(max_work, on_time)
-    cohort, _ = policy.select(KEY, policy.init(KEY, len(times)), times_of(times))
+    cohort, _ = policy.select(KEY, policy.init(KEY, len(times)), times_of([time / parts for time in times]))
     finishers = max(1, math.ceil(Fraction(str(on_time)) * len(times)))
     expected = work_by_hand([Fraction(time) for time in times], max_work, finishers)
     assert cohort.client_ids.tolist() == ranked(times, range(len(times)))

@@ -62,6 +62,7 @@ class Numbers:
     """One number a client: the smallest federation there is. A score is what `predict` makes of the number."""
 
     values: jax.Array  # (num_clients,) float
+    score_name = "number"  # no field
 
     @property
     def num_clients(self):
