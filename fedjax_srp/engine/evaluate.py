@@ -82,10 +82,11 @@ def evaluate(
         own = place_clients(run.plan, fitted("client_states", client_states, of_all))
     root, placed = run.placed(key)
     scores = jax.device_get(run.program().scores(server_state, root, placed, own))
-    return {
-        name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
-        for name, (total, count) in scores.items()
-    }
+    with np.errstate(invalid="ignore"):  # 0 / 0 of a client without test data
+        return {
+            name: np.asarray(total, np.float64)[:num_clients] / np.asarray(count, np.float64)[:num_clients]
+            for name, (total, count) in scores.items()
+        }
 
 
 def check_kept(server_state: ServerState) -> None:

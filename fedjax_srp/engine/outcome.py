@@ -206,6 +206,8 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
         own_values = {name: np.asarray(run.values[name])[s].item() for name in run.by_seed}
+        with np.errstate(invalid="ignore"):  # 0 / 0 of a client without test data
+            accuracies = {e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in evaluations}
         return History(
             name=run.name,
             round=records["round"][s] + 1,
@@ -216,7 +218,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             finite=records["finite"][s],
             metrics={n.removeprefix("metrics/"): v[s] for n, v in records.items() if n.startswith("metrics/")},
             eval_round=records["eval_round"][s] if evaluations else np.zeros(0, np.int32),
-            accuracies={e: records[f"scores/{e}/sum"][s] / records[f"scores/{e}/count"][s] for e in evaluations},
+            accuracies=accuracies,
             test_count=counts[evaluations[0]] if counts else np.zeros(run.plan.num_clients, np.int32),
             client_time=client_time[s],
             asynchronous=run.policy.asynchronous,
