@@ -74,7 +74,6 @@ INTEGERS = {
     ("partition", "classes_per_client"): (lambda v: partition.by_classes(Y, Y, 4, v), 1, False),
     ("load", "num_clients"): (lambda v: srp.data.load("digits", num_clients=v), 1, False),
     ("load", "max_examples"): (lambda v: srp.data.load("digits", num_clients=2, max_examples=v), 1, True),
-    ("holdout", "seed"): (lambda v: srp.data.holdout(srp.data.load("digits", 2), seed=v), 0, False),
     ("from_arrays", "num_classes"): (
         lambda v: srp.data.from_arrays(Y[:, None], Y, Y[:, None] + 1, Y, num_classes=v, **SPLIT),
         1,

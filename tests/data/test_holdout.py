@@ -111,3 +111,11 @@ def test_no_share_is_refused(fraction):
             message = f"{argument}={fraction}: must lie between 0 and 1, e.g. 0.2"
             with pytest.raises(ValueError, match="^" + re.escape(message)):
                 call()
+
+
+def test_other_data_and_seeds_are_refused():
+    task = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
+    with pytest.raises(ValueError, match=r"^data=.* must be a FederatedData; give srp.data.load\(name"):
+        holdout(task)
+    with pytest.raises(ValueError, match=r"^seed=-1 must be at least 0"):
+        holdout(unequal(), seed=-1)

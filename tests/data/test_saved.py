@@ -62,7 +62,7 @@ def assert_same(one: FederatedData, other: FederatedData):
             ours, theirs = (jax.vmap(getattr(data, kind))(clients) for data in federations)
             np.testing.assert_array_equal(ours.count, theirs.count)
             assert ours.x.dtype == theirs.x.dtype
-            is_real = np.arange(ours.y.shape[1]) < ours.count[:, None]
+            is_real = np.arange(ours.y.shape[1]) < np.asarray(ours.count)[:, None]
             for mine, their in ((ours.x, theirs.x), (ours.y, theirs.y)):
                 np.testing.assert_array_equal(mine[is_real], their[is_real])
 
