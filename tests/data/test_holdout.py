@@ -1,5 +1,7 @@
 """What is held out for tuning: a share of the training data, nothing of the test data."""
 
+import doctest
+import importlib
 import re
 import warnings
 
@@ -119,3 +121,10 @@ def test_other_data_and_seeds_are_refused():
         holdout(task)
     with pytest.raises(ValueError, match=r"^seed=-1 must be at least 0"):
         holdout(unequal(), seed=-1)
+
+
+@pytest.mark.parametrize("name", ["holdout", "npz"])
+def test_examples_run(name):
+    results = doctest.testmod(importlib.import_module(f"fedjax_srp.data.{name}"))
+    assert results.attempted
+    assert not results.failed
