@@ -175,6 +175,7 @@ def check_share(argument: str, value: Any) -> None:
 
 REMEDIES = {  # where something else stands in the place of a part, or one that was not called
     "Distribution": "give one of srp.clocks, e.g. exponential(rate=1.0), or constant(times) for times of your own",
+    "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
     "GradientTransformation": "give an optimizer, e.g. srp.algorithms.sgd(0.01)",
     "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
     "SplitModel": "give one of srp.models, called: srp.models.mlp(input_shape, num_classes)",

@@ -124,6 +124,31 @@ def test_another_run_does_not_overwrite_it(finished, capsys):
     assert "seed=3 where this one has 4; give another --out, or --overwrite" in capsys.readouterr().err
 
 
+def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):
+    words = (*TINY, "--seed", 3, "--target", 0.99, "--communication", 10, "--validation", 0.2, "--out")
+    assert main(*words, finished) == 2
+    assert "holds another run, with validation=None where this one has 0.2; give another" in capsys.readouterr().err
+    assert main(*words, tmp_path / "tuning") == 0
+    history, plain = History.load(tmp_path / "tuning"), History.load(finished)
+    assert history.config["arguments"]["validation"] == history.config["dataset_options"]["validation"] == 0.2
+    assert history.config["data_checksum"] != plain.config["data_checksum"]
+    assert history.test_count.tolist() == [2] * 10  # of ten training examples
+    data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
+    data = srp.data.holdout(data, 0.2)
+    method = srp.methods.get(
+        "srpfl", dataset=data, hidden=(8,), head_epochs=1, fine_tune_epochs=1, initial=5, rounds_per_stage=2
+    )
+    expected = srp.simulate(method, data, num_rounds=4, eval_every=2, key=jax.random.key(3), progress=False)
+    np.testing.assert_array_equal(history.accuracy, expected.accuracy)
+    expected.save(tmp_path / "in_python")
+    for folder in (finished, tmp_path / "tuning"):
+        shutil.copytree(folder, tmp_path / "both" / folder.name)
+    note = "judged by training data that were held out, not by test data: "
+    for folder, rows in {"both": "SRPFL, validation=0.2", "tuning": "all rows", "in_python": "all rows"}.items():
+        assert main("report", tmp_path / folder) == 0
+        assert f"{note}{rows}\n" in capsys.readouterr().out
+
+
 def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
     from fedjax_srp.engine.checkpoint import Checkpoints
 
@@ -350,6 +375,7 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--redraw", "stage"), "redraw: has no effect without a pool"),
     (("run", "--method", "srpfl", *DATA, "--seed", 10**23), f"seed={10**23}: must lie between 0 and 4294967295"),
     (("run", "--method", "srpfl", *DATA, "--seed", -1), "seed=-1: must lie between 0 and 4294967295"),
+    (("run", "--method", "srpfl", *DATA, "--validation", 20), "error: validation=20.0: must lie between 0 and 1"),
     (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1 must be"),
     (("run", *DATA), "--method"),
     (("report",), "FOLDER"),

@@ -76,6 +76,8 @@ CALLS = {
     srp.data.linear_regression: defaults(srp.data.linear_regression, key=KEY, num_clients=3, samples=4, dim=2),
     srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
+    srp.data.holdout: {"data": DATA, "fraction": 0.4, "seed": 0},
+    srp.data.save: {"data": DATA, "path": "saved.npz"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
     srp.data.is_ready: {"name": "digits", "data_dir": None},
@@ -164,7 +166,8 @@ def test_numbers_of_numpy_are_numbers(function):
 
 
 @pytest.fixture(autouse=True)
-def quick_digits(monkeypatch):
+def quick_digits(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where `save` writes
     monkeypatch.setitem(srp.data.SOURCES, "digits", lambda data_dir: DIGITS)
 
 

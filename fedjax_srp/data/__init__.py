@@ -1,16 +1,19 @@
 """Federated data sets: labelled examples on the device and which client owns which of them.
 
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
-`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed. `prepare` turns the original
-archives of named sources into what `load` reads. `training_loss` judges clients by the loss of what they train on.
+`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed; `save` writes a federation to
+a file. `prepare` turns the original archives of named sources into what `load` reads. `holdout` judges clients by a
+share of what they would train on, to tune by, `training_loss` by the loss of what they train on.
 """
 
 from fedjax_srp.data import partition
 from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
+from fedjax_srp.data.npz import save
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
@@ -26,6 +29,7 @@ __all__ = [
     "TrainingLoss",
     "data_folder",
     "from_arrays",
+    "holdout",
     "is_ready",
     "linear_regression",
     "linear_task",
@@ -33,5 +37,6 @@ __all__ = [
     "names",
     "partition",
     "prepare",
+    "save",
     "training_loss",
 ]

@@ -98,8 +98,8 @@ def from_arrays(
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
     device_scale, device_offset = _affine(scale, offset, inputs_train)
-    padded_train, counts_train = _pad(rows_train)
-    padded_test, counts_test = _pad(rows_test)
+    padded_train, counts_train = pad(rows_train)
+    padded_test, counts_test = pad(rows_test)
     device_train = jnp.array(inputs_train)
     return FederatedData(
         x_train=device_train,
@@ -245,7 +245,7 @@ def _affine(
     return arrays[0], arrays[1]
 
 
-def _pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:
+def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:
     """(M, longest) indices padded with row 0, which is valid and never counted, and (M,) lengths."""
     counts = np.array([len(rows) for rows in clients], dtype=np.int32)
     padded = np.zeros((len(clients), counts.max()), dtype=np.int32)

@@ -32,7 +32,7 @@ class FederatedData:
         train_indices: (num_clients, max_train) int32, rows of `x_train`.
         train_counts: (num_clients,) int32, at least 1.
         test_indices: (num_clients, max_test) int32, rows of `x_test`.
-        test_counts: (num_clients,) int32, at least 1.
+        test_counts: (num_clients,) int32, at least 1; 0 where a client has nothing to hold out (`holdout`).
         scale: () float or an array that broadcasts over an example (one factor per channel); None hands inputs to the
             model unchanged (tokens stay integers).
         offset: like `scale`, and None where that is.

@@ -14,6 +14,7 @@ from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.holdout import check_fraction, holdout
 from fedjax_srp.data.partition import Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
 from fedjax_srp.record import recorded
@@ -141,6 +142,7 @@ def load(
     reserved_fraction: float | None = None,
     classes: Sequence[int] | None = None,
     max_examples: int | None = None,
+    validation: float | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
 ) -> FederatedData:
@@ -148,9 +150,10 @@ def load(
 
     Args:
         name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
-            writer_train and writer_test (or user_train and user_test) where examples belong to people; or the path of
-            a folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. What lies in
-            `data_dir` as `<name>.npz` or as such a folder comes before a built-in source of that name.
+            writer_train and writer_test (or user_train and user_test) where examples belong to people, and scale,
+            offset and num_classes, as of `from_arrays`, where they are not the default (`save` writes such files); or
+            the path of a folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. What
+            lies in `data_dir` as `<name>.npz` or as such a folder comes before a built-in source of that name.
         num_clients: M; may be left out for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
         shards_per_client: shards of one class each, which may be the same, for partition "shards".
@@ -167,12 +170,16 @@ def load(
         classes: keep the examples of these labels only, renumbered 0, 1, ... in this order.
         max_examples: at most so many training examples per client, classes in proportion; None for all. Partitions by
             class refuse a number that takes a class away that the client is tested on.
-        seed: of the partition. What is for training and what for testing never depends on it.
+        validation: for tuning: which share of each client's training examples it is tested on instead of the test
+            data, which are left out; e.g. 0.2, see `holdout`. None for the test data.
+        seed: of the partition, and of what is held out for validation. What is for training and what for testing in the
+            data set itself never depends on it.
         data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Returns:
-        The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the constants of `NORMALISATION`
-        where it has the name (of a file: its stem), else to 0..1.
+        The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the scale and offset of the data
+        set where it has them, else with the constants of `NORMALISATION` where it has the name (of a file: its stem),
+        else to 0..1.
 
     Raises:
         ValueError: in one line with argument, value and remedy.
@@ -181,6 +188,8 @@ def load(
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
         20
     """
+    if validation is not None:
+        check_fraction("validation", validation)
     name, raw = _read(str(name), records.data_folder(data_dir))
     _check_columns(raw)
     if classes is not None:
@@ -208,10 +217,11 @@ def load(
     if scale is None and offset is None and raw.x_train.dtype == np.uint8 and name in NORMALISATION:
         mean, std = (np.array(values) for values in NORMALISATION[name])
         scale, offset = _per_channel(1 / (255 * std)), _per_channel(-mean / std)  # (x / 255 - mean) / std
-    return from_arrays(
+    data = from_arrays(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
     )  # fmt: skip
+    return data if validation is None else holdout(data, validation, seed)
 
 
 def _check_columns(raw: RawArrays) -> None:

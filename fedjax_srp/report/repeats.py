@@ -130,6 +130,9 @@ def rows(runs: Sequence[Run]) -> Rows:
     found.sort(key=lambda row: (place_of.get(row.method, len(place_of)), row.method, _ranks(row, differing)))
     shown, places = _shown(found, differing), {place for row in found for place in row.said}
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
+    if held_out := [name for name, row in zip(names, found, strict=True) if _is_held_out(row)]:
+        which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))
+        notes.append(f"judged by training data that were held out, not by test data: {which}")
     return Rows(
         {name: row.runs for name, row in zip(names, found, strict=True)},
         {name: twin for name, row in zip(names, found, strict=True) if (twin := _twin(row, found, names)) is not None},
@@ -235,6 +238,12 @@ def _same_results(one: History, other: History) -> bool:
     return np.array_equal(one.compute_time, other.compute_time) and np.array_equal(
         one.accuracy, other.accuracy, equal_nan=True
     )
+
+
+def _is_held_out(row: _Row) -> bool:
+    """Whether clients are judged by a share of their training data: `load(..., validation=)`, or `holdout` itself."""
+    asked = row.said.get(("dataset_options", "validation"), "None")
+    return asked != "None" or ("dataset_options", "fraction") in row.said
 
 
 def _differing(found: Sequence[_Row]) -> list[Place]:

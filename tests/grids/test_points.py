@@ -54,6 +54,14 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
     assert len({point.id for point in limits}) == 2
 
 
+def test_a_run_judged_by_validation_data_is_another_run():
+    found = of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
+    (plain,) = of(method="fedavg", learning_rate=0.1)
+    assert names(found)[0] == "validation=0.1, learning_rate=0.1"
+    assert len({plain.id, *(point.id for point in found)}) == 5
+    assert [point.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
+
+
 def test_variants_are_options_that_go_together():
     variants = {"slow": {"clock": "random"}, "many": {"num_clients": 20, "learning_rate": 0.3}}
     found = of({"seed": [0, 1]}, variants, method="fedavg", learning_rate=0.1)

@@ -1,0 +1,80 @@
+"""A share of the training data in place of the test data, to tune by."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+import zlib
+
+import numpy as np
+
+from fedjax_srp._checks import check_integer
+from fedjax_srp.data.arrays import pad
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.record import recorded
+
+
+@recorded
+def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> FederatedData:
+    """The same clients, tested on a random share of their own training examples and trained on the rest.
+
+    For tuning: the test data of `data` are left out. `load(..., validation=0.2)`, `fedjax-srp run --validation 0.2` and
+    the option `validation` of a grid do this to what they load.
+
+    Args:
+        data: as from `load` or `from_arrays`.
+        fraction: of each client's training examples, between 0 and 1; the number is rounded, and at least one example
+            is held out and at least one stays. Classes are not looked at.
+        seed: of which examples. What a client holds out depends on this, its number and its count alone, and a larger
+            fraction holds out the same examples and more.
+
+    Returns:
+        The data, whose `x_test` is `x_train` itself. A client with a single training example keeps it, has no test
+        examples, and so counts in no mean; a warning says how many these are.
+
+    Raises:
+        ValueError: a fraction that is not between 0 and 1, a negative seed, no client with two training examples.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=5)
+        >>> tuning = srp.data.holdout(data)
+        >>> int(data.train_counts[0]), int(tuning.train_counts[0]), int(tuning.test_counts[0])
+        (60, 48, 12)
+    """
+    check_fraction("fraction", fraction)
+    seed = check_integer("seed", seed, 0, maximum=None)
+    counts = np.asarray(data.train_counts)
+    sizes = np.where(counts > 1, np.clip(np.rint(fraction * counts).astype(int), 1, np.maximum(counts - 1, 1)), 0)
+    if not sizes.any():
+        raise ValueError("data: no client has two training examples, so none can be held out; give clients more data")
+    if single := np.count_nonzero(sizes == 0):
+        warnings.warn(
+            f"validation: {single} of {len(counts)} clients have a single training example and hold out none; "
+            "they count in no mean",
+            stacklevel=4,
+        )
+    kept, held = [], []
+    for client, (rows, count, size) in enumerate(zip(np.asarray(data.train_indices), counts, sizes, strict=True)):
+        rng = np.random.default_rng([zlib.crc32(b"holdout"), seed, client])
+        is_held = np.zeros(count, bool)
+        is_held[rng.permutation(count)[:size]] = True
+        kept.append(rows[:count][~is_held])
+        held.append(rows[:count][is_held])
+    train_indices, train_counts = pad(kept)
+    test_indices, test_counts = pad(held)
+    return dataclasses.replace(
+        data,
+        x_test=data.x_train,
+        y_test=data.y_train,
+        train_indices=train_indices,
+        train_counts=train_counts,
+        test_indices=test_indices,
+        test_counts=test_counts,
+    )
+
+
+def check_fraction(argument: str, value: float) -> None:
+    """Raises a ValueError of one line unless `value` is a share that can be held out."""
+    if not 0 < value < 1:
+        raise ValueError(f"{argument}={value}: must lie between 0 and 1, e.g. 0.2")

@@ -1,0 +1,171 @@
+"""A federation that was saved is the same federation when it is loaded."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_srp.data import FederatedData, from_arrays, holdout, linear_task, load, save
+
+COUNTS, TESTS = (1, 5, 40), (3, 1, 2)
+
+
+def unequal(x, **options):
+    """Three clients with 1, 5 and 40 training and 3, 1 and 2 test examples in no order; others belong to nobody."""
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 4, len(x))
+    deal = lambda counts: np.split(rng.permutation(len(x))[: sum(counts)], np.cumsum(counts)[:-1])  # noqa: E731
+    indices = {"train_indices": deal(COUNTS), "test_indices": deal(TESTS)}
+    return from_arrays(x, y, x.copy(), y, **indices, num_classes=6, **options)
+
+
+def numbers(dtype, shape=(50, 4, 3)):
+    return np.random.default_rng(0).integers(0, 120, shape).astype(dtype)
+
+
+def texts(folder):
+    """Two people's tweets in LEAF's layout."""
+    for kind, words in {"train": ["good day", "bad luck", "good good"], "test": ["day", "bad night"]}.items():
+        of_user = {user: {"x": words, "y": [4, 0, 4][: len(words)]} for user in ("anna", "bert")}
+        (folder / kind).mkdir(parents=True)
+        content = {"users": [*of_user], "num_samples": [len(words)] * 2, "user_data": of_user}
+        (folder / kind / "all.json").write_text(json.dumps(content))
+    return load(folder)
+
+
+FEDERATIONS = {
+    "digits, scaled by 1/16": lambda folder: load("digits", num_clients=20, classes_per_client=3, max_examples=20),
+    "log-normal sizes": lambda folder: load("digits", num_clients=10, sigma=1.0),
+    "a test set of validation": lambda folder: load("digits", num_clients=10, alpha=0.5, validation=0.2),
+    "one pool": lambda folder: holdout(load("digits", num_clients=4, sigma=1.0), 0.5),
+    "pixels": lambda folder: unequal(numbers(np.uint8)),
+    "a scale and an offset a channel": lambda folder: unequal(numbers(np.uint8), scale=[1.0, 0.3, 2], offset=[0, 1, 2]),
+    "pixels as they are": lambda folder: unequal(numbers(np.uint8), scale=1.0),
+    "floats": lambda folder: unequal(numbers(np.float32) / 7),
+    "halves": lambda folder: unequal(numbers(np.float16) / np.float16(7), offset=-0.1),
+    "tokens": lambda folder: unequal(numbers(np.int32, (50, 25))),
+    "texts": lambda folder: texts(folder / "tweets"),
+}
+
+
+def assert_same(one: FederatedData, other: FederatedData):
+    assert (one.num_clients, one.num_classes) == (other.num_clients, other.num_classes)
+    assert one.x_train.dtype == other.x_train.dtype
+    assert one.x_test.dtype == other.x_test.dtype
+    for federations in ((one, other), (one.stored(), other.stored())):
+        for kind in ("train_client", "test_client"):
+            clients = jnp.arange(one.num_clients, dtype=jnp.int32)
+            ours, theirs = (jax.vmap(getattr(data, kind))(clients) for data in federations)
+            np.testing.assert_array_equal(ours.count, theirs.count)
+            assert ours.x.dtype == theirs.x.dtype
+            is_real = np.arange(ours.y.shape[1]) < np.asarray(ours.count)[:, None]
+            for mine, their in ((ours.x, theirs.x), (ours.y, theirs.y)):
+                np.testing.assert_array_equal(mine[is_real], their[is_real])
+
+
+@pytest.mark.parametrize("name", [*FEDERATIONS])
+@pytest.mark.parametrize("file", ["mine.npz", "mnist.npz"])  # mnist has constants, which are for others' files
+def test_what_is_saved_is_loaded(name, file, tmp_path):
+    data = FEDERATIONS[name](tmp_path)
+    save(data, tmp_path / file)
+    loaded = load(tmp_path / file)
+    assert_same(data, loaded)
+    assert loaded.name == file.removesuffix(".npz")
+    assert [path.name for path in tmp_path.glob("*npz*")] == [file]  # nothing unfinished is left
+
+
+def test_the_scale_is_that_of_the_data_set(tmp_path):
+    """Saved without it, digits are read as pixels of 0..255: inputs 16 times smaller."""
+    data = load("digits", num_clients=5, classes_per_client=4)
+    save(data, tmp_path / "mine.npz")
+    assert load(tmp_path / "mine.npz").train_client(jnp.int32(0)).x.max() == 1.0
+    with np.load(tmp_path / "mine.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    del arrays["scale"], arrays["offset"]
+    np.savez(tmp_path / "bare.npz", **arrays)
+    np.testing.assert_allclose(load(tmp_path / "bare.npz").train_client(jnp.int32(0)).x.max(), 16 / 255, rtol=1e-6)
+
+
+def test_a_file_says_how_it_is_scaled_however_it_is_divided(tmp_path):
+    x, y = numbers(np.uint8, (40, 2)), np.arange(40) % 4
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    np.savez(tmp_path / "mnist.npz", **arrays, scale=0.5, offset=[1.0, 2.0], num_classes=9)
+    data = load("mnist", 4, classes_per_client=2, data_dir=tmp_path)
+    rows = np.asarray(data.train_indices)[1]
+    np.testing.assert_array_equal(data.train_client(jnp.int32(1)).x, x[rows] * np.float32(0.5) + np.float32([1, 2]))
+    assert data.num_classes == 9
+    assert load("mnist", 4, classes=[0, 2], data_dir=tmp_path).num_classes == 2
+    np.savez(tmp_path / "half.npz", **arrays, offset=1.0)
+    with np.errstate(all="raise"):
+        assert load("half", 4, data_dir=tmp_path).scale == np.float32(1 / 255)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"num_classes": 4.0}, "num_classes is float64 of shape (); give one whole number"),
+        ({"num_classes": [4]}, "num_classes is int64 of shape (1,); give one whole number"),
+        ({"num_classes": 3}, "num_classes=3: there is a label 3"),
+        ({"num_classes": 0}, "num_classes=0 must be at least 1"),
+        ({"scale": "1/16"}, "must be of real numbers; give one number, or one per channel"),
+        ({"scale": np.nan}, "must be finite as float32"),
+        ({"offset": np.ones(3)}, "offset: shape (3,) does not broadcast over examples of shape (2,)"),
+        ({"scale": np.array({})}, "damaged, or not an .npz file of plain arrays"),
+    ],
+)
+def test_odd_facts_in_a_file_are_refused(facts, message, tmp_path):
+    x, y = numbers(np.uint8, (40, 2)), np.arange(40) % 4
+    np.savez(tmp_path / "odd.npz", x_train=x, y_train=y, x_test=x, y_test=y, **facts)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        load(tmp_path / "odd.npz", 4)
+    assert "\n" not in str(error.value)
+
+
+def single(dtype=np.float32):
+    """Clients of 1 and 3 examples."""
+    x = jnp.ones((6, 2), dtype)
+    return from_arrays(
+        x, np.zeros(6, int), x, np.zeros(6, int), train_indices=[[0], [1, 2, 3]], test_indices=[[4], [5]]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:validation")
+@pytest.mark.parametrize(
+    ("make", "file", "message"),
+    [
+        (single, "mine.csv", "must end in .npz, which is how load knows the file"),
+        (single, "nowhere/mine.npz", "no such folder "),
+        (
+            lambda: holdout(single()),
+            "mine.npz",
+            "data: client 0 has no test examples, and load leaves such clients out",
+        ),
+        (lambda: single(np.uint8).stored(), "mine.npz", "data: uint8 inputs without a scale would be read as pixels"),
+        (lambda: single(jnp.bfloat16), "mine.npz", "data: inputs are bfloat16, which .npz files do not know"),
+        (lambda: linear_task(jax.random.key(0), 3, 4, 2), "mine.npz", "must be a FederatedData; give srp.data.load("),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(make, file, message, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        save(make(), tmp_path / file)
+    assert "\n" not in str(error.value)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_file_stays_where_saving_fails(tmp_path, monkeypatch):
+    data = single()
+    save(data, tmp_path / "mine.npz")
+
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(dataclasses.replace(data, num_classes=3), tmp_path / "mine.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
+    assert_same(load(tmp_path / "mine.npz"), data)
