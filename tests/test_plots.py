@@ -246,6 +246,7 @@ def test_figure3_is_a_grid_with_one_legend():
     assert all(ax.get_legend() is None for ax in figure.axes)
     (legend,) = figure.legends
     assert legend_texts(legend) == ["SRPFL", "FedRep", "mine", "a stage begins"]
+    assert "C: cost of a communicating round" in legend.get_title().get_text()
     for ax, communication in zip(figure.axes[::2], (0, 10, 100), strict=True):
         np.testing.assert_array_equal(drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication))
     colors = {drawn(ax)["FedRep"].get_color() for ax in figure.axes}

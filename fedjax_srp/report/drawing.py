@@ -147,6 +147,16 @@ def stage_starts(history: History, curve: Curve, communication: float) -> tuple[
     return ends, np.interp(ends, times, values)
 
 
+def log_ticks(ax: Axes) -> None:
+    """Plain numbers on a logarithmic axis of time, as many as its range has room for."""
+    from matplotlib import ticker
+
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+
+
 def check_spread(spread: str) -> None:
     """Raises a ValueError of one line for a spread that is none."""
     check_choice("spread", spread, tuple(SPREADS))

@@ -178,7 +178,6 @@ def figure3(
             no repeats, or the data sets have no titles; another spread.
     """
     import matplotlib as mpl
-    from matplotlib import ticker
 
     if not isinstance(histories_by_dataset, Mapping):
         raise ValueError(
@@ -209,10 +208,7 @@ def figure3(
                 if logarithmic:
                     ax.set_xscale("log")
                     ax.autoscale(axis="x")
-                    low, high = ax.get_xlim()
-                    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-                    ax.xaxis.set_major_formatter("{x:g}")
-                    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+                    drawing.log_ticks(ax)
                 else:
                     ax.locator_params(axis="x", nbins=5)
         for ax in panels[-1]:
@@ -225,7 +221,7 @@ def figure3(
         if counts[-1] > 1:
             runs = "/".join(map(str, counts))
             notes.append(f"line: mean of {runs} runs, band: {drawing.SPREADS[spread]}")
-        notes += ["C: cost of a communicating round, in time units"]
+        notes += ["C: cost of a communicating round"]
         height = drawing.legend_below(figure, ordered, size[0], notes, loc="outside lower center")
         figure.set_figheight(max(size[1], panel_size[1] * len(communications) + 0.3 + height))
     return figure
