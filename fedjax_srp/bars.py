@@ -1,9 +1,23 @@
 """Progress bars, in a terminal or a notebook."""
 
+import sys
 import warnings
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that a notebook without ipywidgets gets a bar of text
-    from tqdm.auto import tqdm
+    from tqdm.asyncio import tqdm as _text
+    from tqdm.auto import tqdm as _tqdm
 
 __all__ = ["tqdm"]
+
+SECONDS = 60.0  # between two lines of a bar in a file
+
+
+class tqdm(_tqdm):  # noqa: N801
+    """A bar that is written once a minute where neither a terminal nor a notebook shows it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if _tqdm is _text and not (options.get("file") or sys.stderr).isatty():
+            options = {"mininterval": SECONDS, "maxinterval": SECONDS} | options
+        super().__init__(*args, **options)

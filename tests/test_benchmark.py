@@ -1,6 +1,7 @@
 """The benchmark runs, says what it found and writes it; how fast is not a test."""
 
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -50,6 +51,15 @@ def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, mon
     assert table == files.table(results) + "\n"
     assert table.strip() in capsys.readouterr().out
     assert (tmp_path / "benchmark.png").stat().st_size > 1000
+
+
+def test_bars_begin_where_both_take_as_long():
+    results = json.loads((Path(__file__).parents[1] / "benchmarks/results/cpu-2-cores.json").read_text())
+    bars = files.figure(results).axes[0].patches
+    ratios = [pair["rival_over_ours"] for pair in results["pairs"][::-1]]
+    assert min(ratios) < 1 < max(ratios)
+    assert [bar.get_x() for bar in bars] == [1.0] * len(ratios)
+    assert [bar.get_x() + bar.get_width() for bar in bars] == pytest.approx(ratios)
 
 
 def test_pairs_are_measured_in_turn():

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import io
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ from reference.small import assert_same_bits
 
 import fedjax_srp as srp
 from fedjax_srp import stored
+from fedjax_srp.bars import tqdm
 from fedjax_srp.commands import cli, clock, options, run
 from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.history import History
@@ -602,6 +604,37 @@ def test_list_says_what_a_folder_holds(tmp_path, capsys):
         ["mine", "ready"],
         ["mnist", "-"],
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160, 400])
+def test_list_fits_the_terminal_and_says_the_same(width, capsys, monkeypatch):
+    main("list")
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    main("list")
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert (text == whole) == (width >= max(map(len, whole.splitlines())))
+    assert sorted(text.replace(";", "").split()) == sorted(whole.replace(";", "").split())
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("file", "lines"), [(io.StringIO, range(8, 13)), (Terminal, range(590, 610))])
+def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
+    written = file()
+    bar = tqdm(total=600, file=written)
+    start = bar.start_t
+    for second in range(600):
+        bar._time = lambda second=second: start + second
+        bar.update()
+    bar.close()
+    assert written.getvalue().count("%|") in lines
+    assert "100%" in written.getvalue()
 
 
 def test_version_and_help(capsys):

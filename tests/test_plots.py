@@ -1,5 +1,7 @@
 """Figures hold the lines, labels and limits they promise, and leave nothing behind."""
 
+import dataclasses
+import re
 import subprocess
 import sys
 
@@ -144,6 +146,70 @@ def test_labels_tell_evaluations_apart_and_who_diverged():
         plots.accuracy_over_time([run(), other], evaluation="fine_tune")
 
 
+LONG = "a method whose options are all written out, learning_rate=0.1, local_epochs=2, k"
+
+
+def legend_box(figure, ax):
+    """Where the legend of axes is, and the axes, in pixels; a legend that is not within the figure fails."""
+    figure.draw_without_rendering()
+    box, whole = ax.get_legend().get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+    assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+    return box, ax.get_window_extent()
+
+
+@pytest.mark.parametrize("labels", [[f"rate {i}" for i in range(10)], ["a", LONG], [f"{LONG} {i}" for i in range(12)]])
+def test_a_large_legend_lies_below_and_not_on_the_data(labels):
+    from matplotlib.figure import Figure
+
+    assert len(LONG) == 80
+    histories = {label: run(stage=(0, 0, 0, 0)) for label in labels}
+    figure = plots.accuracy_over_time(histories)
+    legend, axes = legend_box(figure, figure.axes[0])
+    assert legend.y1 < figure.axes[0].xaxis.get_label().get_window_extent().y0
+    assert axes.height > 200  # the figure grew, the axes kept their height
+    assert [text.replace("\n", " ") for text in legend_texts(figure.axes[0].get_legend())] == labels
+    roomy = Figure(figsize=(12, 8), layout="constrained")
+    ax = roomy.subplots(1, 2)[0]
+    plots.accuracy_over_time(histories, ax=ax)
+    legend, axes = legend_box(roomy, ax)
+    assert legend.y1 < axes.y0
+    tight = Figure(figsize=(8, 9)).subplots()  # nothing would make room for it below
+    plots.accuracy_over_time(histories, ax=tight)
+    legend, axes = legend_box(tight.figure, tight)
+    assert axes.y0 < legend.y0
+
+
+def test_a_small_legend_lies_within_the_axes():
+    figure = plots.accuracy_over_time({f"rate {i}": run(stage=(0, 0, 0, 0)) for i in range(5)})
+    legend, axes = legend_box(figure, figure.axes[0])
+    assert axes.y0 < legend.y0
+
+
+def test_a_list_with_runs_that_are_no_repeats_is_refused():
+    def made(rate, seed, **fields):
+        options = {"learning_rate": rate, "hidden": [8]}
+        return run(config={"data_checksum": "1a", "options": options, "key": [0, seed], "unknown": []} | fields)
+
+    repeats = [made(0.1, 0), made(0.1, 1)]
+    (ax,) = plots.accuracy_over_time(repeats).axes
+    assert list(drawn(ax)) == ["FedRep (2 runs)"]
+    message = (
+        "histories has runs of 'fedrep' that are no repeats, learning_rate is 0.1 and 0.5: give a dict from label to "
+        "runs, e.g. {'FedRep, learning_rate=0.1': [...], 'FedRep, learning_rate=0.5': [...]}"
+    )
+    for draw in (plots.accuracy_over_time, plots.metric_over_time, lambda runs: plots.figure3({"digits": runs})):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            draw([*repeats, run("srpfl"), made(0.5, 0)])
+    with pytest.raises(ValueError, match=r"histories\[0\] and histories\[2\] hold the same run, fedrep with seed"):
+        plots.accuracy_over_time([repeats[0], run("srpfl"), repeats[0]])
+    own = made(0.1, 0, unknown=["algorithm"])
+    with pytest.raises(ValueError, match="no repeats, equal seeds gave unequal results"):
+        plots.accuracy_over_time([own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})])
+    (ax,) = plots.accuracy_over_time({"0.1": repeats, "both": [made(0.1, 0), made(0.5, 0)]}).axes
+    assert list(drawn(ax)) == ["0.1 (2 runs)", "both (2 runs)"]
+
+
 def test_axes_of_the_caller_are_used():
     from matplotlib.figure import Figure
 
@@ -175,11 +241,12 @@ def test_figure3_is_a_grid_with_one_legend():
     )
     assert len(figure.axes) == 6
     titles = [ax.get_title() for ax in figure.axes]
-    assert titles[:3] == ["MNIST, communication 0", "digits, communication 0", "MNIST, communication 10"]
+    assert titles[:3] == ["MNIST, C = 0", "digits, C = 0", "MNIST, C = 10"]
     assert figure.axes[-1].get_xlabel() == "simulated time (time units)"
     assert all(ax.get_legend() is None for ax in figure.axes)
     (legend,) = figure.legends
     assert legend_texts(legend) == ["SRPFL", "FedRep", "mine", "a stage begins"]
+    assert "C: cost of a communicating round" in legend.get_title().get_text()
     for ax, communication in zip(figure.axes[::2], (0, 10, 100), strict=True):
         np.testing.assert_array_equal(drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication))
     colors = {drawn(ax)["FedRep"].get_color() for ax in figure.axes}

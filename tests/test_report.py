@@ -358,6 +358,36 @@ def test_an_evaluation_that_all_runs_have_may_judge_them(save, tmp_path):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 
+def test_the_figure_says_who_diverged():
+    broken = run(scores=(0.3, math.nan, math.nan), finite=[True, False, False])
+    other = run(config=made_by("fedavg"), accuracies={"global": np.full((3, 4), 0.5)})
+    mixed = {"fedrep": [broken, run()], "fedavg + uniform": [other]}
+    for histories, expected in (
+        ({"fedrep": [broken]}, ["FedRep (diverged in round 2)"]),
+        (mixed, ["FedRep (2 runs, fine_tune, 1 diverged)", "FedAvg + uniform (global)"]),
+    ):
+        drawn = panels.figure(histories, table.Target(0.6, "as asked"), (0, 10))
+        assert [text.get_text() for text in drawn.legends[0].get_texts()] == expected
+    (ax,) = panels.figure({"fedrep": [run()]}, table.Target(0.6, "as asked"), (0,)).axes
+    assert ax.get_ylabel() == "mean test accuracy\n(fine_tune)"
+
+
+def test_panels_end_soon_after_the_target_where_that_leaves_out_less_than_most_of_a_run():
+    runs = {"fedrep": [run(scores=np.linspace(0.1, 0.9, 10))], "fedavg": [run(scores=np.linspace(0.1, 0.8, 20))]}
+
+    def ends(target, histories=runs):
+        drawn = panels.figure(histories, table.Target(target, "as asked"), (0, 10))
+        drawn.draw_without_rendering()
+        return [ax.get_xlim()[1] for ax in drawn.axes]
+
+    at_target = [max(run.time_to(0.3, cost) for (run,) in runs.values()) for cost in (0, 10)]
+    assert ends(0.3) == [1.25 * time for time in at_target]
+    assert all(end >= 20 for end in ends(0.85))  # one never reaches it
+    one = {"fedrep": [run(scores=[0.5] + [0.6] * 9)]}
+    assert all(end >= 10 for end in ends(0.4, one))  # reached at time 1: all of 10 time units are shown
+    assert ends(0.55, one) == [2.5, 27.5]
+
+
 def test_an_error_of_the_figure_leaves_no_table_behind(save, tmp_path, monkeypatch):
     save(run())
 

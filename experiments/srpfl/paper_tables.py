@@ -19,7 +19,7 @@ import pandas as pd
 
 import fedjax_srp as srp
 from fedjax_srp.history import History
-from fedjax_srp.report import table
+from fedjax_srp.report import drawing, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,15 +76,35 @@ def timed(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFram
     return with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
 
 
+def visible_from(curves: Mapping[str, list[History]], bottom: float, communication: float) -> float:
+    """Simulated time at which the first line or band rises above the bottom of a panel."""
+    starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
+    for runs in curves.values():
+        lines = [curve(run) for run in runs]
+        tops = lines if drawing.are_apart(lines) else [drawing.band(lines)[::3]]  # times and upper ends
+        for times, top in tops:
+            if (above := np.flatnonzero(top >= bottom)).size:
+                place = slice(max(0, above[0] - 1), above[0] + 1)
+                starts.append(float(np.interp(bottom, top[place], times[place])))
+    return min(starts)
+
+
 def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
     """Curves over time, zoomed to where they differ, with a line at each target."""
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
     for place, curves in enumerate(columns.values()):
-        final = [np.mean([run.final_accuracy for run in runs]) for runs in curves.values()]
-        for ax in figure.axes[place :: len(columns)]:
-            ax.set_ylim(ZOOM * min(final), min(1.0, max(final) + 0.02))
+        final = [float(np.mean([run.final_accuracy for run in runs])) for runs in curves.values()]
+        bottom = ZOOM * min(final)
+        for ax, cost in zip(figure.axes[place :: len(columns)], COMMUNICATIONS, strict=True):
+            ax.set_ylim(bottom, min(1.0, max(final) + 0.02))
+            ax.set_xlim(left=0.9 * visible_from(curves, bottom, cost))
+            drawing.log_ticks(ax)
             for fraction in FRACTIONS:
                 ax.axhline(table.common_target(curves, fraction).accuracy, color="#666666", linewidth=0.7, zorder=1)
+    (legend,) = figure.legends
+    whose = {table.common_target(curves).reason.partition(" of ")[2] for curves in columns.values()}
+    targets = " and ".join(f"{100 * fraction:g} %" for fraction in FRACTIONS)
+    legend.set_title(f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}")
     return figure
 
 

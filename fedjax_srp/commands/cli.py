@@ -76,7 +76,7 @@ def _grid(arguments: dict[str, Any]) -> None:
 
 
 def _list(arguments: dict[str, Any]) -> None:
-    print(list_command.catalogue(**arguments))
+    print(list_command.catalogue(**arguments, width=list_command.width_of_stdout()))
 
 
 def _prepare(arguments: dict[str, Any]) -> None:

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import shutil
+import sys
+import textwrap
 from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models, participation
 
+_ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from so many on; else below, moved in
 
-def catalogue(data_dir: str | None = None) -> str:
-    """Methods, data sets, models, clocks and policies as text."""
+
+def width_of_stdout() -> int | None:
+    """Columns of the terminal; None where a file or another program reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
+    """Methods, data sets, models, clocks and policies as text.
+
+    Args:
+        data_dir: the folder of data sets; None for the default one.
+        width: longest line, in letters; None for any.
+    """
     shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)  # any: names do not depend on it
     rows = []
     for name in methods.names():
@@ -18,7 +34,7 @@ def catalogue(data_dir: str | None = None) -> str:
         evaluations = methods.get(name, dataset=shapes).algorithm.evaluations
         rows.append([name, methods.label(name), recipe.twin or "-", ", ".join(evaluations), recipe.source])
     head = ["--method", "is called", "without doubling", "evaluations, default first", "source"]
-    parts = [_section("Methods", [head, *rows])]
+    parts = [_section("Methods", [head, *rows], width)]
     named = [
         [name, "ready" if data.is_ready(name, data_dir) else "-", _first_line(data.SOURCES.get(name))]
         for name in data.names(data_dir)
@@ -31,9 +47,11 @@ def catalogue(data_dir: str | None = None) -> str:
                 ["FILE.npz", "", "x_train, y_train, x_test, y_test"],
                 ["FOLDER", "", "LEAF's train/*.json and test/*.json"],
             ],
+            width,
         )
     )
-    parts.append(_section("Models (--model)", [[name, _first_line(getattr(models, name))] for name in models.names()]))
+    layers = [[name, _first_line(getattr(models, name))] for name in models.names()]
+    parts.append(_section("Models (--model)", layers, width))
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],
         ["random", "T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once: SRPFL, random speeds"],
@@ -41,11 +59,11 @@ def catalogue(data_dir: str | None = None) -> str:
         ["dynamic:DISTRIBUTION", _first_line(clocks.dynamic)],
         ["trace:FILE", _first_line(clocks.trace)],
     ]
-    parts.append(_section("Clocks (--clock)", words))
+    parts.append(_section("Clocks (--clock)", words, width))
     distributions = [[_call(getattr(clocks, name)), _first_line(getattr(clocks, name))] for name in _DISTRIBUTIONS]
-    parts.append(_section("Distributions", distributions))
+    parts.append(_section("Distributions", distributions, width))
     policies = [[name, _first_line(getattr(participation, name))] for name in participation.__all__]
-    parts.append(_section("Participation (--participation; a method brings its own)", policies))
+    parts.append(_section("Participation (--participation; a method brings its own)", policies, width))
     return "\n\n".join(parts)
 
 
@@ -60,7 +78,21 @@ def _call(function: Any) -> str:
     return f"{function.__name__}({', '.join(inspect.signature(function).parameters)})"
 
 
-def _section(title: str, rows: list[list[str]]) -> str:
+def _section(title: str, rows: list[list[str]], width: int | None) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    starts = [2, *itertools.accumulate((each + 2 for each in widths), initial=2)][1:]  # of each column, and the end
+    most = starts[-1] if width is None else width
+    beside = len(widths)  # columns in one line; the others stand below
+    if starts[-1] - 2 > most and most - starts[-2] < _ROOM:
+        beside = max(1, sum(end - 2 <= most for end in starts[1:]))
+    lines = []
+    for row in rows:
+        line = "  ".join(word.ljust(each) for word, each in zip(row[:beside], widths, strict=False)).rstrip()
+        lines.append(_wrapped(f"  {line}", most, " " * starts[beside - 1]))
+        if below := "; ".join(filter(None, row[beside:])):
+            lines.append(_wrapped(" " * _INDENT + below, most, " " * _INDENT))
+    return "\n".join([_wrapped(title, most, "  "), *lines])
+
+
+def _wrapped(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

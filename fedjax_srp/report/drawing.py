@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp._checks import check_choice
 from fedjax_srp.methods import RECIPES
+from fedjax_srp.report import repeats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,6 +59,9 @@ THIN = {"linewidth": 0.9, "marker": ".", "markersize": 4}
 APART = "thin: single runs, with little time in common"
 TIME_LABEL = "simulated time (time units)"
 MAX_MARKED = 40  # evaluations on a line up to which each gets a dot
+MAX_ENTRIES, MAX_LETTERS = 5, 35  # of a legend, and of its longest entry: up to there it lies within the axes
+LETTER, HANDLE = 0.067, 0.75  # mean width of a letter in a legend, and of a line with the room around it, in inches
+ROW, AXIS = 0.2, 0.5  # height of a line of text in a legend, and of an axis with its name, in inches
 
 Curve = Callable[["History"], tuple[np.ndarray, np.ndarray]]  # a history's times and values
 
@@ -74,9 +80,9 @@ def draw(
 
     handles: dict[str, Any] = {}
     staged = thin = False
-    for label, repeats in groups.items():
+    for label, runs in groups.items():
         _, color, linestyle = styles[label]
-        text, curves = labels[label], [curve(run) for run in repeats]
+        text, curves = labels[label], [curve(run) for run in runs]
         if are_apart(curves):
             thin = True
             for place, (times, values) in enumerate(curves):
@@ -85,13 +91,13 @@ def draw(
             handles[text] = Line2D([], [], color=color, linestyle=linestyle, linewidth=THIN["linewidth"])
             continue
         times, low, middle, high = band(curves, spread)
-        marker = "." if len(repeats) == 1 and len(times) <= MAX_MARKED else ""
+        marker = "." if len(runs) == 1 and len(times) <= MAX_MARKED else ""
         ax.plot(times, middle, color=color, linestyle=linestyle, marker=marker, markersize=5, label=text)
         handles[text] = Line2D([], [], color=color, linestyle=linestyle)  # without the dots, which hide the dashes
-        if len(repeats) > 1:
+        if len(runs) > 1:
             ax.fill_between(times, low, high, color=color, alpha=0.14, linewidth=0)
             continue
-        starts = stage_starts(repeats[0], curve, communication)
+        starts = stage_starts(runs[0], curve, communication)
         staged |= len(starts[0]) > 0
         ax.plot(*starts, linestyle="", marker="o", markersize=6, mfc="white", mec=color, mew=1.4, label="_stages")
     if staged:
@@ -141,6 +147,16 @@ def stage_starts(history: History, curve: Curve, communication: float) -> tuple[
     return ends, np.interp(ends, times, values)
 
 
+def log_ticks(ax: Axes) -> None:
+    """Plain numbers on a logarithmic axis of time, as many as its range has room for."""
+    from matplotlib import ticker
+
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+
+
 def check_spread(spread: str) -> None:
     """Raises a ValueError of one line for a spread that is none."""
     check_choice("spread", spread, tuple(SPREADS))
@@ -167,11 +183,40 @@ def groups(histories: Histories) -> dict[str, list[History]]:
     return groups
 
 
+def check_repeats(histories: Histories) -> None:
+    """Refuses a list in which runs of one name differ in more than the seed: their mean says nothing.
+
+    Raises:
+        ValueError: they do, or one of them is there twice.
+    """
+    if isinstance(histories, Mapping) or not isinstance(histories, Sequence):
+        return
+    by_name: dict[str, list[repeats.Run]] = {}
+    for place, history in enumerate(histories):
+        by_name.setdefault(history.name, []).append(repeats.of(history, Path(f"histories[{place}]")))
+    for name, runs in by_name.items():
+        rows = repeats.rows(runs).options
+        if len(rows) == 1:
+            continue
+        differing = {
+            option: dict.fromkeys(of.get(option, "none") for of in rows.values())
+            for of in rows.values()
+            for option in of
+        }
+        option, values = next((option, values) for option, values in differing.items() if len(values) > 1)
+        why = "equal seeds gave unequal results" if option == "folder" else f"{option} is {' and '.join([*values][:2])}"
+        one, other = (repr(label) for label in [*rows][:2])
+        raise ValueError(
+            f"histories has runs of {name!r} that are no repeats, {why}: give a dict from label to runs, "
+            f"e.g. {{{one}: [...], {other}: [...]}}"
+        )
+
+
 def evaluation_names(groups: dict[str, list[History]], evaluation: str | None) -> list[str]:
     """Names of the evaluations that will be drawn, checked to be there."""
     names: dict[str, None] = {}
-    for repeats in groups.values():
-        for run in repeats:
+    for runs in groups.values():
+        for run in runs:
             if not len(run.scores(evaluation)):
                 raise ValueError(
                     f"the run of {run.name!r} has no evaluations: give simulate an eval_every, or plot one of its "
@@ -217,15 +262,65 @@ def labels(
     """What the legend says of each group: with the evaluation where lines differ in it, and who diverged."""
     labels: dict[str, str] = {}
     for label, style in styles(groups).items():
-        repeats = groups[label]
-        remarks = [f"{len(repeats)} runs"] if count and len(repeats) > 1 else []
+        runs = groups[label]
+        remarks = [f"{len(runs)} runs"] if count and len(runs) > 1 else []
         if len(names) > 1:
-            remarks.append("/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in repeats)))
-        if diverged := [run.diverged for run in repeats if run.diverged is not None]:
-            remarks.append(f"diverged in round {diverged[0]}" if len(repeats) == 1 else f"{len(diverged)} diverged")
-        name = style.label if label in RECIPES else label
+            remarks.append("/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in runs)))
+        if diverged := [run.diverged for run in runs if run.diverged is not None]:
+            remarks.append(f"diverged in round {diverged[0]}" if len(runs) == 1 else f"{len(diverged)} diverged")
+        name = style.label if label in RECIPES else methods.label(label)
         labels[label] = f"{name} ({', '.join(remarks)})" if remarks else name
     return labels
+
+
+def legend_inside(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """A legend where it covers least of the axes."""
+    texts = _wrapped(handles, ax.get_window_extent().width / ax.figure.dpi)
+    ax.legend([*handles.values()], texts, title="\n".join(notes) or None, framealpha=0.9, edgecolor="none")
+
+
+def fits_inside(handles: Iterable[str]) -> bool:
+    """Whether a legend with these entries leaves the axes some room."""
+    texts = list(handles)
+    return len(texts) <= MAX_ENTRIES and max(map(len, texts)) <= MAX_LETTERS
+
+
+def legend_below(
+    owner: Figure | Axes, handles: Mapping[str, Any], width: float, notes: Sequence[str], **place: Any
+) -> float:
+    """A legend under what is drawn, with as many columns as fit; returns the height that it needs, in inches.
+
+    Args:
+        owner: whose legend it is.
+        handles: text -> artist; texts that are too long are wrapped.
+        width: what there is, in inches.
+        notes: what stands above the entries.
+        place: where it is, as `legend` takes it.
+    """
+    texts = _wrapped(handles, width)
+    longest = max(len(line) for text in texts for line in text.splitlines())
+    fitting = max(1, min(4, int(width / (HANDLE + LETTER * longest))))
+    rows = -(-len(texts) // fitting)  # ceiling, so that twins stand above each other
+    title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
+    columns = [texts[first : first + rows] for first in range(0, len(texts), rows)]
+    legend = owner.legend([*handles.values()], texts, ncols=len(columns), title=title or None, frameon=False, **place)
+    legend.get_title().set_multialignment("center")
+    return ROW * (title.count("\n") + bool(title) + max(len("\n".join(of).splitlines()) for of in columns))
+
+
+def legend_under(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
+    """`legend_below` of axes, under the name of their x axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ax.transAxes + ScaledTranslation(0, -AXIS, ax.figure.dpi_scale_trans)
+    width = ax.get_window_extent().width / ax.figure.dpi
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
+    return legend_below(ax, handles, width, notes, **place)
+
+
+def _wrapped(texts: Iterable[str], width: float) -> list[str]:
+    letters = max(10, int((width - HANDLE) / LETTER))
+    return [textwrap.fill(text, letters, break_on_hyphens=False) for text in texts]
 
 
 def new_figure(size: tuple[float, float]) -> Figure:

@@ -3,74 +3,74 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedjax_srp import methods
-from fedjax_srp.report import drawing, plots, table
+from fedjax_srp.report import drawing, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HEIGHT = 4.5  # in inches, with two rows in the legend
-LETTER = 0.067  # mean width of a letter in the legend, in inches
+HEIGHT, PANEL = 4.5, 3.9  # in inches: of the figure, at least, and of all but its legend
+HIDDEN = 0.8  # share of every run that a cut may leave out
 
 
 def figure(histories: table.Repeats, target: table.Target, communications: Sequence[float], title: str = "") -> Figure:
     """Accuracy over simulated time, a panel a communication cost, the target dotted.
 
-    A panel ends a little after the last run has reached the target, or with the longest run where one never does.
+    A panel ends a little after the last run has reached the target, with the longest run where one never does. Where
+    that would leave out more than 80 % of every run in some panel, all show whole runs.
     """
     import matplotlib as mpl
     import matplotlib.figure
 
+    groups = {name: list(runs) for name, runs in histories.items()}
+    names = drawing.evaluation_names(groups, None)
+    counts = sorted({len(runs) for runs in groups.values()})
+    styles, labels = drawing.styles(groups), drawing.labels(groups, None, names, count=len(counts) > 1)
     with mpl.rc_context(drawing.RC):
         width = max(4.4, 3.6 * len(communications))
         drawn = matplotlib.figure.Figure(figsize=(width, HEIGHT), layout="constrained")
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
-        apart = False
-        for ax, cost in zip(panels, communications, strict=True):
-            shown = {name: runs for name, runs in histories.items() if not (cost and runs[0].asynchronous)}
+        handles: dict[str, Any] = {}
+        columns = [
+            {name: runs for name, runs in groups.items() if not (cost and runs[0].asynchronous)}
+            for cost in communications
+        ]
+        cuts = _cuts(columns, target.accuracy, communications)
+        for ax, cost, shown, cut in zip(panels, communications, columns, cuts, strict=True):
             if not shown:  # nothing but runs whose rounds overlap
                 ax.set_axis_off()
                 continue
-            plots.accuracy_over_time(shown, cost, ax=ax)
-            ax.get_legend().remove()
+            handles |= drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels, cost)
             if math.isfinite(target.accuracy):
                 ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
             ax.set_title(f"communication cost {cost:g}")
-            ax.set_ylabel("")
-            times = [table.time_to(run, target.accuracy, cost) for runs in shown.values() for run in runs]
-            if all(map(math.isfinite, times)) and max(times) > 0:
-                ax.set_xlim(0, 1.25 * max(times))
-            curve = drawing.accuracy_curve(cost, None)
-            apart |= any(drawing.are_apart([curve(run) for run in runs]) for runs in shown.values())
-            ax.set_xlabel("simulated time (time units)")
-        panels[0].set_ylabel("mean test accuracy")
-        ends = [run.final_accuracy for runs in histories.values() for run in runs]
-        lowest = min(filter(math.isfinite, ends), default=1.0)  # no curve stays below the panel
+            ax.set_xlabel(drawing.TIME_LABEL)
+            if cut is not None:
+                ax.set_xlim(0, cut)
+        panels[0].set_ylabel("mean test accuracy" + (f"\n({names[0]})" if len(names) == 1 else ""))
+        final = [run.final_accuracy for runs in groups.values() for run in runs]
+        lowest = min(filter(math.isfinite, final), default=1.0)  # no curve stays below the panel
         aim = target.accuracy if math.isfinite(target.accuracy) else 1.0
         panels[0].set_ylim(max(0.0, min(aim - 0.4, lowest - 0.1)), 1.0)
-        counts = "/".join(map(str, sorted({len(runs) for runs in histories.values()})))
         notes = [title] if title else []
-        notes += [f"lines: mean of {counts} seeds, bands: lowest to highest"] if counts != "1" else []
-        notes += [drawing.APART] if apart else []
+        notes += [f"lines: mean of {'/'.join(map(str, counts))} seeds, bands: lowest to highest"] * (counts[-1] > 1)
         notes += [f"dotted: target of {table.shown(target)}"] if math.isfinite(target.accuracy) else []
-        best = max(panels, key=lambda ax: len(ax.get_legend_handles_labels()[0]))
-        at_no_cost = [name for name, runs in histories.items() if 0 in communications or not runs[0].asynchronous]
-        labels = [f"{methods.label(name)} ({histories[name][0].evaluation})" for name in at_no_cost]
-        columns = max(1, min(4, -(-len(labels) // 2), int(width / (0.75 + LETTER * max(map(len, labels))))))
-        text = textwrap.fill("; ".join(notes), int(width / LETTER))
-        rows = -(-len(labels) // columns) + text.count("\n")
-        drawn.set_figheight(HEIGHT + 0.2 * max(0, rows - 2))
-        legend = drawn.legend(
-            best.get_legend_handles_labels()[0],
-            labels,
-            loc="outside lower center",
-            ncols=columns,
-            title=text,
-            frameon=False,
-        )
-        legend.get_title().set_multialignment("center")
+        ordered = {text: handles[text] for text in [*labels.values(), *handles] if text in handles}
+        height = drawing.legend_below(drawn, ordered, width, notes, loc="outside lower center")
+        drawn.set_figheight(max(HEIGHT, PANEL + height))
     return drawn
+
+
+def _cuts(columns: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:
+    """Where each panel is cut, a little after the target; None where it is not."""
+    cuts: list[float | None] = []
+    for shown, cost in zip(columns, costs, strict=True):
+        runs = [run for repeats in shown.values() for run in repeats]
+        lengths = [float(run.elapsed(cost)[-1]) for run in runs]
+        end = 1.25 * max((table.time_to(run, target, cost) for run in runs), default=math.inf)
+        if 0 < end < (1 - HIDDEN) * min(lengths, default=0.0):
+            return [None] * len(columns)
+        cuts.append(end if 0 < end < max(lengths, default=0.0) else None)
+    return cuts

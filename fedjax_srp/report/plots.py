@@ -1,8 +1,10 @@
 """Figures over simulated time. Matplotlib is imported when a figure is drawn, and pyplot never.
 
 Everything here takes `histories` as one `History`, a list of them, or a dict from label to `History` or to a list of
-repeats. Histories of one name in a list are repeats too: use a dict to tell runs of the same method apart. A method of
-the paper keeps its colour in every figure, solid where participation doubles and dashed for its non-doubling twin.
+repeats. Histories of one name in a list are repeats too, so they may differ in nothing but the seed: use a dict to tell
+runs of the same method apart. A method of the paper keeps its colour in every figure, solid where participation doubles
+and dashed for its non-doubling twin. A legend with many or long entries stands below; within axes of the caller's, if
+their figure has no layout (`layout="constrained"`) that would make room for it.
 """
 
 from __future__ import annotations
@@ -52,9 +54,10 @@ def accuracy_over_time(
         The figure; display it in a notebook or call `savefig`.
 
     Raises:
-        ValueError: when there is nothing to draw or a history lacks the evaluation; another spread.
+        ValueError: when there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that
+            are no repeats; another spread.
     """
-    groups = drawing.groups(histories)
+    groups = _groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
     curve = drawing.accuracy_curve(communication, evaluation)
     score = "/".join(dict.fromkeys(run.score_name for repeats in groups.values() for run in repeats))
@@ -79,9 +82,10 @@ def metric_over_time(
         spread: what a band shows, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw or a history lacks the metric; another spread.
+        ValueError: when there is nothing to draw, a history lacks the metric, or a list has runs of one name that are
+            no repeats; another spread.
     """
-    groups = drawing.groups(histories)
+    groups = _groups(histories)
     runs = [run for repeats in groups.values() for run in repeats]
     name = next(iter(runs[0].metrics), None) if metric is None else metric
     for run in runs:
@@ -170,11 +174,10 @@ def figure3(
         spread: what a band shows, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw, a history lacks the evaluation, or the data sets have no titles;
-            another spread.
+        ValueError: when there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are
+            no repeats, or the data sets have no titles; another spread.
     """
     import matplotlib as mpl
-    from matplotlib import ticker
 
     if not isinstance(histories_by_dataset, Mapping):
         raise ValueError(
@@ -182,7 +185,7 @@ def figure3(
             "e.g. {'digits': histories}; accuracy_over_time draws one data set"
         )
     drawing.check_spread(spread)
-    columns = {title: drawing.groups(histories) for title, histories in histories_by_dataset.items()}
+    columns = {title: _groups(histories) for title, histories in histories_by_dataset.items()}
     if not columns or not len(communications):
         raise ValueError("figure3 needs at least one data set and one communication cost")
     merged: dict[str, list[History]] = {}
@@ -201,14 +204,11 @@ def figure3(
             curve = drawing.accuracy_curve(communication, evaluation)
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
                 handles |= drawing.draw(ax, groups, curve, styles, labels, communication, spread)
-                ax.set_title(f"{title}, communication {communication:g}")
+                ax.set_title(f"{title}, C = {communication:g}")
                 if logarithmic:
                     ax.set_xscale("log")
                     ax.autoscale(axis="x")
-                    low, high = ax.get_xlim()
-                    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-                    ax.xaxis.set_major_formatter("{x:g}")
-                    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+                    drawing.log_ticks(ax)
                 else:
                     ax.locator_params(axis="x", nbins=5)
         for ax in panels[-1]:
@@ -221,17 +221,15 @@ def figure3(
         if counts[-1] > 1:
             runs = "/".join(map(str, counts))
             notes.append(f"line: mean of {runs} runs, band: {drawing.SPREADS[spread]}")
-        fitting = max(2, int(size[0] / 2.4))  # in inches
-        legend_rows = -(-len(ordered) // fitting)  # ceiling, so that twins stand above each other
-        figure.legend(
-            list(ordered.values()),
-            list(ordered),
-            loc="outside lower center",
-            ncols=-(-len(ordered) // legend_rows),
-            title="; ".join(notes) or None,
-            frameon=False,
-        )
+        notes += ["C: cost of a communicating round"]
+        height = drawing.legend_below(figure, ordered, size[0], notes, loc="outside lower center")
+        figure.set_figheight(max(size[1], panel_size[1] * len(communications) + 0.3 + height))
     return figure
+
+
+def _groups(histories: Histories) -> dict[str, list[History]]:
+    drawing.check_repeats(histories)
+    return drawing.groups(histories)
 
 
 def _single(
@@ -247,12 +245,18 @@ def _single(
 
     drawing.check_spread(spread)
     with mpl.rc_context(drawing.RC):
-        if ax is None:
-            ax = drawing.new_figure((6.4, 4.0)).subplots()
+        own = None if ax is not None else drawing.new_figure((6.4, 4.0))
+        ax = ax if own is None else own.subplots()
+        assert ax is not None
         handles = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, communication, spread)
         ax.set_xlabel(drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else ""))
         ax.set_ylabel(ylabel)
         repeated = any(len(repeats) > 1 for repeats in groups.values())
-        title = f"line: mean of the runs\nband: {drawing.SPREADS[spread]}" if repeated else None
-        ax.legend(list(handles.values()), list(handles), title=title, framealpha=0.9, edgecolor="none")
+        notes = ["line: mean of the runs", f"band: {drawing.SPREADS[spread]}"] if repeated else []
+        if drawing.fits_inside(handles) or ax.figure.get_layout_engine() is None:
+            drawing.legend_inside(ax, handles, notes)
+        else:
+            height = drawing.legend_under(ax, handles, notes)
+            if own is not None:
+                own.set_figheight(4.0 + height)
         return ax.figure  # pyright: ignore[reportReturnType]

@@ -146,6 +146,18 @@ def test_figure_and_tables(tmp_path):
     assert rows["target"].tolist() == pytest.approx([0.95 * 0.9] * 5 + [0.99 * 0.9] * 5)
     drawn = paper_tables.draw({"one": curves, "two": curves})
     assert {ax.get_ylim()[0] for ax in drawn.axes} == {0.95 * 0.8}  # zoomed, not from 0
+    assert [ax.get_title() for ax in drawn.axes[::2]] == ["one, C = 0", "one, C = 10", "one, C = 100"]
+    starts = [10 * (0.5 + cost) for cost in (0, 10, 100)]  # SRPFL's first evaluation is the first to be seen
+    np.testing.assert_allclose([ax.get_xlim()[0] for ax in drawn.axes[::2]], 0.9 * np.array(starts))
+    caption = drawn.legends[0].get_title().get_text()
+    assert caption.endswith("\ngrey: 95 % and 99 % of the final accuracy of FedRep")
+
+
+def test_a_band_is_seen_from_where_its_upper_end_rises_above_the_bottom():
+    runs = [climb([0.5, 0.8, 0.9], 10), climb([0.3, 0.4, 0.5], 10)]
+    assert paper_tables.visible_from({"fedrep": runs}, 0.65, 0) == pytest.approx(30)  # halfway from 20 to 40
+    assert paper_tables.visible_from({"fedrep": runs[1:]}, 0.3, 10) == pytest.approx(120)
+    assert paper_tables.visible_from({"fedrep": runs}, 0.95, 0) == np.inf
 
 
 def test_a_factor_is_known_up_to_the_grid():

@@ -281,9 +281,100 @@ def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
     assert min(widths) > 300
 
 
+@pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
+def test_long_names_leave_room_for_what_they_name(tmp_path, tab, width, phone):
+    def sweep(rate):
+        run = made("flanp_fedavg", 0, 6, 5, own=True)
+        options = {
+            "learning_rate": rate,
+            "fine_tune_learning_rate": 10 * rate,
+            "participation_initial": int(100 * rate),
+        }
+        return dataclasses.replace(run, config=run.config | {"options": options})
+
+    tab.open(page.write(tmp_path / "report.html", [compared([sweep(0.123456), sweep(0.2)])]), width=width, phone=phone)
+    names = [row[0] for row in cells(tab)[1:]]
+    assert min(map(len, names)) > 70
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    ends = tab.ask(
+        "[...document.querySelectorAll('select, #table td:nth-child(3)')].filter((one) => one.offsetParent)"
+        ".map((one) => one.getBoundingClientRect().right)"
+    )  # of the accuracies, too
+    assert len(ends) > 4
+    assert max(ends) <= width
+    for figure in ("clients", "evaluations"):
+        drawn = source(tab, figure, "names")
+        assert [text.replace("\n", " ") for text in drawn["text"]] == names
+        room = tab.ask(f"document.getElementById('{figure}').clientWidth")
+        assert 6 * max(len(line) for text in drawn["text"] for line in text.split("\n")) < room
+
+
+def bounds(tab, figure):
+    """The range of simulated time that a figure shows."""
+    return tab.ask(f"[drawing.model('{figure}', 'x').start, drawing.model('{figure}', 'x').end]")
+
+
+def test_time_is_cut_after_the_target_and_the_page_says_so(tmp_path, tab):
+    rise = {"fine_tune": np.tile(np.linspace(0.1, 0.9, 9)[:, None], 5)}
+    run = made("fedrep", 0, 9, 5, accuracies=rise)
+    length = float(run.elapsed()[-1])
+    tab.open(page.write(tmp_path / "report.html", [compared([run])]))  # target 0.6, reached in round 6 of 9
+    end = 1.25 * run.time_to(0.6)
+    note = "document.getElementById('cut-note').innerText"
+    assert bounds(tab, "time") == pytest.approx([0, end])
+    assert bounds(tab, "cohort") == pytest.approx([0, length])
+    assert re.fullmatch(rf"Time ends at {end:.3g} of {length:.3g} time units, .*tick 'whole runs'.*", tab.ask(note))
+    choose(tab, "whole=1")
+    assert bounds(tab, "time") == pytest.approx([0, length])
+    assert tab.ask(note) == ""
+    tab.ask("document.getElementById('whole').click()")
+    tab.wait("!location.hash.includes('whole')")
+    assert bounds(tab, "time") == pytest.approx([0, end])
+    choose(tab, "target=90")  # 1.25 times its time is more than there is
+    assert bounds(tab, "time") == pytest.approx([0, length])
+    assert tab.ask(note) == ""
+
+
+def test_a_cut_that_would_hide_most_of_every_run_waits_until_it_is_asked_for(tmp_path, tab):
+    rise = {"fine_tune": np.tile(np.linspace(0.58, 0.9, 36)[:, None], 5)}
+    run = made("fedrep", 0, 36, 5, accuracies=rise)
+    longer = made("apfl", 0, 40, 5, accuracies={"own_model": np.full((40, 5), 0.9)})
+    path = page.write(tmp_path / "report.html", [compared([run, longer])])
+    length = max(float(one.elapsed()[-1]) for one in (run, longer))
+    end = 1.25 * max(one.time_to(0.6) for one in (run, longer))
+    assert end < 0.2 * min(float(one.elapsed()[-1]) for one in (run, longer))
+    tab.open(path)
+    assert bounds(tab, "time") == pytest.approx([0, length])
+    assert tab.ask("document.getElementById('whole').checked")
+    tab.ask("document.getElementById('whole').click()")
+    tab.wait("location.hash.includes('whole=0')")
+    assert bounds(tab, "time") == pytest.approx([0, end])
+    tab.open(path, "whole=0")
+    assert bounds(tab, "time") == pytest.approx([0, end])
+
+
+def test_the_page_of_one_run_speaks_of_one(tmp_path, tab):
+    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 6, 5)], target=0.2)]))
+    assert tab.ask("document.getElementById('about').innerText") == "digits, made up: 1 line, 1 run"
+    text = "document.querySelector('main').innerText"
+    for words in ("standard deviation", "Not reached:", "seed of each line", "coincide"):
+        assert words not in tab.ask(text)
+    assert "C (time units)" in tab.ask("document.getElementById('sliders').innerText")
+    choose(tab, "target=100")
+    assert "Not reached:" in tab.ask(text)
+    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", seed, 6, 5) for seed in (0, 1)])]))
+    assert tab.ask("document.getElementById('about').innerText") == "digits, made up: 1 line, 2 runs"
+    assert "Mean ± sample standard deviation" in tab.ask(text)
+    assert "stroke: standard deviation" in tab.ask(text)
+
+
 def test_runs_that_diverged_have_a_page(tmp_path, tab):
     scores = {"fine_tune": np.full((3, 5), math.nan)}
     broken = made("fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False]))
     tab.open(page.write(tmp_path / "report.html", [compared([broken], target=math.nan)]))
     assert "Diverged: FedRep, seed 0, in round 2" in tab.ask("document.getElementById('curves-note').innerText")
     assert "not reached" in cells(tab)[1]
+    assert cells(tab)[1][0] == "FedRep (diverged in round 2)"
+    both = [broken, made("fedrep", 1, 3, 5)]
+    tab.open(page.write(tmp_path / "report.html", [compared(both)]))
+    assert cells(tab)[1][0] == "FedRep (1 diverged)"

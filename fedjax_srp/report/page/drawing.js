@@ -71,25 +71,18 @@ const drawing = (() => {
     return 100 * Math.max(0, Math.min(target - 0.4, Math.min(1, ...ends.filter(Number.isFinite)) - 0.1));
   }
 
-  // Where simulated time ends: a little after the last run reached the target, or with the longest run.
-  function timeEnd(drawn) {
-    const times = drawn.flatMap(({row}) => row.runs.map((run) =>
-      numbers.timeTo(run, evaluationOf(row), state.target, state.cost)));
-    const end = 1.25 * Math.max(0, ...times);
-    if (!state.whole && Number.isFinite(end) && end > 0) return end;
-    return Math.max(1e-12, ...drawn.flatMap(({row}) => row.runs.map((run) => numbers.last(numbers.elapsed(run, state.cost)))));
-  }
-
   function overTime(shown) {
     const drawn = shown.filter(({row}) => !(row.asynchronous && state.cost > 0));
     const found = curves("time", drawn, (run) => numbers.evalElapsed(run, state.cost), (run) => {
       const times = numbers.elapsed(run, state.cost);
       return numbers.stageStarts(run).map((round) => times[round]);
     });
-    range("time", "x", 0, timeEnd(drawn));
+    const {whole, soon} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
+    const end = state.whole ? whole : Math.min(soon, whole);
+    range("time", "x", 0, end);
     aim("time", shown);
-    cohorts(drawn);
-    return found;
+    cohorts(drawn, whole);
+    return {...found, end, whole};
   }
 
   function overRounds(shown) {
@@ -99,7 +92,7 @@ const drawing = (() => {
   }
 
   // How many clients a round has, as steps over simulated time; of the first run of each row.
-  function cohorts(drawn) {
+  function cohorts(drawn, end) {
     const most = Math.max(1, ...drawn.flatMap(({row}) => row.runs[0].cohort_size.reduce((a, b) => Math.max(a, b), 0)));
     fill("cohort", "lines", drawn.map(({row}) => {
       const run = row.runs[0], times = numbers.elapsed(run, state.cost), sizes = run.cohort_size;
@@ -111,7 +104,7 @@ const drawing = (() => {
       }
       return {xs, ys, color: row.color, dash: row.dash, width: 2, name: row.name};
     }));
-    range("cohort", "x", 0, timeEnd(drawn));
+    range("cohort", "x", 0, end);
     range("cohort", "y", 0, 1.05 * most);
   }
 
@@ -149,55 +142,76 @@ const drawing = (() => {
 
   // Pixels of a row of a figure with a row for each line: up to about forty fit on a printed page.
   const rowHeight = (count) => Math.max(20, Math.min(42, 780 / Math.max(3, count)));
+  const LETTER = 6.5, LINE = 15; // pixels: width of a letter in a name, at most in the mean, and height of a line of it
+
+  // Names as they fit the width of a figure, and how far its rows are apart: 1 where all names have one line.
+  function named(figure, shown) {
+    const letters = Math.max(12, Math.floor((element(figure).clientWidth - 40) / LETTER));
+    const texts = shown.map(({row}) => wrapped(row.name, letters));
+    const lines = Math.max(1, ...texts.map((text) => text.split("\n").length));
+    return {texts, apart: 1 + (lines - 1) * LINE / rowHeight(shown.length)};
+  }
+
+  // A text in lines of at most so many letters, broken at blanks where there are any.
+  function wrapped(text, letters) {
+    const lines = [""];
+    for (let word of text.split(" ")) {
+      if (lines[lines.length - 1] && lines[lines.length - 1].length + 1 + word.length > letters) lines.push("");
+      for (; word.length > letters; word = word.slice(letters)) lines.splice(-1, 1, word.slice(0, letters), "");
+      lines[lines.length - 1] += (lines[lines.length - 1] ? " " : "") + word;
+    }
+    return lines.join("\n");
+  }
 
   // Rows from above, their names above what is drawn.
-  function namedRows(figure, shown, left, right) {
-    fill(figure, "names", shown.map(({row}, i) => ({x: left, y: -i + 0.19, text: row.name})));
-    documents[figure].roots()[0].height = 110 + rowHeight(shown.length) * Math.max(3, shown.length);
+  function namedRows(figure, {texts, apart}, left, right) {
+    const count = Math.max(1, texts.length);
+    fill(figure, "names", texts.map((text, i) => ({x: left, y: -apart * i + 0.19, text})));
+    documents[figure].roots()[0].height = 110 + rowHeight(count) * apart * Math.max(3, count);
     range(figure, "x", left, right);
-    range(figure, "y", 0.35 - Math.max(1, shown.length), 0.75);
+    range(figure, "y", -apart * (count - 1) - 0.65, apart - 0.25);
   }
 
   function clients(shown, names) {
-    const boxes = [], dots = [];
+    const rows = named("clients", shown), boxes = [], dots = [];
     shown.forEach(({row}, i) => {
-      const evaluation = evaluationOf(row);
+      const evaluation = evaluationOf(row), y = -rows.apart * i;
       const quantiles = row.distributions[evaluation];
-      boxes.push({y: -i, low: -i - 0.16, high: -i + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
+      boxes.push({y, low: y - 0.16, high: y + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
       const counts = new Map();
       for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
         counts.set(score, (counts.get(score) ?? 0) + 1);
       }
-      for (const [score, count] of counts) dots.push({x: 100 * score, y: -i - 0.27, count, color: row.color});
+      for (const [score, count] of counts) dots.push({x: 100 * score, y: y - 0.27, count, color: row.color});
     });
     const most = Math.max(...dots.map(({count}) => count));
     for (const dot of dots) dot.size = Math.max(3, 0.38 * rowHeight(shown.length) * Math.sqrt(dot.count / Math.max(most, 9)));
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
     const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));
-    namedRows("clients", shown, Math.max(-2, least - 4), 103);
+    namedRows("clients", rows, Math.max(-2, least - 4), 103);
     return dots.length > 0;
   }
 
-  // Final accuracies under every evaluation; `named` are all evaluations, which have a marker each.
-  function evaluations(shown, named) {
-    const shapes = Object.keys(MARKERS);
+  // Final accuracies under every evaluation; `all` are all evaluations, which have a marker each.
+  function evaluations(shown, all) {
+    const shapes = Object.keys(MARKERS), rows = named("evaluations", shown);
     const dots = [], strokes = [];
     shown.forEach(({row}, i) => {
       judged(row).forEach(([name, [mean, deviation]], place) => {
-        const y = -i + 0.06 - 0.16 * place;
-        const marker = shapes[named.indexOf(name) % shapes.length];
+        const y = -rows.apart * i + 0.06 - 0.16 * place;
+        const marker = shapes[all.indexOf(name) % shapes.length];
         dots.push({x: 100 * mean, y, color: row.color, marker, name: row.name, evaluation: name});
         if (Number.isFinite(deviation)) strokes.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
       });
     });
     fill("evaluations", "dots", dots);
     fill("evaluations", "spread", strokes);
-    const all = [...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
-    const [least, most] = [Math.min(100, ...all), Math.max(0, ...all)];
+    const values = [...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
+    const [least, most] = [Math.min(100, ...values), Math.max(0, ...values)];
     const room = 0.06 * Math.max(1, most - least);
-    namedRows("evaluations", shown, Math.max(-2, least - room), Math.min(102, most + room));
-    return named.map((name, i) => `${Object.values(MARKERS)[i % shapes.length]} ${name}`);
+    namedRows("evaluations", rows, Math.max(-2, least - room), Math.min(102, most + room));
+    return all.map((name, i) => `${Object.values(MARKERS)[i % shapes.length]} ${name}`);
   }
 
   // [evaluation, mean and deviation of the final accuracy over the runs] for those that all runs have.

@@ -67,6 +67,15 @@ const numbers = (() => {
     return place < 0 ? Infinity : evalElapsed(run, cost)[place];
   }
 
+  // Where simulated time ends, of rows with the evaluation each is judged by: `whole` with the longest run, `soon` a
+  // little after the last run reached the target (Infinity where one never does); `shortest` is the shortest run.
+  function ends(judged, target, cost) {
+    const runs = judged.flatMap(([row, evaluation]) => row.runs.map((run) => [run, evaluation]));
+    const lengths = runs.map(([run]) => last(elapsed(run, cost)));
+    const soon = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost)));
+    return {whole: Math.max(1e-12, ...lengths), shortest: Math.min(...lengths), soon: soon > 0 ? soon : Infinity};
+  }
+
   // Whether the target was reached by the first evaluation, so that its time is an upper bound.
   function reachedAtOnce(run, evaluation, target) {
     return timeTo(run, evaluation, target, 0) <= evalElapsed(run, 0)[0];
@@ -171,7 +180,7 @@ const numbers = (() => {
   const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
 
   return {
-    unpack, elapsed, evalElapsed, timeTo, spread, summary, percent, timeText, fixed, band, areApart, interpolated,
+    unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, interpolated,
     stageStarts, last,
   };
 })();

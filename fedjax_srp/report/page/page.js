@@ -21,11 +21,20 @@ function fillTable(id, header, rows) {
   const head = made("thead", {}, made("tr", {}, ...header.map(({text, moved}) => cell("th", text, moved, "col"))));
   const body = rows.map(({row, cells}) => {
     const first = cell("th", "", false, "row");
-    first.append(swatch(row), row.name);
+    first.append(made("div", {className: "name"}, swatch(row), made("span", {}, row.name, divergence(row))));
     return made("tr", {}, first, ...cells.map((text, i) => cell("td", text, header[i + 1].moved)));
   });
   element(id).replaceChildren(head, made("tbody", {}, ...body));
 }
+
+// What stands behind the name of a row with runs that diverged.
+function divergence(row) {
+  const found = row.runs.filter((run) => run.diverged !== null);
+  if (!found.length) return "";
+  return row.runs.length === 1 ? ` (diverged in round ${found[0].diverged})` : ` (${found.length} diverged)`;
+}
+
+const plural = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
 
 const shownPercent = (value) => {
   const percent = 100 * value;
@@ -55,10 +64,13 @@ function drawTable(shown) {
   const cells = texts.flatMap((row) => row.cells);
   const notes = [
     `Time: simulated time until the mean accuracy reaches ${shownPercent(state.target)}${exact ? `, ${comparison.reason}` : ""}; `
-      + "C is the cost of a round's communication; both in time units. Mean ± sample standard deviation over the runs.",
+      + "C is the cost of a round's communication; both in time units. Nothing is interpolated: times are those of evaluations.",
     "Worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed.",
-    "Not reached: the runs ended before, and nothing is known of later. Nothing is interpolated: times are those of evaluations.",
   ];
+  if (cells.some((text) => text.includes(" ± "))) notes.push("Mean ± sample standard deviation over the runs.");
+  if (cells.some((text) => text === "not reached" || text.endsWith(" seeds"))) {
+    notes.push("Not reached: the runs ended before, and nothing is known of later.");
+  }
   if (cells.some((text) => text.startsWith("≤"))) notes.push("≤: reached by the first evaluation, maybe sooner.");
   if (cells.some((text) => text.endsWith("x)"))) {
     notes.push("(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower.");
@@ -68,7 +80,9 @@ function drawTable(shown) {
 }
 
 function drawCurves(shown, what) {
-  const {apart, staged} = drawing.overTime(shown);
+  const {apart, staged, end, whole} = drawing.overTime(shown);
+  element("cut-note").textContent = end < whole ? `Time ends at ${short(end)} of ${short(whole)} time units, soon after the last line `
+    + "reached the target: tick 'whole runs' for the rest." : "";
   if (what === "rows") rounds = drawing.overRounds(shown);
   drawing.aim("rounds", shown);
   const counts = [...new Set(shown.map(({row}) => row.runs.length))].sort((a, b) => a - b);
@@ -87,6 +101,8 @@ function drawCurves(shown, what) {
   element("curves-note").textContent = notes.join(" ");
 }
 
+const short = (value) => String(Number(value.toPrecision(3)));
+
 function drawMap() {
   const row = comparison.rows[state.row], run = row.runs[state.run];
   options("map-row", comparison.rows.map(({name}, i) => [i, name]), state.row);
@@ -104,6 +120,11 @@ function drawMap() {
 function drawClients(shown) {
   const dotted = drawing.clients(shown, QUANTILE_NAMES);
   drawing.quarters(shown);
+  const repeated = shown.some(({row}) => row.runs.length > 1);
+  element("cohort-note").textContent = [...(repeated ? ["The first seed of each line."] : []),
+    ...(shown.length > 1 ? ["Lines that coincide hide each other."] : [])].join(" ");
+  element("quarters-note").textContent = "Quarters of the clients by expected speed"
+    + (repeated ? "; line: mean over the runs, stroke: standard deviation." : ".");
   const boxes = "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
   element("clients-note").textContent = `${boxes} ${dotted ? "Dots below: clients; the more have one accuracy, the larger the dot."
     : `${comparison.num_clients} clients are too many for dots: quantiles only.`}`;
@@ -131,7 +152,7 @@ function drawEvaluations() {
 function listRuns() {
   element("runs").replaceChildren(...comparison.rows.map((row) => {
     const summary = made("summary", {});
-    summary.append(swatch(row), ` ${row.name}, ${row.runs.length} ${row.runs.length === 1 ? "run" : "runs"}`);
+    summary.append(swatch(row), ` ${row.name}, ${plural(row.runs.length, "run")}`);
     return made("details", {}, summary, ...row.runs.map((run) => {
       const made_of = made("details", {}, made("summary", {}, `seed ${run.seed}: `, made("code", {}, run.folder)));
       made_of.addEventListener("toggle", () => {
@@ -216,7 +237,7 @@ function choose() {
   costs = sliderCosts(comparison);
   element("cost-slider").max = costs.length - 1;
   const runs = comparison.rows.reduce((sum, row) => sum + row.runs.length, 0);
-  element("about").textContent = `${comparison.title}: ${comparison.rows.length} lines, ${runs} runs`;
+  element("about").textContent = `${comparison.title}: ${plural(comparison.rows.length, "line")}, ${plural(runs, "run")}`;
   const names = [...new Set(comparison.rows.flatMap(({runs: all}) => all.flatMap((run) => Object.keys(run.evaluations))))];
   options("comparison", content.comparisons.map(({title}, i) => [i, title]), state.comparison);
   element("comparison-label").hidden = content.comparisons.length < 2;
@@ -245,6 +266,8 @@ function listen() {
   on("map-run", "change", () => { state.run = Number(element("map-run").value); later("rows"); });
   on("comparison", "change", () => { Object.assign(state, initial(content, Number(element("comparison").value))); choose(); });
   on("reset", "click", () => { Object.assign(state, initial(content, state.comparison)); choose(); });
+  let width = innerWidth; // a phone's height changes while it scrolls
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; later("rows"); } });
   on("controls", "submit", (event) => event.preventDefault());
   addEventListener("hashchange", () => { readAddress(content); choose(); });
 }

@@ -15,8 +15,16 @@ function made(tag, properties = {}, ...children) {
 
 function initial(content, place) {
   const comparison = content.comparisons[place];
-  return {comparison: place, cost: comparison.communications[0], target: comparison.target, evaluation: "", score: "mean",
-    whole: false, off: new Set(), filters: {}, row: 0, run: 0};
+  const [cost] = comparison.communications;
+  return {comparison: place, cost, target: comparison.target, evaluation: "", score: "mean",
+    whole: isMostHidden(comparison, cost), off: new Set(), filters: {}, row: 0, run: 0};
+}
+
+// Whether time that ends soon after the target leaves out more than 80 % of every run.
+function isMostHidden({rows, target}, cost) {
+  const judged = rows.filter((row) => !(row.asynchronous && cost > 0)).map((row) => [row, row.runs[0].default]);
+  const {soon, shortest} = numbers.ends(judged, target, cost);
+  return soon < 0.2 * shortest;
 }
 
 // Reads the address; what it does not say is as at first.
@@ -29,7 +37,7 @@ function readAddress(content) {
   if (words.has("target") && Number(words.get("target")) > 0) state.target = fraction(words.get("target"));
   state.evaluation = words.get("judged") ?? "";
   state.score = words.get("curves") === "worst" ? "worst" : "mean";
-  state.whole = words.has("whole");
+  if (words.has("whole")) state.whole = words.get("whole") !== "0";
   state.off = new Set((words.get("off") ?? "").split(",").filter(Boolean).map(Number));
   for (const [name, value] of words) if (name.startsWith("only.")) state.filters[name.slice(5)] = value;
   state.row = place("line", rows.length);
@@ -44,7 +52,7 @@ function writeAddress(content) {
   if (state.target !== first.target && Number.isFinite(state.target)) words.set("target", percentOf(state.target));
   if (state.evaluation) words.set("judged", state.evaluation);
   if (state.score !== "mean") words.set("curves", state.score);
-  if (state.whole) words.set("whole", "");
+  if (state.whole !== first.whole) words.set("whole", state.whole ? "1" : "0");
   if (state.off.size) words.set("off", [...state.off].join(","));
   for (const [name, value] of Object.entries(state.filters)) words.set(`only.${name}`, value);
   if (state.row) words.set("line", state.row);
