@@ -407,6 +407,28 @@ def test_claims_of_new_clients():
     assert dim[dsgd]["mean"][3] > max(dim[name]["mean"][3] for name in (short, long))
 
 
+def test_how_soon_fedrep_converges_and_what_dim_images_cost():
+    curves = results(FEDREP / "results/figure3.json")
+
+    def first(curve, level):  # the round by which its mean is there
+        return next(int(x) for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level)
+
+    for clients in (100, 1000):
+        rounds = [first(curves[f"n={clients}, FedRep, descent start"], level) for level in (0.1, 0.03, 0.01)]
+        claimed(FEDREP / "README.md", "its mean is at 0.1, 0.03 and 0.01 by rounds #, # and # with either", *rounds)
+    bright, dim = (
+        results(FEDAVG / f"results/{name}.json")["new data set"] for name in ("figure5", "figure5_brightness_0.5")
+    )
+    lost = {
+        name: bright[column][name]["mean"][0] - dim["C=4"][name]["mean"][0]
+        for name, column in (("random start", "C=2"), ("D-SGD (tau = 1)", "C=4"))
+    }
+    claimed(
+        FEDAVG / "README.md", "dim images cost it # points with 20 samples, and help D-SGD by #.",
+        lost["random start"], -lost["D-SGD (tau = 1)"],
+    )  # fmt: skip
+
+
 def test_demo_table():
     written = table(ROOT / "README.md", "method", "accuracy %")
     frame = pd.read_csv(EXPERIMENTS / "demo/results/table.csv").set_index("method")
