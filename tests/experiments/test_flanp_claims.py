@@ -48,7 +48,8 @@ def test_claims_of_flanps_tables():
     found = [one for of in files for one in of["rules"].values()]
     bounds = [over_seeds(one["stage_bound"])[0] for one in found]
     longest = max(max(one["longest_stage"]) for one in found)
-    claimed(page, "# to # here in the mean of a row, where no stage before the last took more than #.", min(bounds), max(bounds), longest)
+    words = "# to # here in the mean of a row, where no stage before the last took more than #."
+    claimed(page, words, min(bounds), max(bounds), longest)
     varied = table(page, "ratio", "N = 10")
     assert set(varied) == {*files[1], "the paper's"}
     for name, cells in varied.items():
