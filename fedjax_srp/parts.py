@@ -169,12 +169,13 @@ def check_values(algorithm: Any, values: Mapping[str, Any]) -> None:
     """
     functions = jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial))
     tuned = next((f for f in functions if isinstance(f, Partial) and isinstance(f.func, _Function)), None)
+    build: Any = getattr(tuned, "func", None)
     if tuned is None or not values.keys() <= tuned.args[0].keys():  # `with_values` says what is unknown
         return
     for place, of_run in enumerate(zip(*values.values(), strict=True)):
         given = {name: float(value) for name, value in zip(values, of_run, strict=True)}
         try:
-            tuned.func.build({**tuned.args[0], **given})
+            build.build({**tuned.args[0], **given})
         except ValueError as error:
             raise ValueError(f"values of run {place}: {error}") from error
 
