@@ -388,6 +388,7 @@ ERRORS = [
 FILES = {
     "syntax": ("def f(:", "line 1: SyntaxError"),
     "import": ("import fedjax_srp\nimport no_such_room", "line 2: ModuleNotFoundError: No module named 'no_such_room'"),
+    "call": ("def f():\n    raise TypeError('no')\n\n\nf()\n", "line 2: TypeError: no"),
     "name": ("import fedjax_srp as srp\n\nsrp.methods.register('x', y)", "line 3: NameError: name 'y' is not defined"),
 }
 

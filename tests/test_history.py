@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_srp.base import STAGE_COMPLETED
 from fedjax_srp.history import History, jsonable
 from fedjax_srp.report import run_folder
+from fedjax_srp.stages import Stage
 
 COMPUTE = [1.0, 2.0, 4.0, 8.0]
 COMMUNICATED = [True, False, True, True]
@@ -97,6 +99,24 @@ def test_elapsed_is_the_sum_by_hand(communication):
     history = small()
     np.testing.assert_array_equal(history.elapsed(communication), expected)
     np.testing.assert_array_equal(history.eval_elapsed(communication), [expected[1], expected[3]])
+
+
+def test_stages_end_with_their_last_round_and_are_completed_by_the_first_that_meets_the_criterion():
+    held = [False, True, False, True, True, False]
+    run = small(
+        round=range(1, 7),
+        stage=[0, 0, 0, 1, 1, 1],
+        cohort_size=[1, 1, 2, 3, 3, 3],
+        compute_time=[1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+        communicated=[True, False, True, True, False, False],
+        finite=[True] * 6,
+        metrics={STAGE_COMPLETED: held},
+    )
+    assert run.stages(10.0) == [Stage(0, 2, 1, 3, 0.0, 27.0, True, 2), Stage(1, 3, 4, 3, 27.0, 93.0, True, 4)]
+    never = dataclasses.replace(run, metrics={STAGE_COMPLETED: [False] * 6})
+    assert [(stage.completed, stage.completed_round) for stage in never.stages()] == [(False, None)] * 2
+    without = dataclasses.replace(run, metrics={})
+    assert [(stage.completed, stage.completed_round) for stage in without.stages()] == [(None, None)] * 2
 
 
 def test_an_evaluation_before_training_costs_no_time():

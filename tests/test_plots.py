@@ -61,6 +61,11 @@ def test_one_stage_needs_no_mark():
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
+def test_a_stage_that_begins_before_the_line_has_no_mark():
+    (ax,) = plots.accuracy_over_time(run(stage=(0, 1, 1, 1))).axes  # the first evaluation is after round 2
+    assert legend_texts(ax.get_legend()) == ["FedRep"]
+
+
 @pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
 def test_a_band_may_be_a_standard_deviation(draw):
     scores = [(0.1, 0.5), (0.2, 0.6), (0.6, 0.7)]
@@ -222,15 +227,17 @@ def test_axes_of_the_caller_are_used():
 
 
 def test_a_metric_is_logarithmic_where_it_can_be():
-    history = run(accuracies={}, metrics={"distance": [1.0, 0.5, np.nan, np.inf], "signed": [1.0, -1.0, 0.0, 2.0]})
+    metrics = {"distance": [1.0, 0.5, np.nan, np.inf], "signed": [1.0, -1.0, 0.5, 2.0], "exact": [1.0, 0.5, 0.0, 0.0]}
+    history = run(accuracies={}, metrics=metrics)
     (ax,) = history.plot(communication=1.0).axes
     line = drawn(ax)["FedRep"]
     np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
     np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.5, np.nan, np.nan])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "distance")
-    (ax,) = plots.metric_over_time(history, "signed").axes
-    assert ax.get_yscale() == "linear"
-    with pytest.raises(ValueError, match="available: distance, signed"):
+    for name in ("signed", "exact"):
+        (ax,) = plots.metric_over_time(history, name).axes
+        assert ax.get_yscale() == "linear"
+    with pytest.raises(ValueError, match="available: distance, signed, exact"):
         plots.metric_over_time(history, "loss")
 
 

@@ -302,13 +302,14 @@ def test_older_folders_are_read_as_before(save, tmp_path):
 
 
 def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
-    save(run())
+    (finished,) = save(run())
     (linear,) = save(run(config=made_by(key=1), score_name="squared error", smaller_is_better=True))
-    (tmp_path / "begun" / "checkpoint").mkdir(parents=True)
-    (tmp_path / "begun" / "checkpoint" / "arguments.json").write_text("{}")
+    for folder in (tmp_path / "begun", finished):
+        (folder / "checkpoint").mkdir(parents=True)
+        (folder / "checkpoint" / "arguments.json").write_text("{}")
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"fedrep": 1}
-    assert f"left out, not finished: {tmp_path / 'begun'}" in text
+    assert f"left out, not finished: {tmp_path / 'begun'}" in text.splitlines()
     assert f"left out, their scores are errors: {linear}" in text
 
 
@@ -421,6 +422,15 @@ def test_a_cost_is_told_from_its_neighbour():
     frame = table.comparison(histories, 0.9, (1e6, 1e6 + 1))
     assert frame["time_1e+06"].item() == 3 + 3e6
     assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
+
+
+def test_rounds_that_overlap_have_no_time_at_a_cost():
+    frame = table.comparison({"fedbuff": [run(asynchronous=True)]}, 0.9, (0, 10))
+    assert frame["time_0"].item() == 3
+    assert math.isnan(frame["time_10"].item())
+    text = table.render(frame, table.Target(0.9, "as asked"))
+    assert text.splitlines()[2].split()[-3:] == ["3.0", "-", "1.0"]
+    assert "-: rounds overlap" in text
 
 
 @pytest.mark.parametrize("censored", ["srpfl", "fedrep"])

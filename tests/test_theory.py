@@ -127,6 +127,16 @@ def test_schedule_reaches_its_target_and_no_sooner(num_clients, initial, communi
         assert before <= end * (1 + 1e-9)
 
 
+def test_a_schedule_may_end_before_the_last_stage():
+    """The last switch, from 1024 clients to 1030, lies below eps."""
+    a, num_clients, chat = 0.05, 1030, 1.4
+    plan = theory.schedule(a, num_clients, 1, chat)
+    assert theory.switching_distances(a, num_clients, 1)[-1] < plan.target
+    assert plan.rounds_per_stage[-1] == 0
+    path = theory.distances(a, np.repeat(plan.cohort_sizes, plan.rounds_per_stage))
+    assert path[-1] <= plan.target < path[-2]
+
+
 def test_schedule_agrees_with_equation_206():
     """In the stages between the first used one and the last; each start is a fraction of a round below X_r."""
     plan, printed = theory.schedule(A, N, 1, CHAT), theory.stage_rounds(A, N, 1)
@@ -267,12 +277,13 @@ def test_bound_of_flanp_holds(exponent):
 
 
 def test_step_sizes_of_flanp():
-    """Theorem 1, by hand: which of its five bounds is the smallest depends on kappa, c and n."""
+    """Theorem 1, by hand: four of its five bounds are the smallest somewhere; the fifth is not, since kappa >= 1."""
     alpha = theory.flanp_alpha
     assert alpha(1, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 3))
     assert alpha(10**8, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3)))
     assert alpha(10**8, 0.25, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3) * 8))
     assert alpha(4, 1.0, 1.0, 1e9) == pytest.approx(2 / math.sqrt(15e9))
+    assert alpha(4, 0.25, 1.0, 1e9) == pytest.approx(2 / math.sqrt(60e9))
     assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx((1 / 96e-18) ** (1 / 3))
     assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9))
     for n in (1, 7, 1000):

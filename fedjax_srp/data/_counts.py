@@ -78,7 +78,7 @@ def reserved_clients(num_clients: int, fraction: float) -> int:
     """How many clients a fraction is, rounded up."""
     if not 0 < fraction < 1:
         raise ValueError(f"reserved_fraction={fraction}: must lie between 0 and 1, e.g. 0.2")
-    number = max(1, math.ceil(num_clients * fraction - 1e-9))  # 0.1 * 30 is a little more than 3
+    number = max(1, math.ceil(num_clients * fraction - 1e-9))  # 0.07 * 100 is a little more than 7
     if number >= num_clients:
         raise ValueError(
             f"reserved_fraction={fraction}: is all of num_clients={num_clients} clients; use a smaller fraction or "

@@ -31,6 +31,7 @@ from test_baselines import (
 from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, of_client, optimizer
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms._gradient import with_decay
 from fedjax_srp.base import Examples
 from fedjax_srp.commands.run import outcome
 from fedjax_srp.engine.contract import check_algorithm
@@ -222,6 +223,12 @@ def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
             gradient[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
         gradients.append(flat({layer: gradient[layer] for layer in state.server.representation}))
     np.testing.assert_allclose(norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9)
+
+
+def test_the_decay_of_the_gradient_is_that_of_the_first_step_under_a_schedule():
+    sgd = srp.algorithms.sgd(lambda count: jnp.where(count < 1, 0.1, 0.05), 0.0, 0.05)
+    gradient = with_decay(sgd, {"kernel": jnp.full((2, 2), 3.0)}, {"kernel": jnp.full((2, 2), 2.0)})
+    np.testing.assert_allclose(gradient["kernel"], 3.1, rtol=1e-6)
 
 
 # A quadratic, whose minimum is known: linear regression, clients of different curvature.

@@ -205,7 +205,7 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
     ("sgd", "weighting", "meta", "inner_steps", "run_options"),
     [
         (HEAVY, "num_examples", {"alpha": 0.3, "delta": 1e-3}, 1, {"chunk_size": 3}),
-        (PLAIN, "uniform", {"alpha": 0.1, "delta": 1e-2, "support_fraction": 0.7}, 2, {"devices": 2, "chunk_size": 2}),
+        (PLAIN, "uniform", {"alpha": 0.1, "delta": 1e-2, "support_fraction": 0.4}, 2, {"devices": 2, "chunk_size": 2}),
     ],
     ids=["whole_batches", "support_and_target"],
 )

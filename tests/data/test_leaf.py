@@ -93,6 +93,15 @@ def test_images_that_are_no_255ths_in_some_files(femnist):
     np.testing.assert_allclose(data.train_client(jnp.int32(0)).x[0], pixels["f01"][0].reshape(28, 28) / 255, rtol=1e-6)
 
 
+@pytest.mark.parametrize("odd", [-1 / 255, 256 / 255, 2.0])
+def test_multiples_of_a_255th_that_are_no_bytes_keep_their_values(odd, tmp_path):
+    for kind in ("train", "test"):
+        write(tmp_path / "femnist" / kind / "data.json", ["a"], {"a": [[odd] + [0.0] * 783]}, {"a": [1]})
+    read = leaf.read(tmp_path / "femnist")
+    assert read.x_train.dtype == np.float32
+    np.testing.assert_allclose(read.x_train[0, 0, 0], odd, rtol=1e-6)
+
+
 def tweet(user, text, kind):
     """An input as LEAF writes it."""
     return ["1467", "Mon Apr 06", "NO_QUERY", user, text, {"train": "training", "test": "test"}[kind]]

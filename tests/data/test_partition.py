@@ -154,6 +154,14 @@ def test_consecutive(num_clients, classes_per_client, examples, seed):
             assert set(sizes) == {number}
 
 
+@pytest.mark.parametrize(("examples", "fraction", "num_test"), [(17, 0.1, 2), (24, 0.1, 2), (10, 0.26, 3), (8, 0.5, 4)])
+def test_the_tests_of_a_block_are_a_fraction_of_it_rounded(examples, fraction, num_test):
+    y = np.repeat(np.arange(3), 200)
+    split = partition.consecutive(y, y, 3, 1, examples, test_fraction=fraction)
+    assert [len(rows) for rows in split.test] == [num_test] * 3
+    assert [len(rows) for rows in split.train] == [examples - num_test] * 3
+
+
 def test_consecutive_is_the_allocation_of_the_paper():
     """100 clients, classes u, u + 1, u + 2 of ten, 50 images of each, 45 of them for training; 1500 of a class."""
     y_train, y_test = np.repeat(np.arange(10) + 36, 1350), np.repeat(np.arange(10) + 36, 150)
@@ -203,7 +211,9 @@ def test_nothing_reserved_is_the_partition_without():
 
 def test_a_fifth_of_the_clients_is_rounded_up():
     y = np.repeat(np.arange(4), 100)
-    for num_clients, fraction, number in ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1), (4, 1e-12, 1)):
+    numbers = ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1), (4, 1e-12, 1), (100, 0.07, 7))
+    assert 100 * 0.07 > 7  # by rounding alone
+    for num_clients, fraction, number in numbers:
         split = partition.by_classes(y, y, num_clients, 1, reserved_classes=1, reserved_fraction=fraction)
         holders = [client for client, rows in enumerate(split.train) if 3 in y[rows]]
         assert holders == list(range(num_clients - number, num_clients))
@@ -271,11 +281,12 @@ def test_iid_sizes_are_equal_up_to_one():
 
 
 def test_natural():
-    users_train = np.array(["b", "a", "a", "c", "b", "d"])
+    users_train = np.array(["b", "a", "a", "c", "b", "d", "f"])
     users_test = np.array(["a", "b", "e", "b", "d"])
-    with pytest.warns(UserWarning, match="natural: 2 of 5 users are left out"):
+    why = "2 have no test examples and 1 have no train examples; 3 remain"
+    with pytest.warns(UserWarning, match=f"^natural: 3 of 6 users are left out: {why}$"):
         split = partition.natural(users_train, users_test)
-    check_partition(split, 6, 5, 3)
+    check_partition(split, 7, 5, 3)
     assert [list(users_train[rows]) for rows in split.train] == [["a", "a"], ["b", "b"], ["d"]]
     assert [list(rows) for rows in split.test] == [[0], [1, 3], [4]]
 
@@ -312,6 +323,23 @@ def test_cap_keeps_class_balance():
         assert len(rows) == 150
     one, other = (partition.cap_examples(split.train, y, 150, seed) for seed in (0, 1))
     assert not np.array_equal(one, other), "which examples stay is random"
+
+
+def test_every_class_loses_as_often_where_a_cap_leaves_some_out():
+    """200 clients keep 5 of 10 classes: each class stays with about 100 of them, standard deviation sqrt(50)."""
+    y = np.tile(np.arange(10), 200)
+    capped = partition.cap_examples(list(np.arange(2000).reshape(200, 10)), y, 5)
+    kept = np.bincount(y[np.concatenate(capped)], minlength=10)
+    assert kept.sum() == 1000
+    assert np.abs(kept - 100).max() < 5 * np.sqrt(50)
+
+
+def test_a_class_may_be_lost_where_the_client_is_not_tested_on_it():
+    before = partition.Partition([np.arange(2)], [np.arange(1)])
+    y_train, y_test = np.array([0, 1]), np.array([0])
+    partition.check_tested_classes(before, [np.array([0])], y_train, y_test, 1)
+    with pytest.raises(ValueError, match=r"max_examples=1: leaves client 0 no example of a class .*; use 2 or more"):
+        partition.check_tested_classes(before, [np.array([1])], y_train, y_test, 1)
 
 
 def test_train_does_not_depend_on_test_draws():

@@ -156,6 +156,12 @@ def test_values_differ_between_the_seeds_of_a_batch():
         srp.simulate_seeds(constant("fedavg", 0.1), DATA, keys=keys, values={"learning_rate": rates}, **options)
 
 
+def test_a_zero_is_a_constant_of_the_program():
+    """It may leave out a computation, as that of momentum."""
+    assert values_of(get("fedavg", momentum=0.0).algorithm).keys() == {"learning_rate"}
+    assert values_of(get("fedavg", momentum=0.5).algorithm).keys() == {"learning_rate", "momentum"}
+
+
 def test_whole_numbers_are_values_too():
     method = get("fedprox", mu=1)
     assert values_of(method.algorithm)["mu"] == 1.0

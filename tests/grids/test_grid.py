@@ -99,6 +99,10 @@ def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
     assert summary["seed"].tolist() == [*SEEDS, *SEEDS]
     rounds = whole.folder / "rounds.csv"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    whole.save(communication=3.0)
+    pd.testing.assert_frame_equal(pd.read_csv(rounds), frame)
+    last = [history.elapsed(3.0)[-1] for history in whole.histories.values()]
+    assert pd.read_csv(whole.folder / "runs.csv")["simulated_time"].tolist() == last
     assert whole.save() == [whole.folder / "runs.csv", rounds]
     pd.testing.assert_frame_equal(pd.read_csv(rounds), whole.to_frame())
     assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
@@ -284,6 +288,9 @@ def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path
     assert sorted(map(len, found)) == [2] * 6
     limited = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]}, target=0.5)
     assert [len(unit.members) for unit in limited] == [1, 1]
+    variants = {"kept": {"seed": 0, "models": True}, "left": {"seed": 1}}
+    apart = units.alike(points(Spec(OPTIONS | {"method": "fedavg"}, {}, variants, ())))
+    assert [[point.name for point in alike] for alike in apart] == [["kept"], ["left"]]
 
 
 def test_a_batch_is_made_where_it_pays(tmp_path):

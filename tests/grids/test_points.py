@@ -54,6 +54,12 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
     assert len({point.id for point in limits}) == 2
 
 
+def test_variants_may_differ_in_a_limit():
+    found = of({}, {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}, method="fedrep")
+    assert [(point.name, point.arguments["num_rounds"]) for point in found] == [("short", 2), ("long", 4)]
+    assert len({point.id for point in found}) == 2
+
+
 def test_a_run_judged_by_validation_data_is_another_run():
     found = of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
     (plain,) = of(method="fedavg", learning_rate=0.1)

@@ -131,12 +131,20 @@ def test_crop_flip_fills_with_what_black_has_become(dtype, judged):
     assert corners.mean() > 0.9  # all but the images that stayed where they were
 
 
-@pytest.mark.parametrize("model", ["lenet5", srp.models.lenet5((16, 16, 3), 4, (2, 8), (4, 4))])
-def test_methods_take_an_augmentation(model):
-    options = {"channels": (2, 8), "hidden": (4, 4)} if isinstance(model, str) else {}
-    data = images()
-    method = srp.methods.get("fedrep", dataset=data, model=model, augment="crop_flip", **options)
-    assert method.name == "fedrep"
+@pytest.mark.parametrize("is_by_name", [True, False])
+def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
+    data = images(np.float32, (6, 6))
+    model = mlp((6, 6), 4, hidden=(5,))
+
+    def trained(model, **options):
+        method = srp.methods.get("fedavg", dataset=data, model=model, **options)
+        history = srp.simulate(method, data, num_rounds=1, key=KEY, progress=False, devices=1)
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(history.server_state)])
+
+    given = {"model": "mlp", "hidden": (5,)} if is_by_name else {"model": model}
+    found = trained(**given, augment="crop_flip")
+    np.testing.assert_allclose(found, trained(augmented(model, augmentation("crop_flip", data))), rtol=1e-6)
+    assert np.abs(found - trained(**given)).max() > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,9 @@ def test_communication_comes_once_however_much_work_fits(clock):
 def test_a_share_of_clients_is_rounded_up():
     assert [number_on_time(0.1, n) for n in (1, 10, 11, 20, 100)] == [1, 1, 2, 2, 10]
     assert [number_on_time(0.7, 10), number_on_time(0.0, 5), number_on_time(1.0, 5)] == [7, 1, 5]
+    for share, size in ((0.07, 100), (0.14, 50), (0.28, 25)):
+        assert share * size > 7  # by rounding alone
+        assert number_on_time(share, size) == 7
 
 
 def test_stages_may_have_partial_work_of_their_own_cohort():
@@ -193,6 +196,12 @@ def test_stages_may_have_partial_work_of_their_own_cohort():
     assert cohorts.size.tolist() == [2, 4]
     assert cohorts.work[0, :2].tolist() == [4, 2]  # one of two is on time
     assert cohorts.work[1].tolist() == [4, 4, 2, 1]
+
+
+def test_those_on_time_are_of_the_cohort():
+    """Clients 2 and 3 are faster, and take no part."""
+    cohort = make_cohort(jnp.arange(4, dtype=jnp.int32), size=jnp.int32(2))
+    assert with_partial_work(cohort, times_of([4.0, 8.0, 1.0, 1.0]), 4, jnp.int32(1)).work[:2].tolist() == [4, 2]
 
 
 def test_equal_work_for_all_is_full_with_so_many_units():

@@ -7,6 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report.made_up import made
 
@@ -42,9 +43,26 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
 
 def content(path):
     """The JSON in a page."""
+    return unpacked(path)[0]
+
+
+def unpacked(path):
+    """The JSON in a page, and the bytes of the arrays that it refers to."""
     text = re.search(r'id="content">([^<]*)<', path.read_text()).group(1)
     raw = zlib.decompress(base64.b64decode(text))
-    return json.loads(raw[4 : 4 + int.from_bytes(raw[:4], "little")])
+    end = 4 + int.from_bytes(raw[:4], "little")
+    return json.loads(raw[4:end]), raw[end:]
+
+
+def test_quantiles_leave_out_clients_without_tests(tmp_path):
+    made_up = made("fedrep", 0, 6, 5)
+    scores, counts = made_up.accuracy.copy(), made_up.test_count.copy()
+    scores[:, 0], counts[0] = np.nan, 0
+    run = dataclasses.replace(made_up, accuracies={"fine_tune": scores}, test_count=counts)
+    found, arrays = unpacked(srp.plots.report_page(run, tmp_path / "own.html"))
+    kind, first, size = found["comparisons"][0]["rows"][0]["distributions"]["fine_tune"]
+    quantiles = np.frombuffer(arrays, np.dtype(kind).newbyteorder("<"), size, first)
+    np.testing.assert_allclose(quantiles, np.quantile(scores[-1, 1:], found["quantiles"]), rtol=1e-6)
 
 
 def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
