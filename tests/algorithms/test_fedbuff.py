@@ -106,7 +106,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     expected = fedbuff.run(start, clients, lambda v, i: table[v, i], rows, k=k, sgd=sgd, **options)
     elapsed, versions = 0.0, np.zeros(NUM_CLIENTS, np.int32)
     for t, step in enumerate(itertools.islice(expected, NUM_STEPS)):
-        rounds, scores = run.rounds()
+        rounds, _, scores = run.rounds()
         state = run.host_state()
         elapsed += float(rounds.compute_time[0])
         versions[step.arrivals] = t + 1

@@ -48,11 +48,11 @@ class Setting:
         self.clients, self.start, self.times = clients, run.host_state().server, run.client_time
         self.rounds, self.states, self.accuracies = [], [], []
         for _ in range(num_rounds):
-            info, scores = run.rounds()
-            self.rounds.append(jax.tree.map(lambda a: a[0], info))
+            segment = run.rounds()
+            self.rounds.append(jax.tree.map(lambda a: a[0], segment.rounds))
             self.states.append(run.host_state())
             kept = range(len(clients))
-            self.accuracies.append({e: total[kept] / count[kept] for e, (total, count) in scores.items()})
+            self.accuracies.append({e: total[kept] / count[kept] for e, (total, count) in segment.scores.items()})
         self.orders = RecordedOrders(key, [len(c.y) for c in clients], BATCH)
         start = self.start.params if hasattr(self.start, "params") else self.start
         self.params = by_layer(split_model, start.representation, start.head)

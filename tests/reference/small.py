@@ -193,7 +193,7 @@ class Run:
         return state._replace(clients=jax.tree.map(lambda leaf: leaf[: self.plan.num_clients], state.clients))
 
     def rounds(self, length=1):
-        """Runs rounds and the evaluation after them; returns (RoundInfo, scores) on the host."""
+        """Runs rounds and the evaluation after them; returns their `Segment` on the host."""
         self.state, segment = self.program.segment(length, self.state, self.root, self.data)
         return jax.device_get(segment)
 
