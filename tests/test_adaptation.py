@@ -17,7 +17,7 @@ SGD = srp.algorithms.sgd(0.1, momentum=0.5)
 @pytest.fixture(scope="module")
 def data():
     """Some clients are judged on more examples than others."""
-    return srp.data.load("digits", num_clients=5, partition="lognormal", sigma=0.5, max_examples=24)
+    return srp.data.load("digits", num_clients=5, partition="dirichlet", alpha=0.5, max_examples=24)
 
 
 @pytest.fixture(scope="module")
