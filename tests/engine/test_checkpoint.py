@@ -104,7 +104,7 @@ def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):
     for limits, message in (
         ({"num_rounds": 4}, "num_rounds=4: checkpoint_dir=.* holds 6 rounds of this run; give at least 6, or another"),
         ({"time_limit": limit}, "time_limit=.* holds 6 rounds of this run, it would end after 2; give the limits it"),
-        ({"target": 0.0}, "target=0: .* it would end after 2; give"),
+        ({"target": 0.01}, "target=0.01: .* it would end after 2; give"),
     ):
         with pytest.raises(ValueError, match=message):
             job.run(tmp_path / "checkpoints", **limits)

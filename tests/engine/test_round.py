@@ -12,6 +12,7 @@ from reference.small import (
     KEY,
     Run,
     algorithm_of,
+    assert_close,
     assert_same_bits,
     clients_of,
     federation,
@@ -316,14 +317,17 @@ def test_a_round_takes_as_long_as_its_slowest_participant_with_its_work():
 
 
 def test_work_reaches_local_training():
-    """Two units of work are two times the epochs: equal to a client that is told to do twice as many."""
+    """Two units of work are two times the epochs: equal to a client that is told to do twice as many.
+
+    But for rounding: the two are different programs, and XLA may fuse them differently.
+    """
     data, results = federation(clients_of((1, 4, 7, 3), (1, 1, 1, 1))), []
     for epochs, work in ((2, 1), (1, 2)):
         algorithm = srp.algorithms.fedavg(model(hidden=()), srp.algorithms.sgd(0.3, 0.5), 2, local_epochs=epochs)
         run = Run(algorithm, data, scripted([[2, 0, 3]], work=work))
         run.rounds()
         results.append(run.host_state().server)
-    assert_same_bits(*results)
+    assert_close(*results, rtol=1e-6)
 
 
 def test_communication_is_charged_by_the_round_and_not_where_rounds_are_silent():
