@@ -13,7 +13,6 @@ from reference.small import (
     Run,
     algorithm_of,
     assert_close,
-    assert_same_bits,
     clients_of,
     federation,
     model,
