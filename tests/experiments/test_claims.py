@@ -470,6 +470,29 @@ def benchmark(what: str, rival: str) -> list[float]:
     return [float(value) for value in match.groups()]
 
 
+def test_speeds_on_another_machine():
+    lines = (ROOT / "benchmarks/results/cpu-2-cores-amd.txt").read_text().splitlines()
+
+    def ratio(what, rival):
+        pattern = re.escape(what) + r"\s+[\d.]+ m?s\s+" + re.escape(rival) + r":\s+[\d.]+ m?s\s*, ([\d.]+)x"
+        (found,) = [match for line in lines if (match := re.fullmatch(pattern, line))]
+        return float(found[1])
+
+    torch, cached = "PyTorch loop", "PyTorch loop, features cached"
+    tuned = "FedRep evaluation, 10 epochs of the head"
+    fedavg, fedrep, evaluation = (ratio(what, torch) for what in ("FedAvg round", "FedRep round", tuned))
+    lenet, lenet_fedrep = "LeNet FedAvg round, 20 clients", "LeNet FedRep round, 20 clients"
+    claimed(
+        ROOT / "docs/performance.md", "takes # times as long for a FedAvg round, # times for a FedRep round (features "
+        "cached: #), # times for the evaluation (#), # and # times for the two LeNet rounds (#); the compiled loop # "
+        "and # times.",
+        fedavg, fedrep, ratio("FedRep round", cached), evaluation, ratio(tuned, cached), ratio(lenet, torch),
+        ratio(lenet_fedrep, torch), ratio(lenet_fedrep, cached),
+        *(ratio(what, "jitted loop over clients") for what in ("FedAvg round", "FedRep round")),
+    )  # fmt: skip
+    claimed(ROOT / "README.md", "On another machine the first three ratios are #, # and #.", fedavg, fedrep, evaluation)
+
+
 def test_speeds_of_the_front_page():
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if " s | " in line]
     for start, (what, cached) in SPEED.items():
