@@ -242,6 +242,12 @@ def test_a_long_value_is_shortened_and_still_told_apart(save, tmp_path):
     assert max(map(len, names)) < 70
 
 
+def test_a_huge_number_is_written_as_one(save, tmp_path):
+    save(*(run(config=made_by(options={"learning_rate": rate})) for rate in (1e30, 2.0)))
+    found, _ = rows(tmp_path)
+    assert set(found.index) == {"FedRep, learning_rate=1e+30", "FedRep, learning_rate=2"}
+
+
 def test_methods_differ_in_their_own_nature_without_a_word(save, tmp_path):
     fedavg = made_by("fedavg", algorithm="fedavg", evaluations=["global"])
     save(run(), run(config=fedavg, accuracies={"global": np.full((3, 4), 0.5)}))

@@ -173,7 +173,7 @@ def _text(value: Any) -> str:
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, float):
         return str(value)
-    if value.is_integer():
+    if value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     with np.errstate(over="ignore"):
         single = np.float32(value)
