@@ -18,6 +18,8 @@ class tqdm(_tqdm):  # noqa: N801
     """A bar that is written once a minute where neither a terminal nor a notebook shows it."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        if _tqdm is _text and not (options.get("file") or sys.stderr).isatty():
+        stream = options.get("file") or sys.stderr
+        is_seen = "ipykernel" in sys.modules or (stream is not None and stream.isatty())
+        if _tqdm is _text and not is_seen:
             options = {"mininterval": SECONDS, "maxinterval": SECONDS} | options
         super().__init__(*args, **options)

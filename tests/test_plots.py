@@ -208,6 +208,8 @@ def test_a_list_with_runs_that_are_no_repeats_is_refused():
             draw([*repeats, run("srpfl"), made(0.5, 0)])
     with pytest.raises(ValueError, match=r"histories\[0\] and histories\[2\] hold the same run, fedrep with seed"):
         plots.accuracy_over_time([repeats[0], run("srpfl"), repeats[0]])
+    with pytest.raises(ValueError, match=r"they were made on different data: .*or \{'fedrep': \[...\]\} to average"):
+        plots.accuracy_over_time([made(0.1, 0), made(0.1, 1, data_checksum="2b")])
     own = made(0.1, 0, unknown=["algorithm"])
     with pytest.raises(ValueError, match="no repeats, equal seeds gave unequal results"):
         plots.accuracy_over_time([own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})])

@@ -353,15 +353,23 @@ def test_the_table_says_what_judged_what_diverged_and_what_the_clock_has(save, t
     assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
 
 
+def test_a_clock_that_does_not_say_what_it_has_is_not_known_to_have_nothing():
+    own = run(config=made_by(clock="mine", clock_options=None))
+    frame = table.comparison({"fedrep": [own], "fedavg": [run()]}, 0.8, (0,)).set_index("method")
+    assert math.isnan(frame.loc["fedrep", "clock_communication"])
+    assert frame.loc["fedavg", "clock_communication"] == 0
+
+
 def test_an_evaluation_that_all_runs_have_may_judge_them(save, tmp_path):
     own = {"own_head": np.array([[0.1] * 4, [0.85] * 4, [0.95] * 4])}
     both = run().accuracies | own
     save(run(accuracies=both), run(accuracies=both, config=made_by(key=1)))
+    save(run(accuracies={}, eval_round=[], config=made_by(key=5)))  # left out as ever
     report(str(tmp_path), 0.8, (0,), None, "own_head")
     found = pd.read_csv(tmp_path / "table.csv").set_index("method")
     assert found.loc["fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]].tolist() == ["own_head", 2, 2, 0.95]
     save(run(config=made_by("fedavg", algorithm="fedavg")))
-    with pytest.raises(ValueError, match=r"evaluation='own_head': .*run2 has fine_tune; choose one that all runs have"):
+    with pytest.raises(ValueError, match=r"evaluation='own_head': .*run3 has fine_tune; choose one that all runs have"):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 

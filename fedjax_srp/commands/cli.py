@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     except BrokenPipeError:  # whoever read this has left, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 0
     except (ValueError, OSError, FloatingPointError) as error:
         full = stored.as_full_disk(error, Path(getattr(error, "filename", None) or "."))
         if full is None and not is_ours(error):

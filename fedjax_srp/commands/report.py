@@ -42,7 +42,8 @@ def report(
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     if not found:
         raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
-    tasks, errors = repeats.by_task(repeats.judged_by(repeats.read(path), evaluation) for path in found)
+    tasks, errors = repeats.by_task(map(repeats.read, found))
+    tasks = {task: [repeats.judged_by(run, evaluation) for run in runs] for task, runs in tasks.items()}
     if not tasks:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)

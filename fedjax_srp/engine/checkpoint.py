@@ -151,7 +151,7 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             both = {**dict.fromkeys(other), **value}
             yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(both, other))
-        elif json.dumps(value) != json.dumps(other):  # as it lies there: nan is nan
+        elif value != other and json.dumps(value) != json.dumps(other):  # as it lies there: nan is nan
             yield name, value, other
 
 

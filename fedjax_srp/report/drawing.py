@@ -204,11 +204,14 @@ def check_repeats(histories: Histories) -> None:
             for option in of
         }
         option, values = next((option, values) for option, values in differing.items() if len(values) > 1)
-        why = "equal seeds gave unequal results" if option == "folder" else f"{option} is {' and '.join([*values][:2])}"
+        why = f"{option} is {' and '.join([*values][:2])}"
+        why = {"folder": "equal seeds gave unequal results", "data": "they were made on different data"}.get(
+            option, why
+        )
         one, other = (repr(label) for label in [*rows][:2])
         raise ValueError(
             f"histories has runs of {name!r} that are no repeats, {why}: give a dict from label to runs, "
-            f"e.g. {{{one}: [...], {other}: [...]}}"
+            f"e.g. {{{one}: [...], {other}: [...]}}, or {{{name!r}: [...]}} to average them all the same"
         )
 
 

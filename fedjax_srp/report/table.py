@@ -178,7 +178,8 @@ def render(frame: pd.DataFrame, target: Target) -> str:
 
 def _in_the_clock(runs: Sequence[History]) -> float:
     """What the clock of these runs adds to a round for communication; nan where it is not one known number."""
-    known = [(run.config.get("clock_options") or {}).get("communication", 0.0) for run in runs]
+    options = [run.config.get("clock_options") for run in runs]
+    known = [math.nan if of is None else of.get("communication", 0.0) for of in options]
     is_one = all(isinstance(cost, int | float) for cost in known) and len(set(known)) == 1
     return float(known[0]) if is_one else math.nan
 
