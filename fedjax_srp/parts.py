@@ -167,15 +167,13 @@ def check_values(algorithm: Any, values: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the first run whose values are refused, and why.
     """
-    functions = jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial))
-    tuned = next((f for f in functions if isinstance(f, Partial) and isinstance(f.func, _Function)), None)
-    build: Any = getattr(tuned, "func", None)
-    if tuned is None or not values.keys() <= tuned.args[0].keys():  # `with_values` says what is unknown
+    build, known = _built(algorithm)
+    if build is None or not values.keys() <= known.keys():  # `with_values` says what is unknown
         return
     for place, of_run in enumerate(zip(*values.values(), strict=True)):
         given = {name: float(value) for name, value in zip(values, of_run, strict=True)}
         try:
-            build.build({**tuned.args[0], **given})
+            build({**known, **given})
         except ValueError as error:
             raise ValueError(f"values of run {place}: {error}") from error
 
@@ -192,6 +190,13 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def values_of(algorithm: FederatedAlgorithm) -> dict[str, Any]:
     """The values of a tunable algorithm by name; {} for any other."""
-    functions = jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial))
-    tuned = (f for f in functions if isinstance(f, Partial) and isinstance(f.func, _Function))
-    return next((dict(f.args[0]) for f in tuned), {})
+    return _built(algorithm)[1]
+
+
+def _built(algorithm: Any) -> tuple[Build | None, dict[str, Any]]:
+    """What a tunable algorithm is built by, and of which values; None and {} for any other."""
+    for leaf in jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial)):
+        function = leaf.func if isinstance(leaf, Partial) else None
+        if isinstance(function, _Function):
+            return function.build, dict(leaf.args[0])
+    return None, {}

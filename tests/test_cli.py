@@ -43,6 +43,16 @@ def finished(tmp_path_factory):
     return folder
 
 
+def test_a_reader_that_leaves_is_no_error():
+    """As `fedjax-srp list | head` does."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-c", "from fedjax_srp.commands.cli import main; raise SystemExit(main(['list']))"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_run_is_what_simulate_computes(finished):
     data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
     method = srp.methods.get(

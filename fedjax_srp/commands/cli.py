@@ -169,6 +169,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         if set_up_cores:
             use_all_cores()
         command.work(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         if argv is None:  # threads that were writing a checkpoint would end with tracebacks; what they wrote is ignored
             interrupt.end(_interrupted(words))
