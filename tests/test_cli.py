@@ -43,11 +43,13 @@ def finished(tmp_path_factory):
     return folder
 
 
-def test_a_reader_that_leaves_is_no_error():
+@pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
+def test_a_reader_that_leaves_is_no_error(length):
     """As `fedjax-srp list | head` does."""
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-c", "from fedjax_srp.commands.cli import main; raise SystemExit(main(['list']))"]
+    code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
+    words = [sys.executable, "-c", code + "raise SystemExit(cli.main(['list']))"]
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
