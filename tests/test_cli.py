@@ -50,7 +50,10 @@ def test_a_reader_that_leaves_is_no_error(length):
     os.close(read)
     code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
     words = [sys.executable, "-c", code + "raise SystemExit(cli.main(['list']))"]
-    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False, env=buffered
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
