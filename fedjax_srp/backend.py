@@ -49,6 +49,8 @@ def use_cuda_graphs(on: bool = True) -> None:
 
 def compiler_options(platform: str) -> dict[str, Any]:
     """What XLA is told for programs on a kind of device, beside what `XLA_FLAGS` says."""
+    if platform == "cpu":  # or it copies a client's weights in every step, and in some rounds the states of all clients
+        return {"xla_cpu_copy_insertion_use_region_analysis": True}
     if platform != "gpu" or not _graphs:
         return {}
     return {"xla_gpu_enable_command_buffer": _INTO_GRAPHS, "xla_gpu_graph_min_graph_size": 1}

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, PyTree
+from fedjax_srp.base import Array
 
 
 @custom_vmap
@@ -47,16 +46,3 @@ def sequential(function: Callable) -> Callable:
         return sequential_vmap(hoisted)(closed.consts, *args)
 
     return run
-
-
-def at_once(always: Array, read: Callable[[], PyTree], otherwise: Callable[[], PyTree]) -> PyTree:
-    """What `read` returns, computed in one place: XLA fuses it into nothing that uses it.
-
-    Args:
-        always: () bool, true, though XLA does not see that: on a CPU only branches are barriers that last.
-        read: what is wanted.
-        otherwise: anything of the same shapes, never computed.
-    """
-    if platform() != "cpu":
-        return jax.lax.optimization_barrier(read())
-    return jax.lax.cond(always, read, otherwise)

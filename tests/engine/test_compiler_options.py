@@ -1,6 +1,7 @@
 """What XLA is told beside its own defaults."""
 
 import jax
+import numpy as np
 import pytest
 from reference.small import CLOCK, KEY, clients_of, federation, model
 
@@ -9,6 +10,7 @@ from fedjax_srp import backend
 from fedjax_srp.engine import program
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
+ON_CPUS = backend.compiler_options("cpu")
 ALGORITHM = srp.algorithms.fedavg(model())
 
 
@@ -23,14 +25,14 @@ def simulate():
     return srp.simulate(ALGORITHM, DATA, clock=CLOCK, num_rounds=2, key=KEY, devices=1, progress=False)
 
 
-def test_nothing_is_said_unless_asked():
-    assert backend.compiler_options("gpu") == backend.compiler_options("cpu") == {}
+def test_graphs_are_not_there_unless_asked():
+    assert backend.compiler_options("gpu") == backend.compiler_options("tpu") == {}
 
 
 def test_graphs_are_for_gpus_and_can_be_turned_off(graphs):
     options = backend.compiler_options("gpu")
     assert "WHILE" in str(options["xla_gpu_enable_command_buffer"]).split(",")
-    assert backend.compiler_options("cpu") == {}
+    assert backend.compiler_options("cpu") == ON_CPUS
     srp.use_cuda_graphs(False)
     assert backend.compiler_options("gpu") == {}
 
@@ -46,3 +48,10 @@ def test_options_reach_the_compiler_and_programs_are_not_shared_across_them(monk
     monkeypatch.setattr(program, "compiler_options", lambda platform: {"no_such_option": 1})
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         simulate()
+
+
+def test_what_cpus_are_told_changes_no_bit(monkeypatch):
+    told = simulate()
+    monkeypatch.setattr(program, "compiler_options", lambda platform: {})
+    for a, b in zip(jax.tree.leaves(told.server_state), jax.tree.leaves(simulate().server_state), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()

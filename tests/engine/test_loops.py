@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.core import Tracer
 
-from fedjax_srp.loops import at_once, batch_max, sequential
+from fedjax_srp.loops import batch_max, sequential
 
 BOUNDS = jnp.array([[1, 4, 2], [0, 3, 5]], jnp.int32)
 
@@ -149,32 +149,3 @@ def test_sequential_on_devices_and_in_loops():
     x, n = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([[1, 0, 3, 2], [2, 2, 0, 1]], jnp.int32)
     result = np.asarray(x) * (1 - np.asarray(RATES)[:, None]) ** (2 * np.asarray(n))
     np.testing.assert_allclose(seeds(x, n, RATES), result, rtol=1e-6)
-
-
-# Reads that are not put off.
-
-
-def late_reader(length):
-    """A loop that reads a row of a table, works on it, writes it back, and uses what it read once more behind that."""
-
-    def trip(i, carry, read):
-        table, total = carry
-        old = read(i, lambda: table[i])
-        new = jnp.sin(old) @ jnp.ones((old.shape[0], old.shape[0]), old.dtype)
-        return table.at[i].set(new), total + (new - old)
-
-    return lambda read: (
-        lambda table: jax.lax.fori_loop(
-            jnp.int32(0), jnp.int32(length), lambda i, carry: trip(i, carry, read), (table, jnp.zeros_like(table[0]))
-        )
-    )
-
-
-def test_what_is_read_at_once_is_the_same_under_vmap_and_outside():
-    plain, barrier = (
-        late_reader(4)(read) for read in (lambda i, f: f(), lambda i, f: at_once(i >= 0, f, lambda: 0 * f()))
-    )
-    table = jax.random.normal(jax.random.key(0), (3, 4, 5))
-    for function in (lambda f: jax.jit(f)(table[0]), lambda f: jax.jit(jax.vmap(f))(table)):
-        for expected, found in zip(function(plain), function(barrier), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -1,6 +1,7 @@
 """States over devices: fetched and written back bit for bit, whatever their type, and evenly spread work."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from reference.small import assert_same_bits
 
 from fedjax_srp.engine.sharding import (
     AXIS,
+    _moved_together,
     device_index,
     layout,
     my_chunk,
@@ -110,3 +112,21 @@ def test_layouts():
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
     assert layout(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for
+
+
+def test_small_states_move_many_at_a_time_between_cores():
+    """Whoever waits for others should wait seldom, but what has left the cache by its turn is slower so."""
+    together = lambda size, devices=2, **more: layout(devices, None, 1000, moved_bytes=size, **more).moved_together  # noqa: E731
+    mebibyte = 2**20
+    assert [together(size) for size in (0, 4, mebibyte // 8, mebibyte // 2, 2 * mebibyte, 3 * mebibyte)] == [
+        *(16, 16, 16, 4, 1, 0)
+    ]
+    assert together(4, devices=1) == 0  # nothing moves
+    assert layout(4, None, 10, moved_bytes=4).moved_together == 3  # no more than a device serves
+    plan = layout(2, 5, 1000, moved_bytes=4)
+    assert (plan.chunks_together, plan.exchanged.window, plan.exchanged.chunks_together) == (3, 2 * 15, 1)
+    assert layout(2, 20, 1000, moved_bytes=4).chunks_together == 1
+    judged = layout(2, None, 1000, 10 * mebibyte, mebibyte // 2, moved_bytes=4)
+    assert (judged.chunks_together, judged.for_evaluation().chunks_together) == (16, 4)
+    gpu = SimpleNamespace(platform="gpu")
+    assert _moved_together((gpu, gpu), 4, 1000) == 0  # large chunks are enough there, as far as is known
