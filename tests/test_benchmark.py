@@ -1,6 +1,7 @@
 """The benchmark runs, says what it found and writes it; how fast is not a test."""
 
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -12,6 +13,9 @@ from fedjax_srp.benchmark import files, suite
 from fedjax_srp.benchmark.loop import JitLoop
 from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
 from fedjax_srp.commands import cli
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import waits
 
 TINY = suite.QUICK._replace(repeats=1)
 
@@ -93,3 +97,30 @@ def test_the_pytorch_loop_that_caches_features_computes_the_same():
         found.append([p.detach().numpy() for p in loop.model.parameters()])
         assert all(p.requires_grad for p in loop.body)
     assert_close(*found, 1e-5)
+
+
+def test_what_waits_cost_is_measured_against_rounds_that_wait_and_copy(tmp_path, monkeypatch, capsys):
+    made = []
+
+    def one_case(*sizes):
+        rounds = cases(*sizes)["FedRep, MLP, evaluation"]
+        return {"evaluation": lambda **options: made.append(rounds(**options)) or made[-1]}
+
+    cases = waits.cases
+    monkeypatch.setattr(waits, "cases", one_case)
+    waits.main(["--quick", "--repeats", "2", "--out", str(tmp_path / "waits.json")])
+    assert [run.plan.moved_together for run in made] == [2, 0, 2]  # of six clients on four devices
+    told = [bool(run.program.spec.compiler) for run in made]
+    assert told == [True, True, False]
+    found = json.loads((tmp_path / "waits.json").read_text())["results"]["evaluation"]
+    assert found["moved_together"] == 2
+    for how in (waits.BY_CHUNK, waits.BY_DEFAULT):
+        median, low, high = found[how]
+        assert 0 < low <= median <= high
+    assert "evaluation" in capsys.readouterr().out
+
+
+def test_every_case_of_what_waits_cost_exists():
+    assert len(waits.cases(6, 20, (8, 4))) == len(
+        json.loads((Path(waits.__file__).parent / "results/waits-2-cores.json").read_text())["results"]
+    )

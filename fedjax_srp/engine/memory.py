@@ -62,8 +62,9 @@ def estimate(run: Prepared) -> Memory:
     largest = plan.parts[0]
     judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried
     in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
-    if run.shard_data and plan.num_devices > 1:  # the examples of a whole window meet on every device
-        in_chunk += max(largest.window, plan.for_evaluation().window if judged else 0) * sizes.examples
+    if run.shard_data and plan.num_devices > 1:  # the examples of all clients that move at once meet on every device
+        of_evaluation = plan.for_evaluation().exchanged.window if judged else 0
+        in_chunk += max(largest.exchanged.window, of_evaluation) * sizes.examples
     return Memory(
         data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,

@@ -1,0 +1,85 @@
+"""What two choices for CPUs gain: states that move many at a time, and what XLA is told about copies.
+
+    python benchmarks/waits.py [--repeats 15] [--quick] [--out FILE.json]
+
+Rounds as they are, in turn with the same rounds whose clients' states move between the devices chunk by chunk, and with
+the same rounds as XLA compiles them by default; where 16 states are more than the engine moves at once, with these too.
+A ratio above 1 is how much longer they take so: the median over pairs, with quartiles. 100 clients of 150 images,
+batches of 10, a device for each core; "MLP" is 784-512-256-64-10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import unittest.mock
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import fedjax_srp as srp
+from fedjax_srp import algorithms, models
+from fedjax_srp.benchmark.measure import Rounds, in_turn, seconds, synthetic
+from fedjax_srp.engine import program
+from fedjax_srp.engine.sharding import MOVED_TOGETHER
+
+AS_IT_IS, BY_CHUNK, BY_DEFAULT = "as it is", "states chunk by chunk", "copies by XLA's default"
+TOGETHER = "16 states together"  # where they take more than 2 MiB
+
+
+def cases(clients: int, examples: int, hidden: tuple[int, ...]) -> dict[str, Callable[..., Rounds]]:
+    """Rounds by name, made with options of `Rounds`."""
+    data = synthetic(clients, examples)
+    mlp, small = (models.mlp(data.example_shape, 10, widths) for widths in (hidden, hidden[-1:]))
+    two = models.mlp(data.example_shape, 10, hidden, cut=f"fc{len(hidden)}")
+    fedrep = functools.partial(Rounds, algorithms.fedrep(mlp, algorithms.sgd(0.01, momentum=0.5)), data)
+    few = srp.participation.fastest(max(1, clients // 10))
+    return {
+        "FedAvg, MLP": functools.partial(Rounds, algorithms.fedavg(mlp), data),
+        "FedRep, MLP": fedrep,
+        "FedRep, MLP, evaluation": functools.partial(fedrep, evaluations=("fine_tune",)),
+        "FedRep, MLP, a tenth takes part": functools.partial(fedrep, participation=few, length=4),
+        "FedRep, MLP, data sharded": functools.partial(fedrep, shard_data=True),
+        "FedRep, one hidden layer of 64": functools.partial(Rounds, algorithms.fedrep(small), data, length=2),
+        "Local only, one hidden layer of 64": functools.partial(Rounds, algorithms.local_only(small), data, length=2),
+        "LG-FedAvg, MLP": functools.partial(Rounds, algorithms.lg_fedavg(two), data),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="toy sizes: whether it runs, not how fast")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmark/waits.json"))
+    args = parser.parse_args(arguments)
+    machine = {"cores": jax.device_count(), "processor": platform.machine(), "jax": jax.__version__}
+    facts: dict[str, Any] = {"machine": machine, "repeats": args.repeats, "results": {}}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    for name, rounds in cases(*((6, 20, (8, 4)) if args.quick else (100, 150, (512, 256, 64)))).items():
+        runs = {AS_IT_IS: rounds(), BY_CHUNK: rounds(moved_together=0)}
+        if runs[AS_IT_IS].plan.moved_together < MOVED_TOGETHER and not args.quick:
+            runs[TOGETHER] = rounds(moved_together=MOVED_TOGETHER)
+        with unittest.mock.patch.object(program, "compiler_options", return_value={}):
+            runs[BY_DEFAULT] = rounds()
+        calls = {how: functools.partial(seconds, r.judge if "evaluation" in name else r) for how, r in runs.items()}
+        for call in calls.values():
+            call()
+        times = in_turn(calls, args.repeats)
+        length, ours = runs[AS_IT_IS].length, np.array(times[AS_IT_IS])
+        found: dict[str, Any] = {"seconds": round(float(np.median(ours)) / length, 4)}
+        for how in list(runs)[1:]:
+            ratios = np.array(times[how]) / ours
+            found[how] = [round(float(np.quantile(ratios, q)), 3) for q in (0.5, 0.25, 0.75)]
+        facts["results"][name] = {"moved_together": runs[AS_IT_IS].plan.moved_together, **found}
+        print(f"{name:36s} {found}", flush=True)
+        args.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    srp.use_all_cores()
+    main()
