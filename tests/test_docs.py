@@ -75,14 +75,15 @@ def page(name):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
-    before = dict(srp.methods.RECIPES)
+    before, policies = dict(srp.methods.RECIPES), dict(srp.methods.POLICIES)
     try:
         for block in blocks:
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
         return namespace
     finally:
-        srp.methods.RECIPES.clear()
-        srp.methods.RECIPES.update(before)
+        for registry, known in ((srp.methods.RECIPES, before), (srp.methods.POLICIES, policies)):
+            registry.clear()
+            registry.update(known)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -119,6 +120,12 @@ def test_the_registered_example_knows_its_options():
     assert (method.name, method.participation.name, method.options["mu"]) == ("my_fedprox", "full", 0.1)
     assert 0.1 in jax.tree.leaves(method.algorithm.round)  # an argument of the program, as its annotation says
     assert "my_fedprox" not in srp.methods.names()
+
+
+def test_the_registered_policy_knows_its_options():
+    method = page("new_policy")["method"]
+    assert (method.name, method.participation.options) == ("fedrep + round_robin", {"k": 5})
+    assert "round_robin" not in srp.methods.POLICIES
 
 
 def test_the_example_of_a_policy_takes_turns():

@@ -321,10 +321,12 @@ def counted(model, pace: float | jax.Array = 0.5, local_epochs: int = 1):
 @pytest.fixture
 def registry():
     """As it was, afterwards."""
-    before = dict(srp.methods.RECIPES)
+    before, policies = dict(srp.methods.RECIPES), dict(srp.methods.POLICIES)
     yield
     srp.methods.RECIPES.clear()
     srp.methods.RECIPES.update(before)
+    srp.methods.POLICIES.clear()
+    srp.methods.POLICIES.update(policies)
 
 
 @pytest.mark.usefixtures("registry")
@@ -419,6 +421,85 @@ def test_a_factory_that_returns_nothing_is_named():
     data = srp.data.load("digits", num_clients=5, classes_per_client=3)
     with pytest.raises(ValueError, match="forgetful: returned None, not a FederatedAlgorithm"):
         srp.methods.get("forgetful", dataset=data)
+
+
+def slowest(m: int = 2, k: float = 0.5):
+    """Those who take longest.
+
+    Args:
+        m: how many take part.
+        k: a name that policies of the package give to a number of clients.
+    """
+    policy = srp.participation.fastest(m)
+
+    def select(key, state, times):
+        return policy.select(key, state, times._replace(realised=-times.realised))
+
+    return policy._replace(name="slowest", select=select, options=None)
+
+
+@pytest.mark.usefixtures("registry")
+def test_policies_of_ones_own_have_names_and_options():
+    srp.methods.register_participation("slowest", slowest)
+    method = srp.methods.get("fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25)
+    assert (method.name, method.participation.name) == ("fedrep + slowest", "slowest")
+    assert method.participation.options == {"m": 3, "k": 0.25}
+    assert {o: method.options[o] for o in ("participation", "m", "k")} == {
+        "participation": "slowest",
+        "m": 3,
+        "k": 0.25,
+    }
+    again = srp.methods.get("fedavg", dataset=SHAPES, participation="slowest", k=0.25, m=3)
+    assert again.participation is method.participation  # one program
+    srp.methods.register("mine", counted, participation="slowest", options={"m": 4})
+    assert srp.methods.get("mine", dataset=SHAPES).participation.options == {"m": 4, "k": 0.5}
+    with pytest.raises(ValueError, match=r"m: has no effect on method 'fedavg', only on .*participation 'slowest'"):
+        srp.methods.get("fedavg", dataset=SHAPES, m=3)
+
+
+@pytest.mark.usefixtures("registry")
+def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_srp as srp\n"
+        "def first(m: int = 2):\n"
+        '    """Mine.\n\n    Args:\n        m: of them.\n    """\n'
+        "    return srp.participation.fastest(m)._replace(name='first')\n"
+        "srp.methods.register_participation('first', first)\n"
+    )
+    words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "2", "--no-progress"]
+    words += ["--method", "fedavg", "--participation", "first", "--m", "3", "--load", str(tmp_path / "mine.py")]
+    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    run = History.load(tmp_path / "run")
+    assert (run.config["options"]["participation"], run.config["options"]["m"]) == ("first", 3)
+    assert run.cohort_size.tolist() == [3, 3]
+    options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "hidden": [4], "num_rounds": 1}
+    options |= {"load": [str(tmp_path / "mine.py")], "participation": "first"}
+    grid = srp.grid(options=options, axes={"m": [1, 4]}, out=tmp_path / "grid", progress=False)
+    assert sorted(int(run.cohort_size[0]) for run in grid.histories.values()) == [1, 4]
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        ("full", slowest, "name='full' is a participation of the package; choose another name"),
+        ("", slowest, "name='' is no name; give a string"),
+        ("mine", srp.participation.full(), "is no factory: give the function that makes the policy"),
+        ("mine", 3, "3 is no factory: give the function"),
+        ("mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
+    ],
+)
+def test_registered_policies_are_checked(name, factory, message):
+    with pytest.raises(ValueError, match=message):
+        srp.methods.register_participation(name, factory)
+    assert "mine" not in srp.methods.POLICIES
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_policy_factory_that_returns_nothing_is_named():
+    srp.methods.register_participation("forgetful", lambda: None)
+    with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
+        srp.methods.get("fedavg", dataset=SHAPES, participation="forgetful")
 
 
 @pytest.mark.usefixtures("registry")

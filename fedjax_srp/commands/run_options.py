@@ -74,7 +74,8 @@ _LOAD = Option(
     "load",
     tuple[str, ...],
     (),
-    "Python files that are run first, to register methods of your own (srp.methods.register)",
+    "Python files that are run first, to register methods and policies of your own (srp.methods.register and "
+    "register_participation)",
 )
 DATA = [
     Option(

@@ -16,7 +16,7 @@ from fedjax_srp.methods.options import (
     routes,
     without_effect,
 )
-from fedjax_srp.methods.own import register
+from fedjax_srp.methods.own import register, register_participation
 from fedjax_srp.methods.table import POLICIES, RECIPES, Recipe, algorithm_names, label, names, recipe
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "option_names",
     "recipe",
     "register",
+    "register_participation",
     "routes",
     "traced",
     "without_effect",

@@ -11,7 +11,7 @@ from fedjax_srp import models
 from fedjax_srp._checks import check_integer, checked, is_number
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
-from fedjax_srp.methods.table import POLICIES, Factory, Recipe, recipe
+from fedjax_srp.methods.table import BUILT_IN_POLICIES, POLICIES, Factory, Recipe, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
 from fedjax_srp.parts import tunable
@@ -60,7 +60,8 @@ def get(
     check_dataset(dataset)
     choice = choose(name, model, participation, shared, **options)
     route, row = choice.route, recipe(name)
-    _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
+    if route.participation in BUILT_IN_POLICIES:
+        _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
     policy = participation
     if not isinstance(policy, ParticipationPolicy):
         policy = POLICIES[route.participation](**choice.policy)

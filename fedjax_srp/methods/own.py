@@ -1,13 +1,27 @@
-"""Methods of one's own, beside those of the table."""
+"""Methods and policies of one's own, beside those of the package."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import unknown
-from fedjax_srp.methods.options import arguments, option_names
-from fedjax_srp.methods.table import BUILT_IN, POLICIES, RECIPES, Factory, Recipe, check_factory
+from fedjax_srp._checks import short, unknown
+from fedjax_srp.base import ParticipationPolicy
+from fedjax_srp.methods.options import arguments, name_of, option_names
+from fedjax_srp.methods.table import (
+    BUILT_IN,
+    BUILT_IN_POLICIES,
+    POLICIES,
+    RECIPES,
+    Factory,
+    Recipe,
+    check_factory,
+)
+from fedjax_srp.parts import interned
+from fedjax_srp.record import recorded
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
@@ -45,3 +59,46 @@ def register(name: str, factory: Factory, **row: Any) -> None:
         if option not in known:
             raise unknown(f"option in the row of {name!r}", option, known)
     RECIPES[name] = made
+
+
+def register_participation(name: str, factory: Callable[..., ParticipationPolicy]) -> None:
+    """Adds a participation policy of your own: `get`, rows of methods and the command line know it from then on.
+
+    Args:
+        name: of the participation.
+        factory: its arguments are options of every method that is run with it, on the command line those with a type.
+            They stand in the record of a run, and equal ones give the same policy.
+
+    Raises:
+        ValueError: a name of the package's own, or a factory whose arguments cannot be given by name.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> def slowest(m: int = 5):
+        ...     return srp.participation.fastest(m)._replace(name="slowest")  # a better one would be another
+        >>> srp.methods.register_participation("slowest", slowest)
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> srp.methods.get("fedrep", dataset=data, participation="slowest", m=3).participation.options
+        {'m': 3}
+        >>> del srp.methods.POLICIES["slowest"]
+    """
+    if name in BUILT_IN_POLICIES:
+        raise ValueError(f"name={name!r} is a participation of the package; choose another name")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={short(name)} is no name; give a string")
+    if not callable(factory) or isinstance(factory, ParticipationPolicy):
+        raise ValueError(
+            f"{short(factory)} is no factory: give the function that makes the policy, not what it returns"
+        )
+    for parameter in inspect.signature(factory).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ValueError(f"{name_of(factory)}: {parameter} cannot be given by name, as options are; give it a name")
+
+    @functools.wraps(factory)
+    def make(*args: Any, **options: Any) -> ParticipationPolicy:
+        policy = factory(*args, **options)
+        if not isinstance(policy, ParticipationPolicy):
+            raise ValueError(f"{name_of(factory)}: returned {short(policy)}, not a ParticipationPolicy")
+        return policy
+
+    POLICIES[name] = interned(recorded(make))

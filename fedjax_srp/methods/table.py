@@ -45,6 +45,7 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
 POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
     name: getattr(participation, name) for name in participation.__all__
 } | {"full": everybody}
+BUILT_IN_POLICIES = frozenset(POLICIES)
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
 BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
