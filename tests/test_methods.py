@@ -458,6 +458,13 @@ def test_policies_of_ones_own_have_names_and_options():
 
 
 @pytest.mark.usefixtures("registry")
+def test_an_argument_of_a_policy_is_not_one_of_sgd():
+    srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.full())
+    with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename it"):
+        srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
+
+
+@pytest.mark.usefixtures("registry")
 def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
@@ -533,7 +540,7 @@ def test_one_name_is_never_read_by_two_parts():
             parts = (route.algorithm, route.optimizers, route.policy, options.MODEL_OPTIONS)
             of_models = {option for model in srp.models.names() for option in srp.models.options(model)}
             assert len({*itertools.chain(*parts), *of_models}) == sum(map(len, (*parts, of_models)))
-    message = r"k: read by its algorithm and by participation .fastest.; rename .*=srp.participation.fastest"
+    message = r"k: read by its algorithm and by participation .fastest.; rename .* participation as a policy, made"
     with pytest.raises(ValueError, match=message):
         srp.methods.get(clustered, dataset=SHAPES, participation="fastest", k=10)
     with pytest.raises(ValueError, match=r"hidden: read by its algorithm and by its model; rename"):

@@ -11,6 +11,7 @@ import jax
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key, PyTree
+from fedjax_srp.engine.owned import moved_bytes
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import Layout
@@ -62,9 +63,10 @@ def estimate(run: Prepared) -> Memory:
     largest = plan.parts[0]
     judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried
     in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
-    if run.shard_data and plan.num_devices > 1:  # the examples of all clients that move at once meet on every device
+    if plan.num_devices > 1:  # what moves at once meets on every device
         of_evaluation = plan.for_evaluation().exchanged.window if judged else 0
-        in_chunk += max(largest.exchanged.window, of_evaluation) * sizes.examples
+        moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
+        in_chunk += max(largest.exchanged.window, of_evaluation) * moved
     return Memory(
         data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,

@@ -1,7 +1,7 @@
 """Examples that lie with the owners of the clients, for data that does not fit every device.
 
 Device d keeps the examples of clients d * owned, ..., d * owned + owned - 1, as the very `FederatedData` of these
-clients. A chunk moves the examples of its own clients to the device that serves them, as they are stored (images as
+clients. The examples of clients that are served move to the device that serves them, as they are stored (images as
 uint8), and they become the model's input there.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from fedjax_srp.base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.engine.sharding import Layout, collect, device_index, place
+from fedjax_srp.engine.traffic import num_bytes
 
 SPLITS = ("train", "test")
 
@@ -145,6 +146,18 @@ def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, 
 
 def _names(split: str) -> tuple[str, ...]:
     return f"x_{split}", f"y_{split}", f"{split}_indices", f"{split}_counts"
+
+
+def moved_bytes(data: FederatedSource, shard_data: bool) -> int:
+    """Bytes of a client's examples, of training and of tests, as they move between devices; 0 where none do."""
+    if not shard_data or not isinstance(data, FederatedData):
+        return 0
+
+    def stored(data: FederatedData) -> tuple[Examples, Examples]:
+        client = jnp.int32(0)
+        return data.stored().train_client(client), data.stored().test_client(client)
+
+    return num_bytes(jax.eval_shape(stored, data))
 
 
 def is_by_client(data: PyTree) -> PyTree:

@@ -1,10 +1,10 @@
-"""Clients over devices: who owns a client's state, and how a chunk of the cohort fetches and writes back its own.
+"""Clients over devices: who owns a client's state, and how those who are served are fetched and written back.
 
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
 (client i lives on device i // owned); everything else is replicated, and every device computes it alike. The work of a
 round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy;
-`take` and `put` move exactly the states that a chunk needs. The devices may belong to several processes: the same
-program runs in each, and `place` puts there what every process holds.
+`take` and `put` move exactly the states of the clients that are served. The devices may belong to several processes:
+the same program runs in each, and `place` puts there what every process holds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
     num_clients: int
     judged_at_once: int  # clients per device that are evaluated at once
     large_chunk: int = 0  # clients that train at once per device while a cohort has so many left, a multiple; 0: none
-    moved_together: int = 0  # clients per device whose states move between devices at once; at least a chunk of them
+    moved_together: int = 0  # clients per device whose states may move between devices at once, in whole chunks
 
     @property
     def num_devices(self) -> int:
@@ -55,12 +55,12 @@ class Layout(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Cohort positions that all devices together serve in one trip of the chunk loop."""
+        """Cohort positions of which all devices together serve one chunk each."""
         return self.num_devices * self.chunk_size
 
     @property
     def chunks_together(self) -> int:
-        """Chunks whose clients' states move between devices at once."""
+        """Chunks whose clients' states move between devices at once: as many as `moved_together` has room for."""
         return max(1, self.moved_together // self.chunk_size)
 
     @property

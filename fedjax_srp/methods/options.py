@@ -188,14 +188,15 @@ def choose(
 def _check_apart(route: Routes, objects: Sequence[str], of_model: Sequence[str]) -> None:
     """Refuses names that two parts of a method read: one value would go to both."""
     where = {
-        "its algorithm": {*route.algorithm, *objects},
+        "its algorithm": {*route.algorithm, *route.optimizers, *objects},
         f"participation {route.participation!r}": route.policy,
         "its model": of_model,
     }
     for (one, some), (other, others) in itertools.combinations(where.items(), 2):
         if twice := sorted(set(some) & set(others)):
-            policy = f"participation=srp.participation.{route.participation}(...)"
-            made = "model=srp.models.mlp(...) or the like" if other == "its model" else policy
+            made = (
+                "model=srp.models.mlp(...) or the like" if other == "its model" else "participation as a policy, made"
+            )
             raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename it in your factory, or give {made}")
 
 

@@ -24,6 +24,7 @@ MLP = srp.models.mlp((28, 28), 10, (128, 64))
 ALGORITHMS = {
     "fedavg": srp.algorithms.fedavg(MLP),
     "fedrep": srp.algorithms.fedrep(MLP, srp.algorithms.sgd(0.1, momentum=0.5), head_epochs=2),
+    "local_only": srp.algorithms.local_only(srp.models.mlp((28, 28), 10, (64,))),  # states that move together
 }
 
 
@@ -34,7 +35,13 @@ def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds
 
 @pytest.mark.parametrize(
     ("name", "chunk_size", "num_seeds", "shard_data"),
-    [("fedavg", 1, None, False), ("fedavg", 4, None, True), ("fedrep", 2, None, False), ("fedrep", 2, 3, False)],
+    [
+        ("fedavg", 1, None, False),
+        ("fedavg", 4, None, True),
+        ("fedrep", 2, None, False),
+        ("fedrep", 2, 3, False),
+        ("local_only", 1, None, False),
+    ],
 )
 def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, num_seeds, shard_data):
     run = run_of(ALGORITHMS[name], IMAGES, 2, chunk_size, shard_data, num_seeds)
@@ -229,3 +236,17 @@ def test_seeds_are_refused_where_not_even_one_fits(free):
         srp.simulate_seeds(
             srp.algorithms.linear_fedavg(TASK, 0.1, 1), TASK, num_rounds=1, keys=jax.random.split(KEY, 3)
         )
+
+
+def test_of_sharded_examples_as_many_move_together_as_fit_with_their_tests():
+    """Each client has 2 images of 28 x 28 to train on, a byte a pixel, and 500 to be judged by: five are 2 MiB."""
+    clients, tests = 24, 500
+    x = np.zeros((clients * tests, 28, 28), np.uint8)
+    dealt = [np.split(np.arange(clients * of_each), clients) for of_each in (2, tests)]
+    data = srp.data.from_arrays(
+        *(x[: 2 * clients], np.arange(2 * clients) % 10, x, np.arange(len(x)) % 10),
+        train_indices=dealt[0],
+        test_indices=dealt[1],
+    )
+    together = lambda shard: run_of(ALGORITHMS["fedavg"], data, shard_data=shard).plan.moved_together  # noqa: E731
+    assert (together(True), together(False)) == (5, 12)

@@ -525,7 +525,12 @@ def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, l
 def late(key, broadcast, state, value, context):
     """Reads the old state after the new one is known, and tells both."""
     work = context.work.astype(value.dtype)
-    new = {"sum": state["sum"] + work * value, "key": jax.random.fold_in(state["key"], context.work)}
+    new = {
+        "sum": state["sum"] + work * value,
+        "key": jax.random.fold_in(state["key"], context.work),
+        "steps": state["steps"] + context.work,
+        "odd": state["odd"] ^ (context.work % 2 == 1),
+    }
     message = jnp.stack([new["sum"] - state["sum"], jax.random.normal(key), jax.random.normal(state["key"])])
     return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
 
@@ -536,7 +541,12 @@ def test_states_that_move_together_change_no_bit(devices, chunk_size, together):
     algorithm = algorithm_of(
         late,
         init=lambda key, data: jnp.zeros(3),
-        init_client=lambda key, server, value: {"sum": 0 * value, "key": key},
+        init_client=lambda key, server, value: {
+            "sum": 0 * value,
+            "key": key,
+            "steps": jnp.int32(0),
+            "odd": jnp.bool_(False),
+        },
         evaluations={"sum": lambda key, server, state, value: lambda test: state["sum"] + jax.random.normal(key)},
     )
     options = {"devices": devices, "chunk_size": chunk_size, "evaluations": "all"}
@@ -544,14 +554,17 @@ def test_states_that_move_together_change_no_bit(devices, chunk_size, together):
         Run(algorithm, DATA, POLICY, CLOCK, **options, moved_together=size) for size in (0, together * chunk_size)
     )
     assert (one.plan.chunks_together, many.plan.chunks_together) == (1, together)
-    sums, bits = np.zeros(len(VALUES), np.float32), jax.random.key_data
+    sums, steps, bits = np.zeros(len(VALUES), np.float32), np.zeros(len(VALUES), np.int32), jax.random.key_data
     for ids, work in ROUNDS:
         assert_same_bits(many.rounds(), one.rounds())
         found, expected = many.host_state(), one.host_state()
         assert_same_bits(found.server, expected.server)
         assert_same_bits(bits(found.clients["key"]), bits(expected.clients["key"]))
         sums[ids] += VALUES[ids] * work
+        steps[ids] += work.astype(np.int32)
         np.testing.assert_array_equal(found.clients["sum"], sums)
+        np.testing.assert_array_equal(found.clients["steps"], steps)
+        np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
 
 
 @pytest.mark.parametrize(("chunk_size", "together"), [(1, 0), (1, 4), (2, 4)])
@@ -592,15 +605,20 @@ def test_accelerators_have_large_chunks_by_default():
 ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
 
 
+@pytest.mark.parametrize(
+    ("devices", "together", "rows"),
+    [(1, 0, 11), (2, 4, 4)],  # of the table of all clients, of those who move together
+)
 @pytest.mark.parametrize("told", [True, pytest.param(False, marks=ALONE)])
-def test_a_trip_does_not_copy_the_states_of_all_clients(told, monkeypatch):
+def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, together, rows, told, monkeypatch):
     """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
     if not told:
         monkeypatch.setattr(engine_program, "compiler_options", lambda platform: {})
     data = federation(clients_of((3,) * 11, (1,) * 11))
-    run = Run(srp.algorithms.fed_mtl(model(hidden=(5,)), batch_size=2), data, srp.participation.full(), chunk_size=1)
+    algorithm = srp.algorithms.fed_mtl(model(hidden=(5,)), batch_size=2)
+    run = Run(algorithm, data, srp.participation.full(), devices=devices, chunk_size=1, moved_together=together)
     run.rounds()
     (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
-    copies = re.findall(r"= f32\[11,[\d,]+\]\S* copy\(", segment.as_text())
+    copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())
     assert (not copies) == told
