@@ -141,6 +141,16 @@ def test_another_run_does_not_overwrite_it(finished, capsys):
     assert "seed=3 where this one has 4; give another --out, or --overwrite" in capsys.readouterr().err
 
 
+def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    words = (*TINY, *WITH, "--data-dir", tmp_path / "elsewhere", "--out", folder)
+    assert main(*words) == 0
+    assert "holds this run already, finished" in capsys.readouterr().out
+    assert main(*words, "--num-rounds", 7) == 0
+    assert "continuing" in capsys.readouterr().out
+    assert History.load(folder).num_rounds == 7
+
+
 def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):
     words = (*TINY, "--seed", 3, "--target", 0.99, "--communication", 10, "--validation", 0.2, "--out")
     assert main(*words, finished) == 2

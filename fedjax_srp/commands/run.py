@@ -30,6 +30,7 @@ from fedjax_srp.stored import jsonable
 NO_EFFECT = ("out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard")  # on the result
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
 _AFTERWARDS = "communication"  # what a finished run answers for any value
+_WHERE = "data_dir"  # other machines have the same data elsewhere
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
 OWN = {"method", "algorithm", "participation", "model", "load"}  # beside what is routed
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -297,7 +298,7 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
             return _Found(place, begun=True)  # the checkpoints know whose they are
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     for name in {**what, **known}:
-        if name not in (*LIMITS, _AFTERWARDS) and known.get(name) != what.get(name):
+        if name not in (*LIMITS, _AFTERWARDS, _WHERE) and known.get(name) != what.get(name):
             raise ValueError(
                 f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
                 f"{what.get(name)!r}; {other}"
