@@ -183,8 +183,10 @@ def _bits(leaf: Array) -> np.ndarray:
 
 
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
-    """What a continued run must share: everything but the number of rounds and the limits."""
-    return facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
+    """What a continued run must share: everything but the number of rounds, the limits, and where its data lie."""
+    found = facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
+    options = found["dataset_options"] or {}  # the data themselves have a checksum
+    return found | {"dataset_options": {name: value for name, value in options.items() if name != "data_dir"}}
 
 
 def on_host(tree: PyTree) -> PyTree:
