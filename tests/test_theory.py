@@ -188,6 +188,8 @@ def test_numbers_of_fedrep_and_a_printed_bound_that_is_none():
     assert theory.fedrep_time_bound(A, N, CHAT) == pytest.approx(2786, abs=0.5)
     x = theory.fixed_point(A, N)
     assert math.ceil(2 * math.log((1 - x) / ((CHAT - 1) * x)) / math.log(1 / (1 - A))) == 421
+    assert theory.target_distance(A, 4, 1, CHAT) > 1
+    assert theory.fedrep_rounds(A, 4, 1, CHAT) == 0
 
 
 @pytest.mark.parametrize("chat", [1.05, 1.1, 1.4])
@@ -262,6 +264,14 @@ def test_flanp_times():
     assert theory.fedgate_time(times, 3, 10, 0.5, 2, initial_gap=0.7) == pytest.approx(constant * 5)  # eq. 4
 
 
+def test_flanp_sorts_the_times():
+    slow_first = np.array([5.0, 1.0, 4.0, 2.0, 3.0])
+    assert theory.flanp_time(slow_first, 1, 3, 10, 0.5, 2) == theory.flanp_time(np.sort(slow_first), 1, 3, 10, 0.5, 2)
+    sorted_too = theory.fedgate_time(np.sort(slow_first), 3, 10, 0.5, 2, initial_gap=0.7)
+    assert theory.fedgate_time(slow_first, 3, 10, 0.5, 2, initial_gap=0.7) == sorted_too
+    np.testing.assert_array_equal(slow_first, [5.0, 1.0, 4.0, 2.0, 3.0])
+
+
 def test_ratio_of_flanp_and_its_bound_by_hand():
     """N = 4, s = 10, c = 2, Delta0 = 0.7: R tau is 18 log 6 and 7.5 log 70 times the same, T_(i) = 1/4, 7/12, 25/12."""
     logs = math.log(6) / math.log(70)
@@ -274,6 +284,13 @@ def test_ratio_of_flanp_and_its_bound_by_hand():
 def test_bound_of_flanp_holds(exponent):
     n = 2**exponent
     assert theory.flanp_ratio(n, 100, 1.0, 1.0) <= theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
+
+
+def test_bound_of_flanp_is_none_where_n_is_no_power_of_two():
+    assert theory.KIND["flanp_ratio_bound"] == "printed bound"
+    assert theory.flanp_ratio(33, 100, 1.0, 1.0) / theory.flanp_ratio_bound(33, 100, 1.0, 1.0) > 1.002
+    for n in (10, 50, 100, 1000):  # of the paper's tables
+        assert theory.flanp_ratio(n, 100, 1.0, 1.0) < theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
 
 
 def test_step_sizes_of_flanp():
@@ -313,6 +330,12 @@ def test_warm_start_of_flanp():
         ("srpfl_time_bound", (0.5, N, CHAT), "a=0.5 must lie in"),
         ("fedrep_rounds_bound", (0.5, N, CHAT), "a=0.5 must lie in"),
         ("fedrep_time_bound", (A, N, 1.5), "chat=1.5 must lie between"),
+        ("contraction", (0.5, 0.3, 4.0), r"a=0.3 must lie in \(0, 1/4\]"),
+        ("distances", (0.3, np.ones(3)), r"a=0.3 must lie in \(0, 1/4\]"),
+        ("target_distance", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
+        ("fedrep_rounds", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
+        ("fedrep_time", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
+        ("schedule", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
         ("speedup_bound", (N, 1.0), "chat=1.0 must lie between"),
         ("stage_rounds", (A, 100, 10), "num_clients=100 must be initial=10 times a power of 2"),
         ("fedgate_time", (np.ones(1), 1.0, 1.0, 1.0, 10.0, 1.0), r"initial_gap=1.0 must be above c / \(5 N s\) = 2"),

@@ -10,7 +10,7 @@ import jax
 from fedjax_srp.algorithms._sgd import SGD
 from fedjax_srp.algorithms.local import LocalTraining, Loss, client_weight, full_gradient
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, ClientFunction, ClientOutput, Examples, Key, PyTree, RoundContext
+from fedjax_srp.base import ClientFunction, ClientOutput, Examples, Key, PyTree, RoundContext
 from fedjax_srp.loops import sequential
 
 
@@ -44,7 +44,6 @@ def global_gradient(
 
 
 def with_decay(optimizer: SGD, gradient: PyTree, params: PyTree) -> PyTree:
-    """The gradient with that of the optimizer's weight decay: the first step from here, over minus its step size."""
-    step, _ = optimizer.update(gradient, optimizer.init(params), params)
-    rate: float | Array = optimizer.step_size(0) if callable(optimizer.step_size) else optimizer.step_size  # type: ignore[assignment]
-    return jax.tree.map(lambda leaf: -leaf / rate, step)
+    """The gradient with that of the optimizer's weight decay, which acts on leaves of rank 2 and more."""
+    decay = optimizer.weight_decay
+    return jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)

@@ -28,11 +28,28 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
         training: of this round.
         examples: of the client.
         counts_momentum: False: tau_i.
+
+    Raises:
+        ValueError: as `check_equal_steps`.
     """
+    check_equal_steps(training)
     beta = getattr(training.optimizer, "momentum", 0.0) if counts_momentum else 0.0
     steps = num_steps(training, examples).astype(float)
     # sum over k = 1 .. tau of (1 - beta^k) / (1 - beta)
     return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+
+
+def check_equal_steps(training: LocalTraining) -> None:
+    """Steps are counted alike, whatever their number.
+
+    Raises:
+        ValueError: the optimizer is known to have a step size that changes from one local step to the next.
+    """
+    if callable(getattr(training.optimizer, "step_size", None)):
+        raise ValueError(
+            f"optimizer={training.optimizer!r}: its step size is a schedule over local steps, which are weighed alike "
+            "here; give srp.algorithms.sgd(learning_rate) with a number, or a function of the round that returns such"
+        )
 
 
 def reach(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:

@@ -12,16 +12,18 @@ from fedjax_srp.record import recorded
 
 
 class SGD(optax.GradientTransformation):
-    """SGD that can tell its step size and momentum, for methods whose mathematics divides by them.
+    """SGD that can tell its numbers, for methods whose mathematics speaks of them.
 
     Attributes:
         step_size: the learning rate.
         momentum: the heavy-ball coefficient.
+        weight_decay: coefficient of the L2 penalty's gradient, on arrays of rank 2 and more.
         is_plain: a step is exactly -step_size times the gradient: no momentum, no decay, no schedule.
     """
 
     step_size: float | Array | optax.Schedule
     momentum: float | Array
+    weight_decay: float | Array
     is_plain: bool
 
 
@@ -52,6 +54,6 @@ def sgd(
         on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
         step = optax.chain(optax.add_decayed_weights(weight_decay, mask=on_weights), step)
     made = SGD(*step)
-    made.step_size, made.momentum = learning_rate, momentum
+    made.step_size, made.momentum, made.weight_decay = learning_rate, momentum, weight_decay
     made.is_plain = off(momentum) and off(weight_decay) and not callable(learning_rate)
     return made

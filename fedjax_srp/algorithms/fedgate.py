@@ -72,9 +72,9 @@ def fedgate(
 
     Local steps follow g_i(w_i) - delta_i, and delta_i learns by how much the client's gradients differ from the mean:
     delta_i <- delta_i + (Delta_i - Delta) / tau, after every round. (The printed line subtracts Delta_i from itself.)
-    It starts from zero in every stage of the participation policy. Clients that differ then do not drift apart, and
-    the fixed point is the minimum of the mean loss. With one epoch of full batches and gamma = 1 it is gradient
-    descent.
+    It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages, where the
+    paper's follow n. Clients that differ then do not drift apart, and the fixed point is the minimum of the mean loss.
+    With one epoch of full batches and gamma = 1 it is gradient descent.
 
     The paper has equal tau. Where clients take unequal numbers of steps, Delta_i / tau_i is what is averaged, and the
     model moves by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, without which

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedjax_srp.algorithms._normalised import (
     NormalisedMessage,
+    check_equal_steps,
     gradient_weights,
     mean_direction,
     moved,
@@ -36,13 +37,14 @@ def fednova(
     steps. With equal numbers this is `fedavg`.
 
     Under momentum tau_i is ||a_i||_1, the sum of the weights that gradients get in the move. Other optimizers than
-    `srp.algorithms.sgd` do not tell their momentum, and their steps are counted.
+    `srp.algorithms.sgd` do not tell their momentum and schedule, and their steps are counted.
 
     Evaluations: those of `fedavg`.
 
     Args:
         model: where it is cut matters to `fine_tune` alone.
-        optimizer: of local training, afresh in every round; default SGD with step size 0.01.
+        optimizer: of local training, afresh in every round, its step size the same in all of a round's steps; default
+            SGD with step size 0.01.
         batch_size: examples a local step; the last batch of an epoch may be smaller.
         local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
         local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None); with
@@ -56,7 +58,8 @@ def fednova(
         A `FederatedAlgorithm` on `Examples`.
 
     Raises:
-        ValueError: an argument out of range, or labels and examples that do not fit the model.
+        ValueError: an argument out of range, `srp.algorithms.sgd` with a schedule over local steps, or labels and
+            examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp
@@ -65,6 +68,7 @@ def fednova(
         'fednova'
     """
     training = local_training(optimizer, batch_size, local_epochs, local_steps)
+    check_equal_steps(training)
     base = fedavg(
         model,
         optimizer,

@@ -5,7 +5,7 @@ Every function cites its equation, and `KIND` says what its value is:
 * "exact": an identity under the stated model of times;
 * "exact recursion": what follows, without further bounds, when inequality (9) is taken as an equality in every round;
 * "valid bound": proven and checked;
-* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` does.
+* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` and `flanp_ratio_bound` do.
 
 Numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated learning";
 Reisizadeh et al., "Straggler-resilient federated learning"). n0 participants at first, N in the end; stage r has
@@ -82,7 +82,7 @@ KIND = {
     "flanp_time": "printed bound",
     "fedgate_time": "printed bound",
     "flanp_ratio": "printed bound",
-    "flanp_ratio_bound": "valid bound",
+    "flanp_ratio_bound": "printed bound",
 }
 
 __all__ = [

@@ -78,14 +78,15 @@ def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, no
     R and tau as `flanp_stage_rounds` and `flanp_local_steps` have them.
 
     Args:
-        times: (N,) T_(1) <= ... <= T_(N), or their expectations.
+        times: (N,) T_i, or the expectations of T_(i); they are sorted here.
         initial: n0.
         kappa: condition number L / mu.
         samples: s, per client.
         noise: sigma^2, variance of the stochastic gradients.
         c: of the statistical accuracy V_ns = c / (n s).
     """
-    stages = [float(times[n - 1]) for n in stage_sizes(initial, len(times))]
+    ordered = np.sort(times)
+    stages = [float(ordered[n - 1]) for n in stage_sizes(initial, len(times))]
     return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stages)
 
 
@@ -93,10 +94,18 @@ def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, no
 def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
+    `times` as for `flanp_time`, in any order.
+
     Raises:
         ValueError: Delta0 is c / (5 N s) at most.
     """
-    return 6 * kappa * _log_gap(initial_gap, len(times), samples, c) * (1.25 * samples * noise / c) * float(times[-1])
+    return (
+        6
+        * kappa
+        * _log_gap(initial_gap, len(times), samples, c)
+        * (1.25 * samples * noise / c)
+        * float(np.sort(times)[-1])
+    )
 
 
 @formula
@@ -116,7 +125,10 @@ def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, 
 def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: float) -> float:
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
-    For n0 = 1 and N a power of 2.
+    Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".
+
+    Raises:
+        ValueError: Delta0 is c / (5 N s) at most.
     """
     gap = _log_gap(initial_gap, num_clients, samples, c)
     return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)

@@ -40,8 +40,12 @@ def contraction_rate(step_size: float, initial_distance: float, sigma_min: float
 
 @formula
 def contraction(distance: float, a: float, ratio: float) -> float:
-    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
-    return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
+    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0.
+
+    Raises:
+        ValueError: a out of range.
+    """
+    return distance * math.sqrt(1 - _checked(a)) + a / math.sqrt(ratio * (1 - a))
 
 
 @formula
@@ -56,7 +60,12 @@ def fixed_point(a: float, ratio: float) -> float:
 
 @formula
 def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
-    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
+    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round.
+
+    Raises:
+        ValueError: a out of range.
+    """
+    _checked(a)
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
         out[t] = distance = contraction(distance, a, float(ratio))
@@ -68,8 +77,10 @@ def target_distance(a: float, num_clients: int, initial: int, chat: float) -> fl
     """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2).
 
     Raises:
-        ValueError: chat out of that range.
+        ValueError: a or chat out of range, or more clients at first than there are.
     """
+    if initial > num_clients:
+        raise ValueError(f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them")
     return _checked_chat(chat) * fixed_point(a, num_clients / initial)
 
 
@@ -173,7 +184,7 @@ def schedule(
         initial_distance: dist(B0, B*).
 
     Raises:
-        ValueError: a or chat out of range.
+        ValueError: as `target_distance`.
     """
     eps = target_distance(a, num_clients, initial, chat)
     sizes = stage_sizes(initial, num_clients)
@@ -192,8 +203,11 @@ def schedule(
 def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial_distance: float = 1.0) -> int:
     """Rounds of FedRep, all N clients in each, to eps (eq. 244).
 
-    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point; `initial` scales the
-    noise only.
+    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point, where chat x < 1,
+    else 0; `initial` scales the noise only.
+
+    Raises:
+        ValueError: as `target_distance`.
     """
     eps = target_distance(a, num_clients, initial, chat)
     return rounds_between(initial_distance, eps, a, num_clients / initial)
@@ -209,7 +223,11 @@ def fedrep_time(
     rate: float = 1.0,
     initial_distance: float = 1.0,
 ) -> float:
-    """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1)."""
+    """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1).
+
+    Raises:
+        ValueError: as `target_distance`.
+    """
     rounds = fedrep_rounds(a, num_clients, initial, chat, initial_distance)
     return rounds * (order_statistic_mean(num_clients, num_clients, rate) + communication)
 

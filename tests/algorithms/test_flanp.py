@@ -168,6 +168,20 @@ def test_fedgate_needs_a_step_size_that_the_optimizer_tells():
     check_algorithm(by_round, federation(SMALL()))
 
 
+def test_fednova_needs_steps_that_are_alike():
+    """A schedule counts local steps; what follows the round is the same in all steps of one."""
+    falling = srp.algorithms.sgd(lambda count: 0.1 / (1 + count.astype(float)))
+    with pytest.raises(ValueError, match="is a schedule over local steps"):
+        srp.algorithms.fednova(split_model(), falling)
+    hidden = srp.algorithms.fednova(split_model(), lambda round: falling, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+    with pytest.raises(ValueError, match="is a schedule over local steps"):
+        check_algorithm(hidden, federation(SMALL()))
+    by_round = srp.algorithms.fednova(
+        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+    )
+    check_algorithm(by_round, federation(SMALL()))
+
+
 def test_what_travels():
     """The model and a length up, the model down; FedGATE's clients download the mean direction as well."""
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
@@ -225,10 +239,18 @@ def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
     np.testing.assert_allclose(norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9)
 
 
-def test_the_decay_of_the_gradient_is_that_of_the_first_step_under_a_schedule():
-    sgd = srp.algorithms.sgd(lambda count: jnp.where(count < 1, 0.1, 0.05), 0.0, 0.05)
-    gradient = with_decay(sgd, {"kernel": jnp.full((2, 2), 3.0)}, {"kernel": jnp.full((2, 2), 2.0)})
-    np.testing.assert_allclose(gradient["kernel"], 3.1, rtol=1e-6)
+@pytest.mark.parametrize("rate", [0.1, lambda count: 0.1 / (1 + count), lambda count: 0.1 * count])
+def test_the_decay_of_the_gradient_whatever_the_step_size(rate):
+    """Also where a schedule begins at 0, and where the coefficient is traced; biases do not decay."""
+    params, of_loss = ({"kernel": jnp.full((2, 2), v), "bias": jnp.full(2, v)} for v in (2.0, 3.0))
+
+    @jax.jit
+    def traced(decay):
+        return with_decay(srp.algorithms.sgd(rate, 0.5, decay), of_loss, params)
+
+    for gradient in (with_decay(srp.algorithms.sgd(rate, 0.5, 0.05), of_loss, params), traced(0.05)):
+        np.testing.assert_allclose(gradient["kernel"], 3.1, rtol=1e-6)
+        np.testing.assert_array_equal(gradient["bias"], 3.0)
 
 
 # A quadratic, whose minimum is known: linear regression, clients of different curvature.
