@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from typing import Literal, get_args
 
 import jax
@@ -413,6 +414,8 @@ ERRORS = [
 FILES = {
     "syntax": ("def f(:", "line 1: SyntaxError"),
     "import": ("import fedjax_srp\nimport no_such_room", "line 2: ModuleNotFoundError: No module named 'no_such_room'"),
+    "exit": ("import sys\n\nsys.exit()", "line 3: SystemExit; python "),
+    "exit with words": ("import sys\n\nsys.exit('no\\nGPU')", "line 3: SystemExit: no GPU; python "),
     "call": ("def f():\n    raise TypeError('no')\n\n\nf()\n", "line 2: TypeError: no"),
     "name": ("import fedjax_srp as srp\n\nsrp.methods.register('x', y)", "line 3: NameError: name 'y' is not defined"),
 }
@@ -571,6 +574,17 @@ def test_options_follow_a_signature():
     assert found["rate"].help == "in between: 0 to 1."
     assert get_args(found["kind"].type) == ("a", "b")
     assert found["shape"].type == tuple[int, ...] | None
+
+
+def test_what_does_not_resolve_is_no_option():
+    def function(model: "NoSuchModel", sizes: "list[NoSuchSize]" = (), pace: "float" = 0.5, *, steps: int = 2):  # noqa: F821
+        """Annotated for type checkers."""
+
+    def bare(names: typing.Sequence = (), pace: float = 0.5):
+        """Items of no type."""
+
+    assert [(option.name, option.type) for option in options.options_of(function)] == [("pace", float), ("steps", int)]
+    assert [option.name for option in options.options_of(bare)] == ["pace"]
 
 
 @pytest.mark.parametrize(

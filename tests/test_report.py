@@ -373,6 +373,16 @@ def test_an_evaluation_that_all_runs_have_may_judge_them(save, tmp_path):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 
+def test_repeats_with_other_default_evaluations_are_one_row_by_a_given_one(save, tmp_path):
+    own = {"own_head": np.full((3, 4), 0.5)}
+    save(run(accuracies=run().accuracies | own), run(accuracies=own | run().accuracies, config=made_by(key=1)))
+    found, _ = rows(tmp_path)
+    assert found["runs"].tolist() == [1, 1]
+    report(str(tmp_path), 0.8, (0,), None, "fine_tune")
+    found = pd.read_csv(tmp_path / "table.csv").set_index("method")
+    assert found["runs"].to_dict() == {"fedrep": 2}
+
+
 def test_the_figure_says_who_diverged():
     broken = run(scores=(0.3, math.nan, math.nan), finite=[True, False, False])
     other = run(config=made_by("fedavg"), accuracies={"global": np.full((3, 4), 0.5)})

@@ -45,7 +45,7 @@ def parse(text: str, num_clients: int) -> Clock:
     if kind in NAMED and kind not in CLOCKS:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
-        raise unknown("clock", kind, [*NAMED, "trace"])
+        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace'])}; clocks of your own are for Python")
     try:
         expression = ast.parse(rest, mode="eval").body
         communication = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -30,6 +31,8 @@ def options_of(
 ) -> list[Option]:
     """An option for every argument of a function that can be written on a command line.
 
+    An argument whose annotation does not resolve is none, like one without an annotation.
+
     Args:
         function: its signature gives names, types and defaults, its docstring the help.
         leave_out: arguments that are no options.
@@ -55,7 +58,19 @@ def _parameters(function: Callable) -> tuple[tuple[str, inspect.Parameter], ...]
 @functools.lru_cache(maxsize=256)
 def _read(function: Callable) -> tuple[dict[str, Any], dict[str, str]]:
     """Types and help of the arguments of a function."""
-    return typing.get_type_hints(function), argument_help(function)
+    return _hints(function), argument_help(function)
+
+
+def _hints(function: Callable) -> dict[str, Any]:
+    """The annotations that resolve; others may name what is imported for type checkers alone."""
+    with contextlib.suppress(Exception):  # whatever evaluating them raises
+        return typing.get_type_hints(function)
+    found: dict[str, Any] = {}
+    for name, hint in inspect.get_annotations(function).items():
+        with contextlib.suppress(Exception):
+            alone = types.SimpleNamespace(__annotations__={name: hint})
+            found |= typing.get_type_hints(alone, getattr(inspect.unwrap(function), "__globals__", None))
+    return found
 
 
 def argument_help(function: Callable) -> dict[str, str]:
@@ -71,7 +86,7 @@ def _plain_type(hint: Any) -> Any:
     if hint in _PLAIN or origin is Literal:
         return hint
     if origin in (list, tuple) or (isinstance(origin, type) and issubclass(origin, Sequence)):
-        (item, *_) = typing.get_args(hint)
+        item = next(iter(typing.get_args(hint)), None)  # none of a bare typing.Sequence
         return tuple[item, ...] if item in _PLAIN else None
     if origin in (Union, types.UnionType):
         parts = [part for part in map(_plain_type, typing.get_args(hint)) if part is not None]

@@ -161,12 +161,11 @@ def load(files: Sequence[str]) -> None:
             sys.path.append(beside)  # what it imports may lie beside it
         try:
             runpy.run_path(file)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-            raise ValueError(
-                f"load={file!r}: line {line}: {type(error).__name__}: {error}; python {file} shows all of it"
-            ) from error
+            said = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(":")
+            raise ValueError(f"load={file!r}: line {line}: {said}; python {file} shows all of it") from error
 
 
 def _is_value(word: str) -> bool:

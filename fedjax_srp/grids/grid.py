@@ -56,7 +56,8 @@ def grid(
         axes: option -> its values; there is a run for each combination.
         options: of every run. An option that a method does not read is left out of its runs.
         variants: name -> options that go together: one more axis, called "variant".
-        exclude: leaves out the runs that have all values of one of these; a list stands for any of its values.
+        exclude: leaves out the runs that have all values of one of these; a list stands for any of its values. One that
+            leaves out none is refused.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
         batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import operator
 import re
 import tomllib
 import types
@@ -116,7 +117,8 @@ def points(spec: Spec) -> list[Point]:
         unread = dict.fromkeys({*spec.options, *spec.axes} & routed)
         found: dict[str, list[Point]] = {}
         limits = _limits_that_differ(spec)
-        for values, given in _products(spec):
+        hits = [0] * len(spec.exclude)
+        for values, given in _products(spec, hits):
             name = _name(values)
             try:
                 kept = _read_by_the_method(given, routed)
@@ -129,6 +131,13 @@ def points(spec: Spec) -> list[Point]:
                 problems.add(error, name)
         if not found and not problems:
             problems.add("no runs are left, exclude leaves out all of them; leave out a rule")
+        for rule, count in zip(spec.exclude, hits, strict=True):
+            if not count:
+                words = ", ".join(f"{name}={' or '.join(map(_text, wanted))}" for name, wanted in rule.items())
+                problems.add(
+                    f"exclude: {words} leaves out no run; mend the rule or leave it out (it sees what options, axes "
+                    "and variants say, no defaults)"
+                )
         for option in unread if not problems else ():
             problems.add(f"{option}: no method of the grid reads it; leave it out")
         if not problems:
@@ -270,8 +279,8 @@ def _word(kind: Any) -> str:
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[kind]
 
 
-def _products(spec: Spec) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(values of the axes, all options that are given) of each run that is not excluded."""
+def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(values of the axes, all options that are given) of each run that is not excluded; `hits` counts, a rule each."""
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
     if (count := int(np.prod([len(values) for values in axes.values()], dtype=float))) > _PRODUCTS:
         raise ValueError(f"grid: {count} products of values, more than {_PRODUCTS}; make several grids")
@@ -280,7 +289,9 @@ def _products(spec: Spec) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         of_variant = spec.variants[values[VARIANT]] if VARIANT in values else {}
         given = {**spec.options, **of_variant, **{n: v for n, v in values.items() if n != VARIANT}}
         all_values = {**given, **values}
-        if not any(all(all_values.get(name) in wanted for name, wanted in rule.items()) for rule in spec.exclude):
+        hit = [all(all_values.get(name) in wanted for name, wanted in rule.items()) for rule in spec.exclude]
+        hits[:] = map(operator.add, hits, hit)
+        if not any(hit):
             yield values, given
 
 

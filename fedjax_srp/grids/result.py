@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.grids.schedule import Failure
 from fedjax_srp.grids.units import Member
@@ -50,41 +50,41 @@ class Grid:
         """Name of the run -> its history, finished runs alone."""
         return {name: History.load(folder) for name, folder in self.folders.items()}
 
-    def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
+    def to_frame(self, communication: float | None = None) -> pd.DataFrame:
         """A long table: a row a run and round, `History.to_frame` with the options that differ in front.
 
         Args:
-            communication: cost per communicating round, in time units.
+            communication: cost per communicating round, in time units; None for that of each run.
 
         Raises:
             ValueError: a cost on top of rounds that overlap.
         """
-        return self._long(lambda history: history.to_frame(communication))
+        return self._long(lambda history: history.to_frame(_own(history, "communication", communication)))
 
     def clients_frame(self) -> pd.DataFrame:
         """As `to_frame`, a row a run, evaluation, round and client: `History.clients_frame`."""
         return self._long(lambda history: history.clients_frame())
 
-    def summary(self, target: float | None = None, communication: float = 0.0) -> pd.DataFrame:
+    def summary(self, target: float | None = None, communication: float | None = None) -> pd.DataFrame:
         """A row a run: the options that differ, and the run in a few numbers.
 
         Args:
-            target: mean accuracy to time, see `History.summary`.
-            communication: cost per communicating round, in time units.
+            target: mean accuracy to time, see `History.summary`; None for that of each run.
+            communication: cost per communicating round, in time units; None for that of each run.
         """
         import pandas as pd
 
         rows = []
         for name, history in self.histories.items():
-            numbers = history.summary(target, communication)
+            numbers = history.summary(_own(history, "target", target), _own(history, "communication", communication))
             rows.append(self._front(name) | {column: numbers[column] for column in _SUMMARY})
         return pd.DataFrame(rows)
 
-    def save(self, communication: float = 0.0) -> list[Path]:
+    def save(self, communication: float | None = None) -> list[Path]:
         """Writes the tables into the folder: `runs.csv` and `rounds.parquet`, or `rounds.csv` without pyarrow.
 
         Args:
-            communication: cost per communicating round, in time units.
+            communication: cost per communicating round, in time units; None for that of each run.
 
         Returns:
             The files; none where nothing is finished.
@@ -127,6 +127,12 @@ def of(folder: Path, members: Sequence[Member], failures: Sequence[Failure], sec
     """The result of a grid, as its folder stands."""
     finished = {m.point.name: m.folder for m in members if m.is_finished()}
     return Grid(folder, finished, {m.point.name: m.point.values for m in members}, list(failures), seconds)
+
+
+def _own(history: History, option: str, given: float | None) -> Any:
+    """What is given, else what the run was asked for."""
+    own = {"communication": 0.0, "target": None} | history.config.get("arguments", {})
+    return own[option] if given is None else given
 
 
 def _of_one_type(cells: dict[str, object]) -> dict[str, object]:

@@ -97,7 +97,7 @@ def judged_by(run: Run, evaluation: str | None) -> Run:
             f"evaluation={evaluation!r}: {run.folder} has {', '.join(known) or 'none'}; choose one that all runs have, "
             "or run it with --evaluations"
         )
-    return run._replace(history=replace(run.history, accuracies={evaluation: known[evaluation], **known}))
+    return of(replace(run.history, accuracies={evaluation: known[evaluation], **known}), run.folder)
 
 
 def of(history: History, folder: Path) -> Run:

@@ -108,6 +108,24 @@ def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
     assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
 
 
+def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
+    axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}
+    found = grid(tmp_path, axes, options={"target": 0.001, "num_rounds": 2}, batch=1)
+    found.save()
+    runs = pd.read_csv(tmp_path / "runs.csv").set_index("run")
+    rounds = found.to_frame()
+    for name, folder in found.folders.items():
+        own = json.loads((folder / "summary.json").read_text())
+        assert own["time_to_target"] is not None
+        assert runs.loc[name, ["simulated_time", "time_to_target"]].tolist() == pytest.approx(
+            [own["simulated_time"], own["time_to_target"]]
+        )
+        assert rounds[rounds["run"] == name]["elapsed"].iloc[-1] == own["simulated_time"]
+    free, dear = found.summary(communication=7.0)["simulated_time"]  # what is given goes for all
+    assert free == dear
+    assert found.summary(target=1.0)["time_to_target"].tolist() == [np.inf, np.inf]
+
+
 def test_parquet_keeps_every_bit(whole):
     pytest.importorskip("pyarrow")
     _, rounds = whole.save()

@@ -1,6 +1,7 @@
 """The points of a grid: what is combined, what is left out, and that all that is wrong is said at once."""
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,27 @@ def test_rules_leave_out_what_has_all_of_their_values():
     assert left == whole - without
     variants = {"a": {"clock": "random"}, "b": {}}
     assert names(of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"method": "fedrap", "seed": [0, 1]}, "method=fedrap, seed=0 or 1"),
+        ({"clock": "fixed"}, "clock=fixed"),  # its default, which nothing says
+        ({"participation": "full"}, "participation=full"),  # the method's own
+        ({"hidden": [4, 4]}, "hidden=4+4"),
+    ],
+)
+def test_a_rule_that_leaves_out_nothing_is_refused(rule, words):
+    with pytest.raises(
+        ValueError, match=re.escape(f"grid: exclude: {words} leaves out no run; mend the rule or leave")
+    ):
+        of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
+
+
+def test_a_rule_may_leave_out_what_another_one_does():
+    rules = [{"method": "fedavg"}, {"method": "fedavg", "seed": 1}]
+    assert len(of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules)) == 2
 
 
 def test_a_file_says_what_python_says(tmp_path):
