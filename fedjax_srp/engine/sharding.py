@@ -24,7 +24,6 @@ from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
 CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on a device (CPU: a cache of its own)
-
 MOVED_TOGETHER = 16  # clients per device, by measurement: 8 to 50 are alike where states are small
 
 

@@ -74,13 +74,13 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
 
     Example:
         >>> import fedjax_srp as srp
-        >>> def slowest(m: int = 5):
-        ...     return srp.participation.fastest(m)._replace(name="slowest")  # a better one would be another
-        >>> srp.methods.register_participation("slowest", slowest)
+        >>> def few(m: int = 5):
+        ...     return srp.participation.uniform(m)._replace(name="few")
+        >>> srp.methods.register_participation("few", few)
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> srp.methods.get("fedrep", dataset=data, participation="slowest", m=3).participation.options
+        >>> srp.methods.get("fedrep", dataset=data, participation="few", m=3).participation.options
         {'m': 3}
-        >>> del srp.methods.POLICIES["slowest"]
+        >>> del srp.methods.POLICIES["few"]
     """
     if name in BUILT_IN_POLICIES:
         raise ValueError(f"name={name!r} is a participation of the package; choose another name")

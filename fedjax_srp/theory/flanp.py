@@ -99,13 +99,8 @@ def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, 
     Raises:
         ValueError: Delta0 is c / (5 N s) at most.
     """
-    return (
-        6
-        * kappa
-        * _log_gap(initial_gap, len(times), samples, c)
-        * (1.25 * samples * noise / c)
-        * float(np.sort(times)[-1])
-    )
+    gap = _log_gap(initial_gap, len(times), samples, c)
+    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.max(times))
 
 
 @formula
