@@ -76,8 +76,7 @@ class Layout(NamedTuple):
     def parts(self) -> tuple[Layout, ...]:
         """This layout with one size of chunks each, those of the large ones first."""
         small = self._replace(large_chunk=0)
-        large = small._replace(chunk_size=self.large_chunk, moved_together=0)
-        return (large, small) if self.large_chunk else (small,)
+        return (small._replace(chunk_size=self.large_chunk), small) if self.large_chunk else (small,)
 
     def for_evaluation(self) -> Layout:
         """The same devices with the evaluation's chunk."""
