@@ -100,7 +100,7 @@ def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, 
         ValueError: Delta0 is c / (5 N s) at most.
     """
     gap = _log_gap(initial_gap, len(times), samples, c)
-    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.max(times))
+    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.sort(times)[-1])
 
 
 @formula
