@@ -1,16 +1,17 @@
-"""What two choices for CPUs gain: states that move many at a time, and what XLA is told about copies.
+"""What two choices gain on a CPU: clients served by the device that owns them, and what XLA is told about copies.
 
     python benchmarks/waits.py [--repeats 15] [--quick] [--out FILE.json]
 
-Rounds as they are, in turn with the same rounds whose clients' states move between the devices chunk by chunk, and with
-the same rounds as XLA compiles them by default; where 16 states are more than the engine moves at once, with these too.
-A ratio above 1 is how much longer they take so: the median over pairs, with quartiles. 100 clients of 150 images,
-batches of 10, a device for each core; "MLP" is 784-512-256-64-10.
+Rounds as they are, in turn with the same rounds whose cohorts are dealt to the devices whoever owns a client, so that
+the states of every chunk move between devices, and with the same rounds as XLA compiles them by default. A ratio above
+1 is how much longer they take so: the median over pairs, with quartiles. 100 clients of 150 images, batches of 10, a
+device for each core; "MLP" is 784-512-256-64-10.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import platform
@@ -20,16 +21,24 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, models
+from fedjax_srp.base import Array
 from fedjax_srp.benchmark.measure import Rounds, in_turn, seconds, synthetic
 from fedjax_srp.engine import program
-from fedjax_srp.engine.sharding import MOVED_TOGETHER
+from fedjax_srp.engine import round as engine_round
+from fedjax_srp.engine.sharding import Layout
 
-AS_IT_IS, BY_CHUNK, BY_DEFAULT = "as it is", "states chunk by chunk", "copies by XLA's default"
-TOGETHER = "16 states together"  # where they take more than 2 MiB
+AS_IT_IS, EXCHANGED, BY_DEFAULT = "as it is", "all states exchanged", "copies by XLA's default"
+
+
+def as_they_come(plan: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
+    """For `owners_first`: a cohort in its own order, nobody served by the owner."""
+    del plan, size
+    return jnp.int32(0), client_ids, *more
 
 
 def cases(clients: int, examples: int, hidden: tuple[int, ...]) -> dict[str, Callable[..., Rounds]]:
@@ -61,21 +70,26 @@ def main(arguments: list[str] | None = None) -> None:
     facts: dict[str, Any] = {"machine": machine, "repeats": args.repeats, "results": {}}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name, rounds in cases(*((6, 20, (8, 4)) if args.quick else (100, 150, (512, 256, 64)))).items():
-        runs = {AS_IT_IS: rounds(), BY_CHUNK: rounds(moved_together=0)}
-        if runs[AS_IT_IS].plan.moved_together < MOVED_TOGETHER and not args.quick:
-            runs[TOGETHER] = rounds(moved_together=MOVED_TOGETHER)
-        with unittest.mock.patch.object(program, "compiler_options", return_value={}):
-            runs[BY_DEFAULT] = rounds()
-        calls = {how: functools.partial(seconds, r.judge if "evaluation" in name else r) for how, r in runs.items()}
-        for call in calls.values():
-            call()
+        changes = {
+            AS_IT_IS: contextlib.nullcontext(),
+            EXCHANGED: unittest.mock.patch.object(engine_round, "owners_first", as_they_come),
+            BY_DEFAULT: unittest.mock.patch.object(program, "compiler_options", return_value={}),
+        }
+        runs: dict[str, Rounds] = {}
+        calls: dict[str, Callable[[], float]] = {}
+        for how, change in changes.items():
+            program._shared.cache_clear()  # or it would be the program before
+            with change:
+                runs[how] = rounds()
+                calls[how] = functools.partial(seconds, runs[how].judge if "evaluation" in name else runs[how])
+                calls[how]()
         times = in_turn(calls, args.repeats)
         length, ours = runs[AS_IT_IS].length, np.array(times[AS_IT_IS])
         found: dict[str, Any] = {"seconds": round(float(np.median(ours)) / length, 4)}
         for how in list(runs)[1:]:
             ratios = np.array(times[how]) / ours
             found[how] = [round(float(np.quantile(ratios, q)), 3) for q in (0.5, 0.25, 0.75)]
-        facts["results"][name] = {"moved_together": runs[AS_IT_IS].plan.moved_together, **found}
+        facts["results"][name] = found
         print(f"{name:36s} {found}", flush=True)
         args.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
 

@@ -31,7 +31,7 @@ from fedjax_srp.engine.evaluate import check_kept, fitted
 from fedjax_srp.engine.follow import Course, Steps
 from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import place
+from fedjax_srp.engine.sharding import as_bits, of_bits, place
 from fedjax_srp.linear import LinearClient, samplers
 from fedjax_srp.linear.sampling import least_squares
 from fedjax_srp.models.split import SplitModel, SplitParams
@@ -58,7 +58,7 @@ class Adaptation(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What is trained, and what its optimizer remembers from step to step."""
+    """What is trained, and what its optimizer remembers from step to step, as bits: sums of them lose nothing."""
 
     params: PyTree
     memory: PyTree
@@ -195,8 +195,11 @@ def remembering(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     """The same steps on a `Learner`, whose memory stands among the parameters, so that epochs may come one by one."""
 
     def update(direction: Learner, state: tuple, learner: Any) -> tuple[Learner, tuple]:
-        updates, memory = optimizer.update(direction.params, learner.memory, learner.params)
-        return Learner(updates, jax.tree.map(jnp.subtract, memory, learner.memory)), state
+        like = optimizer.init(learner.params)
+        updates, memory = optimizer.update(
+            direction.params, jax.tree.map(of_bits, learner.memory, like), learner.params
+        )
+        return Learner(updates, jax.tree.map(jnp.subtract, jax.tree.map(as_bits, memory), learner.memory)), state
 
     return optax.GradientTransformation(lambda learner: (), update)  # type: ignore[arg-type]
 
@@ -240,7 +243,8 @@ def _course(model: SplitModel, part: str, epochs: int, optimizer: Optimizer | No
                 return model.classify(params, model.represent(server.representation, x))
             return model.logits(params, x)
 
-        learner = Learner(start, training.optimizer.init(start))  # type: ignore[union-attr]
+        memory = jax.tree.map(as_bits, training.optimizer.init(start))  # type: ignore[union-attr]
+        learner = Learner(start, memory)
         return Steps(learner, epoch, lambda learner: learner.params, predict)
 
     return Course(begin, epochs, together=part == "head")

@@ -20,9 +20,9 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from fedjax_srp._checks import is_number
+from fedjax_srp._checks import is_number, short
 from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
-from fedjax_srp.record import Options
+from fedjax_srp.record import Options, recorded
 
 P = ParamSpec("P")
 Part = TypeVar("Part")
@@ -110,6 +110,51 @@ def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
             return factory(*args, **kwargs)
 
     return make
+
+
+def own_factory(
+    what: str, name: str, factory: Callable[..., Part], makes: type[Part], known: Collection[str], given: int = 0
+) -> Callable[..., Part]:
+    """The factory of a part of one's own with a name: it records its arguments, and makes one part for equal ones.
+
+    Args:
+        what: the name is of, "participation" say.
+        name: the name.
+        factory: checked here.
+        makes: the type of what it returns, checked in every call.
+        known: names that are taken.
+        given: how many of its first arguments are no options; every other one must have a name, and a default too where
+            some are.
+
+    Raises:
+        ValueError: a name that is taken or none, a factory that is none, an argument that cannot be an option.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={short(name)} is no name; give a string")
+    if name in known:
+        raise ValueError(f"name={name!r} is a {what} of the package; choose another name")
+    if not callable(factory) or isinstance(factory, makes):
+        raise ValueError(
+            f"{short(factory)} is no factory: give the function that makes the {what}, not what it returns"
+        )
+    called = getattr(factory, "__name__", type(factory).__name__)
+    parameters = list(inspect.signature(factory).parameters.values())
+    if len(parameters) < given:
+        raise ValueError(f"{called}: takes {len(parameters)} arguments, it is called with {given} and its options")
+    for parameter in parameters[given:]:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ValueError(f"{called}: {parameter} cannot be given by name, as options are; give it a name")
+        if given and parameter.default is parameter.empty:
+            raise ValueError(f"{called}: {parameter.name} has no default, as options of a {what} have; give it one")
+
+    @functools.wraps(factory)
+    def make(*args: Any, **options: Any) -> Part:
+        part = factory(*args, **options)
+        if not isinstance(part, makes):
+            raise ValueError(f"{called}: returned {short(part)}, not a {makes.__name__}")
+        return part
+
+    return interned(recorded(make))
 
 
 class Static(NamedTuple):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedjax_srp as srp
@@ -40,6 +41,38 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     counts = np.asarray(jax.vmap(lambda i: data.test_client(i).count)(jnp.arange(5)))
     assert len(set(counts.tolist())) == 5
     np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
+
+
+OPTIMIZERS = {
+    "a flag": lambda: optax.apply_if_finite(optax.sgd(0.1, momentum=0.5), 5),
+    "a key": lambda: optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(7)), optax.sgd(0.1)),
+    "counts and moments": lambda: optax.adam(0.01),
+    "infinities": lambda: optax.chain(least_so_far(), optax.sgd(0.1)),
+    "bfloat16": lambda: optax.sgd(0.1, momentum=0.9, accumulator_dtype=jnp.bfloat16),
+}
+
+
+def least_so_far():
+    """Remembers the smallest slope of each parameter, inf at first, and descends it."""
+
+    def update(slope, least, params):
+        least = jax.tree.map(jnp.minimum, least, slope)
+        return least, least
+
+    return optax.GradientTransformation(lambda p: jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.inf), p), update)
+
+
+@pytest.mark.parametrize("memory", OPTIMIZERS)
+def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, params, memory):
+    """Judged by the loss of the trained model, which shows every bit of it."""
+    data = srp.data.training_loss(data, srp.models.cross_entropy)
+    optimizer = OPTIMIZERS[memory]()
+    algorithm = srp.algorithms.fedavg(MODEL, SGD, fine_tune_epochs=3, fine_tune_optimizer=optimizer)
+    with jax.numpy_dtype_promotion("standard"):  # optax's adam and low-precision momentum need it
+        found = srp.adapt(MODEL, data, params, key=KEY, epochs=3, optimizer=optimizer, devices=1)
+        expected = srp.evaluate(algorithm, data, {"params": params}, key=KEY, evaluations="fine_tune", devices=1)
+    np.testing.assert_allclose(found.scores[0, 3], expected["fine_tune"], rtol=2e-6)
+    assert np.all(found.scores[0, 3] != found.scores[0, 2])
 
 
 def test_fewer_samples_on_several_devices(data, params):

@@ -99,7 +99,7 @@ def test_the_pytorch_loop_that_caches_features_computes_the_same():
     assert_close(*found, 1e-5)
 
 
-def test_what_waits_cost_is_measured_against_rounds_that_wait_and_copy(tmp_path, monkeypatch, capsys):
+def test_what_waits_cost_is_measured_against_rounds_that_exchange_and_copy(tmp_path, monkeypatch, capsys):
     made = []
 
     def one_case(*sizes):
@@ -109,12 +109,11 @@ def test_what_waits_cost_is_measured_against_rounds_that_wait_and_copy(tmp_path,
     cases = waits.cases
     monkeypatch.setattr(waits, "cases", one_case)
     waits.main(["--quick", "--repeats", "2", "--out", str(tmp_path / "waits.json")])
-    assert [run.plan.moved_together for run in made] == [2, 0, 2]  # of six clients on four devices
     told = [bool(run.program.spec.compiler) for run in made]
     assert told == [True, True, False]
+    assert len({id(run.program.shared) for run in made}) == 3
     found = json.loads((tmp_path / "waits.json").read_text())["results"]["evaluation"]
-    assert found["moved_together"] == 2
-    for how in (waits.BY_CHUNK, waits.BY_DEFAULT):
+    for how in (waits.EXCHANGED, waits.BY_DEFAULT):
         median, low, high = found[how]
         assert 0 < low <= median <= high
     assert "evaluation" in capsys.readouterr().out

@@ -491,7 +491,7 @@ def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     [
         ("full", slowest, "name='full' is a participation of the package; choose another name"),
         ("", slowest, "name='' is no name; give a string"),
-        ("mine", srp.participation.full(), "is no factory: give the function that makes the policy"),
+        ("mine", srp.participation.full(), "is no factory: give the function that makes the participation"),
         ("mine", 3, "3 is no factory: give the function"),
         ("mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
     ],

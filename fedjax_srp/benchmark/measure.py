@@ -51,8 +51,8 @@ def arrays(data: FederatedData) -> list[np.ndarray]:
 class Rounds:
     """Compiled rounds of one method; a call runs `length` of them and the evaluations asked for, and waits.
 
-    `judged_at_once` clients are evaluated at once on each device, and the states of `moved_together` move at once; None
-    for the engine's choice. The other arguments are those of the engine.
+    `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The other arguments are
+    those of the engine.
 
     Attributes:
         rounds: what the last call's rounds were, leaves (length,).
@@ -72,7 +72,6 @@ class Rounds:
         devices: Any = None,
         shard_data: bool = False,
         judged_at_once: int | None = None,
-        moved_together: int | None = None,
     ):
         request = Request(
             algorithm,
@@ -89,8 +88,6 @@ class Rounds:
         if judged_at_once is not None:
             judged = min(check_integer("judged_at_once", judged_at_once, 1), -(-plan.num_clients // plan.num_devices))
             plan = plan._replace(judged_at_once=judged)
-        if moved_together is not None:
-            plan = plan._replace(moved_together=check_integer("moved_together", moved_together, 0))
         run = run._replace(plan=plan)
         self.program, self.length, self.plan = run.program(), length, run.plan
         key = jax.random.key(0)

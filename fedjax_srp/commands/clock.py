@@ -1,8 +1,9 @@
-"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`."""
+"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, those of one's own."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ HELP = (
     "exponential(rate), uniform(low, high) or constant(value), where a distribution may stand for a number and N for "
     "the number of clients, and + COST behind it adds a communication to every time (for rounds that overlap), or "
     "trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any but a trace "
-    "(ordered:fixed) numbers the clients by speed, the fastest first"
+    "(ordered:fixed) numbers the clients by speed, the fastest first; or NAME or NAME(...) of srp.clocks.register"
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -35,6 +36,8 @@ def parse(text: str, num_clients: int) -> Clock:
     Raises:
         ValueError: what is wrong with it, in one line.
     """
+    if (name := text.partition("(")[0].strip()) in clocks.OWN:
+        return _own(name, text, num_clients)
     words = text.removeprefix("ordered:")
     ordered = words != text
     kind, _, rest = NAMED.get(words, words).partition(":")
@@ -45,7 +48,8 @@ def parse(text: str, num_clients: int) -> Clock:
     if kind in NAMED and kind not in CLOCKS:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
-        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace'])}; clocks of your own are for Python")
+        own = "srp.clocks.register, in a file for --load, adds one of your own"
+        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace', *clocks.OWN])}; {own}")
     try:
         expression = ast.parse(rest, mode="eval").body
         communication = 0.0
@@ -59,6 +63,32 @@ def parse(text: str, num_clients: int) -> Clock:
     if not isinstance(distribution, clocks.Distribution):
         raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
     return CLOCKS[kind](distribution, ordered=ordered, communication=communication)
+
+
+def _own(name: str, text: str, num_clients: int) -> Clock:
+    """A clock that was registered, with what stands between the brackets."""
+    variables = {"N": num_clients}
+
+    def value(node: ast.expr) -> Any:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        return node.value if is_text else _evaluate(node, variables)
+
+    given, options, factory = [], {}, clocks.OWN[name]
+    try:
+        match ast.parse(text, mode="eval").body:
+            case ast.Name():
+                pass
+            case ast.Call(func=ast.Name(), args=arguments, keywords=named):
+                given = [value(node) for node in arguments]
+                options = {keyword.arg: value(keyword.value) for keyword in named if keyword.arg}
+            case other:
+                raise KeyError(ast.unparse(other))
+        inspect.signature(factory).bind(*given, **options)
+    except (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError(
+            f"clock={short(text)}: not understood ({_reason(error)}); give {name} or {name}(...)"
+        ) from None
+    return factory(*given, **options)
 
 
 def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:

@@ -64,7 +64,9 @@ def method_options() -> list[Option]:
 def model_options() -> list[Option]:
     """Of the models by name, and which of them."""
     (model,) = (o for o in options_of(methods.get) if o.name == "model")
-    factories = [(name, getattr(models, name)) for name in models.names()]
+    factories = [
+        (name, functools.partial(made, None, None)) for name, made in models.FACTORIES.items()
+    ]  # shape, classes
     return [model, *_routed([("", models.get), *factories])]
 
 
@@ -74,8 +76,8 @@ _LOAD = Option(
     "load",
     tuple[str, ...],
     (),
-    "Python files that are run first, to register methods and policies of your own (srp.methods.register and "
-    "register_participation)",
+    "Python files that are run first, to register methods, policies, models and clocks of your own "
+    "(srp.methods.register and register_participation, srp.models.register, srp.clocks.register)",
 )
 DATA = [
     Option(

@@ -64,9 +64,9 @@ def estimate(run: Prepared) -> Memory:
     judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried
     in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
     if plan.num_devices > 1:  # what moves at once meets on every device
-        of_evaluation = plan.for_evaluation().exchanged.window if judged else 0
+        of_evaluation = plan.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
-        in_chunk += max(largest.exchanged.window, of_evaluation) * moved
+        in_chunk += max(largest.window, of_evaluation) * moved
     return Memory(
         data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
         clients=plan.owned * sizes.client_state * seeds,

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_srp.base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.engine.sharding import Layout, collect, device_index, place
+from fedjax_srp.engine.sharding import Layout, Window, collect, device_index, place
 from fedjax_srp.engine.traffic import num_bytes
 
 SPLITS = ("train", "test")
@@ -179,7 +179,7 @@ def own_client(plan: Layout, data: Any, client_id: Array) -> ClientData:
 class Supply(NamedTuple):
     """How clients get their data: what a window moves between devices, and what one client makes of its part."""
 
-    move: Callable[[Array], PyTree]  # ids (window,), the same on all devices -> leaves (chunk_size, ...)
+    move: Callable[[Window], PyTree]  # -> leaves (chunk_size, ...)
     give: Callable[[Array, PyTree], ClientData]  # () id and its row of the above -> data
 
 
@@ -187,10 +187,10 @@ def supply(plan: Layout, data: Any, split: str) -> Supply:
     """Supplies the "train" or "test" data of clients, from the device's shard of what `place_data` made."""
     name = f"{split}_client"
     if not isinstance(data, OwnedData):  # nothing moves, and what clients share is not copied for each
-        return Supply(lambda client_ids: (), lambda client_id, _: getattr(data, name)(client_id))
+        return Supply(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
     stored = jax.vmap(getattr(data.own.stored(), name))
     return Supply(
-        lambda client_ids: collect(plan, stored, client_ids),
+        lambda window: collect(plan, stored, window),
         lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
     )
 
@@ -199,6 +199,6 @@ def supply_both(plan: Layout, data: Any) -> Supply:
     """Training and test data of clients, as pairs."""
     train, test = supply(plan, data, "train"), supply(plan, data, "test")
     return Supply(
-        lambda client_ids: (train.move(client_ids), test.move(client_ids)),
+        lambda window: (train.move(window), test.move(window)),
         lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
     )

@@ -13,7 +13,7 @@ from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.clocks import Distribution, exponential, fixed
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
-from fedjax_srp.engine.owned import data_shapes, moved_bytes, place_data
+from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
 from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
@@ -114,8 +114,7 @@ def prepare(request: Request) -> Prepared:
             raise ValueError(f"{argument}={short(value)} must be a string")
     sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations)
     seeds = request.num_seeds or 1
-    moved = sizes.client_state + moved_bytes(data, request.shard_data)
-    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried, moved))
+    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried))
     plan = layout(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"

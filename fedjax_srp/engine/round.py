@@ -28,7 +28,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.engine.owned import Supply, supply
-from fedjax_srp.engine.sharding import Layout, my_chunk, put, take, total, window_positions
+from fedjax_srp.engine.sharding import Layout, Window, my_chunk, owners_first, put, take, total, window_positions
 from fedjax_srp.loops import batch_max
 from fedjax_srp.tally import averaged
 
@@ -41,15 +41,6 @@ class SimulationState(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
-
-
-class _Slots(NamedTuple):
-    """Positions of a cohort that one device serves; leaves (slots, ...)."""
-
-    ids: Array
-    work: Array
-    are_real: Array  # bool: not padding
-    moved: PyTree  # examples that lie with the owners of the clients
 
 
 class PassResult(NamedTuple):
@@ -75,8 +66,8 @@ def cohort_pass(
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
     window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where
-    the plan has large chunks too, another loop goes before, as long as these are full. Where devices exchange the
-    states of several windows at once, these are a loop within the trip.
+    the plan has large chunks too, another loop goes before, as long as these are full. Devices serve their own clients
+    first; only the windows behind these make them exchange states, and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -88,9 +79,9 @@ def cohort_pass(
         plan: devices and chunk.
         record: keep each client's `info`, by client id.
     """
-    pool = cohort.client_ids.shape[0]
-    pad = (0, -pool % plan.exchanged.window)
-    client_ids, work = jnp.pad(cohort.client_ids, pad), jnp.pad(cohort.work, pad)
+    at_home, *ordered = owners_first(plan, cohort.client_ids, cohort.size, cohort.work)
+    pad = (0, -cohort.client_ids.shape[0] % plan.window)
+    client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
     def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> ClientOutput:
         client_data = supply_data.give(client_id, moved)
@@ -108,57 +99,37 @@ def cohort_pass(
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
-    def fetch(plan: Layout, first: Array, states: PyTree) -> tuple[_Slots, PyTree, Array, Array]:
-        """This device's slots of the window whose first position is `first`, and their states."""
+    def serve(plan: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, Window, Array]:
+        """The window whose first position is `first`, and which of this device's slots are real."""
         positions = first + window_positions(plan)
         active = positions < cohort.size
         # A padded slot repeats the first participant with no work to do and at weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
-        mine = my_chunk(plan, active)
-        rows = jax.lax.optimization_barrier(take(plan, states, ids))  # read once, before new states are written
+        away = batch_max(jnp.minimum(first + plan.window, cohort.size) > at_home)
+        window, mine = Window(ids, active, away), my_chunk(plan, active)
+        rows = jax.lax.optimization_barrier(take(plan, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
-        return _Slots(my_chunk(plan, ids), chunk_work, mine, supply_data.move(ids)), rows, ids, active
-
-    def serve(slots: _Slots, rows: PyTree) -> ClientOutput:
-        """What the clients of a chunk do, with weight zero for a padded slot."""
-        outputs = jax.vmap(one)(slots.ids, slots.work, rows, slots.moved)
+        outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
-        weight = jax.tree.map(lambda w: jnp.where(slots.are_real, w, jnp.zeros((), w.dtype)), weight)
-        return ClientOutput(message, outputs.state, weight, info)
+        weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
+        return ClientOutput(message, outputs.state, weight, info), window, mine
 
     def trip(plan: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
-        """One exchange of states between the devices, with the chunks in it."""
         sums, states, records = carry
-        slots, rows, ids, active = fetch(plan.exchanged, first, states)
-
-        def chunk(c: Array | int, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
-            sums, rows, infos = carry
-            mine = _rows_of(slots, c, plan.chunk_size)
-            outputs = serve(mine, _rows_of(rows, c, plan.chunk_size))
-            new = (
-                weighted_sum(outputs.weight, outputs.message, mine.are_real),
-                jax.tree.map(jnp.sum, outputs.weight),
-                jax.tree.map(lambda i: jnp.sum(jnp.where(mine.are_real, i, jnp.zeros((), i.dtype))), outputs.info),
-            )
-            rows = rows if outputs.state is None else _with_rows(rows, c, outputs.state)
-            return jax.tree.map(jnp.add, sums, new), rows, _with_rows(infos, c, outputs.info) if record else ()
-
-        slot_infos = jax.tree.map(lambda i: jnp.zeros(slots.ids.shape, i.dtype), shape.info) if record else ()
-        carry = sums, rows, slot_infos
-        if plan.chunks_together == 1:
-            carry = chunk(0, carry)
-        else:
-            left = (size - first + plan.window - 1) // plan.window
-            carry = jax.lax.fori_loop(jnp.int32(0), jnp.minimum(plan.chunks_together, left), chunk, carry)
-        sums, rows, slot_infos = carry
-        if shape.state is not None:
-            states = put(plan, states, ids, active, rows)
+        outputs, window, mine = serve(plan, first, states)
+        new = (
+            weighted_sum(outputs.weight, outputs.message, mine),
+            jax.tree.map(jnp.sum, outputs.weight),
+            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), outputs.info),
+        )
+        if outputs.state is not None:
+            states = put(plan, states, window, outputs.state)
         if record:
-            records = put(plan, records, ids, active, slot_infos)
-        return sums, states, records
+            records = put(plan, records, window, outputs.info)
+        return jax.tree.map(jnp.add, sums, new), states, records
 
-    shape = jax.eval_shape(lambda s: serve(*fetch(plan, jnp.int32(0), s)[:2]), states)
+    shape = jax.eval_shape(lambda s: serve(plan, jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
     zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
     sums = (
@@ -169,31 +140,16 @@ def cohort_pass(
     records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), shape.info) if record else ()
     carry, done, size = (sums, states, records), jnp.int32(0), batch_max(cohort.size)
     for part in plan.parts:
-        left, window = size - done, part.exchanged.window
-        trips = left // window if part.window > plan.window else (left + window - 1) // window
+        left = size - done
+        trips = left // part.window if part.window > plan.window else (left + part.window - 1) // part.window
         carry = jax.lax.fori_loop(
-            jnp.int32(0), trips, lambda i, carry, part=part, done=done, w=window: trip(part, done + i * w, carry), carry
+            jnp.int32(0), trips, lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry), carry
         )
-        done = done + trips * window
+        done = done + trips * part.window
     sums, states, records = carry
     messages, weights, info = total(plan, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
     return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records)
-
-
-def _rows_of(tree: PyTree, chunk: Array | int, length: int) -> PyTree:
-    """The rows of one chunk of slots."""
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, chunk * length, length), tree)
-
-
-def _with_rows(tree: PyTree, chunk: Array | int, rows: PyTree) -> PyTree:
-    """`tree` with the rows of one chunk of slots replaced."""
-
-    def write(leaf: Array, new: Array) -> Array:
-        new = new if new.dtype == leaf.dtype else new.astype(leaf.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(leaf, new, chunk * new.shape[0], 0)
-
-    return jax.tree.map(write, tree, rows)
 
 
 def _as_float(leaf: Array) -> Array:

@@ -2,9 +2,10 @@
 
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
 (client i lives on device i // owned); everything else is replicated, and every device computes it alike. The work of a
-round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy;
-`take` and `put` move exactly the states of the clients that are served. The devices may belong to several processes:
-the same program runs in each, and `place` puts there what every process holds.
+round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
+Positions are dealt so that devices serve clients of their own first (`owners_first`); `take` and `put` move the states
+of the others. The devices may belong to several processes: the same program runs in each, and `place` puts there what
+every process holds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
 CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on a device (CPU: a cache of its own)
-MOVED_TOGETHER = 16  # clients per device, by measurement: 8 to 50 are alike where states are small
 
 
 class Layout(NamedTuple):
@@ -35,7 +35,6 @@ class Layout(NamedTuple):
     num_clients: int
     judged_at_once: int  # clients per device that are evaluated at once
     large_chunk: int = 0  # clients that train at once per device while a cohort has so many left, a multiple; 0: none
-    moved_together: int = 0  # clients per device whose states may move between devices at once, in whole chunks
 
     @property
     def num_devices(self) -> int:
@@ -56,16 +55,6 @@ class Layout(NamedTuple):
     def window(self) -> int:
         """Cohort positions of which all devices together serve one chunk each."""
         return self.num_devices * self.chunk_size
-
-    @property
-    def chunks_together(self) -> int:
-        """Chunks whose clients' states move between devices at once: as many as `moved_together` has room for."""
-        return max(1, self.moved_together // self.chunk_size)
-
-    @property
-    def exchanged(self) -> Layout:
-        """This layout with one chunk for what moves at once."""
-        return self._replace(chunk_size=self.chunk_size * self.chunks_together, moved_together=0)
 
     @property
     def mesh(self) -> Mesh:
@@ -109,7 +98,6 @@ def layout(
     client_bytes: int = 0,
     judged_bytes: int = 0,
     carried_bytes: int = 0,
-    moved_bytes: int = 0,
 ) -> Layout:
     """Checks and completes what the user asked for.
 
@@ -120,7 +108,6 @@ def layout(
         client_bytes: what a client holds while it trains, for the default chunk.
         judged_bytes: what it holds while it is evaluated.
         carried_bytes: what it trains, with the optimizer's state.
-        moved_bytes: what moves to the device that serves it.
 
     Raises:
         ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
@@ -150,7 +137,7 @@ def layout(
     else:
         chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
         judged = chunk
-    return Layout(tuple(devices), chunk, num_clients, judged, large, _moved_together(devices, moved_bytes, each))
+    return Layout(tuple(devices), chunk, num_clients, judged, large)
 
 
 def default_chunks(
@@ -169,16 +156,6 @@ def default_chunks(
     large = default_chunk_size(platform, client_bytes, each, everybody=True) // chunk * chunk
     judged = _equal(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True))
     return (chunk, large, judged) if large > chunk else (_equal(each, chunk), 0, judged)
-
-
-def _moved_together(devices: Sequence[Any], moved_bytes: int, each: int) -> int:
-    """Clients per device whose states move at once, since the devices wait for each other whenever states move.
-
-    On a CPU, and only what stays in the cache until its client's turn: rounds whose states do not were slower so.
-    """
-    if len(devices) == 1 or devices[0].platform != "cpu":
-        return 0
-    return min(MOVED_TOGETHER, CHUNK_BYTES["cpu"] // max(moved_bytes, 1), each)
 
 
 def _equal(clients: int, chunk: int) -> int:
@@ -210,52 +187,103 @@ def total(plan: Layout, tree: PyTree) -> PyTree:
     return jax.lax.psum(tree, AXIS) if plan.num_devices > 1 else tree
 
 
-def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
-    """Applies `function` to a leaf seen as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
+def as_bits(leaf: Array) -> Array:
+    """A leaf as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(function(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        return as_bits(jax.random.key_data(leaf))
     if leaf.dtype == jnp.bool_:
-        return function(leaf.astype(jnp.uint8)).astype(jnp.bool_)
-    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
-    return jax.lax.bitcast_convert_type(function(bits), leaf.dtype)
+        return leaf.astype(jnp.uint8)
+    return jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
 
 
-def take(plan: Layout, states: PyTree, client_ids: Array) -> PyTree:
-    """Fetches states: rows (chunk_size, ...) of this device's positions in the window.
+def of_bits(bits: Array, like: Any) -> Array:
+    """Undoes `as_bits`, for a leaf of the type of `like`."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(like))
+    return bits.astype(jnp.bool_) if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, like.dtype)
+
+
+def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
+    return of_bits(function(as_bits(leaf)), leaf)
+
+
+class Window(NamedTuple):
+    """Cohort positions that all devices together serve at once, the same on all of them."""
+
+    client_ids: Array  # (window,) int32, position-major by device (`window_positions`)
+    active: Array  # (window,) bool: not padding
+    away: Array  # () bool: whether some are not served by their owner
+
+
+def owners_first(plan: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
+    """A cohort in an order in which devices serve their own clients, as far as all have as many of them.
 
     Args:
         plan: the layout.
-        states: leaves (owned, ...), this device's shard.
-        client_ids: (window,) int32, the same on all devices, position-major by device (`window_positions`).
+        client_ids: (pool,) int32, of which the first `size` take part.
+        size: () int32.
+        more: (pool,), to be ordered alike.
+
+    Returns:
+        () int32 how many positions from the first on are served by the owner of their client, `client_ids` and `more`;
+        who takes part stays in front.
     """
-    return collect(plan, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), client_ids)
-
-
-def collect(plan: Layout, read: Callable[[Array], PyTree], client_ids: Array) -> PyTree:
-    """Like `take`, for whatever `read` makes of rows (window,) of this device: leaves (window, ...)."""
     if plan.num_devices == 1:
-        return read(client_ids)
-    mine = client_ids // plan.owned == device_index(plan)
+        return size, client_ids, *more
+    takes_part = jnp.arange(client_ids.shape[0], dtype=jnp.int32) < size
+    owner = client_ids // plan.owned
+    of_device = jax.nn.one_hot(jnp.where(takes_part, owner, plan.num_devices), plan.num_devices, dtype=bool)
+    so_far = jnp.cumsum(of_device, 0, dtype=jnp.int32)
+    rank = jnp.sum(jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32)  # among those of its owner
+    each = so_far[-1].min()
+    at_home = of_device.any(1) & (rank < each)
+    others = plan.num_devices * each + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
+    place = jnp.where(at_home, plan.num_devices * rank + owner, others)
+    return plan.num_devices * each, *(jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more))
+
+
+def take(plan: Layout, states: PyTree, window: Window) -> PyTree:
+    """Fetches states: rows (chunk_size, ...) of this device's positions, from leaves (owned, ...), its shard."""
+    return collect(plan, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window)
+
+
+def collect(plan: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
+    """Like `take`, for whatever `read` makes of rows of this device: as many in each leaf."""
+    if plan.num_devices == 1:
+        return read(window.client_ids)
+    mine = window.client_ids // plan.owned == device_index(plan)
+    rows = jnp.where(mine, window.client_ids % plan.owned, 0)
 
     def exchange(bits: Array) -> Array:
         keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
         return jax.lax.psum_scatter(jnp.where(keep, bits, bits.dtype.type(0)), AXIS, tiled=True)
 
-    owned = read(jnp.where(mine, client_ids % plan.owned, 0))
-    return jax.tree.map(lambda leaf: _map_bits(exchange, leaf), owned)
+    return jax.lax.cond(
+        window.away,
+        lambda rows: jax.tree.map(lambda leaf: _map_bits(exchange, leaf), read(rows)),
+        lambda rows: read(my_chunk(plan, rows)),
+        rows,
+    )
 
 
-def put(plan: Layout, states: PyTree, client_ids: Array, active: Array, rows: PyTree) -> PyTree:
-    """Writes back the rows (chunk_size, ...) of this device's positions where `active` (window,); others stay."""
-    mine = (client_ids // plan.owned == device_index(plan)) & active
-    target = jnp.where(mine, client_ids % plan.owned, plan.owned)  # out of range is dropped
+def put(plan: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
+    """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
+    mine = (window.client_ids // plan.owned == device_index(plan)) & window.active
+    target = jnp.where(mine, window.client_ids % plan.owned, plan.owned)  # out of range is dropped
 
-    def write(leaf: Array, new: Array) -> Array:
-        if plan.num_devices > 1:
-            new = _map_bits(lambda bits: jax.lax.all_gather(bits, AXIS, tiled=True), new)
-        return leaf.at[target].set(new, mode="drop")
+    def exchange(bits: Array) -> Array:
+        return jax.lax.all_gather(bits, AXIS, tiled=True)
 
-    return jax.tree.map(write, states, rows)
+    def in_window(bits: Array) -> Array:
+        others = jnp.zeros((plan.window, *bits.shape[1:]), bits.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(others, bits, device_index(plan) * plan.chunk_size, 0)
+
+    def moved_by(move: Callable[[Array], Array]) -> Callable[[PyTree], PyTree]:
+        return lambda rows: jax.tree.map(lambda leaf: _map_bits(move, leaf), rows)
+
+    if plan.num_devices > 1:
+        rows = jax.lax.cond(window.away, moved_by(exchange), moved_by(in_window), rows)
+    return jax.tree.map(lambda leaf, new: leaf.at[target].set(new, mode="drop"), states, rows)
 
 
 def gather(plan: Layout, tree: PyTree) -> PyTree:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import short, unknown
+from fedjax_srp._checks import unknown
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.methods.options import arguments, name_of, option_names
+from fedjax_srp.methods.options import arguments, option_names
 from fedjax_srp.methods.table import (
     BUILT_IN,
     BUILT_IN_POLICIES,
@@ -20,8 +18,7 @@ from fedjax_srp.methods.table import (
     Recipe,
     check_factory,
 )
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.parts import own_factory
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
@@ -82,23 +79,4 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
         {'m': 3}
         >>> del srp.methods.POLICIES["few"]
     """
-    if name in BUILT_IN_POLICIES:
-        raise ValueError(f"name={name!r} is a participation of the package; choose another name")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name={short(name)} is no name; give a string")
-    if not callable(factory) or isinstance(factory, ParticipationPolicy):
-        raise ValueError(
-            f"{short(factory)} is no factory: give the function that makes the policy, not what it returns"
-        )
-    for parameter in inspect.signature(factory).parameters.values():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ValueError(f"{name_of(factory)}: {parameter} cannot be given by name, as options are; give it a name")
-
-    @functools.wraps(factory)
-    def make(*args: Any, **options: Any) -> ParticipationPolicy:
-        policy = factory(*args, **options)
-        if not isinstance(policy, ParticipationPolicy):
-            raise ValueError(f"{name_of(factory)}: returned {short(policy)}, not a ParticipationPolicy")
-        return policy
-
-    POLICIES[name] = interned(recorded(make))
+    POLICIES[name] = own_factory("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)

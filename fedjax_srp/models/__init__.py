@@ -1,7 +1,7 @@
 """Models, each split at a named layer into a representation and a head."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fedjax_srp._checks import checked, short, unknown
@@ -15,7 +15,7 @@ from fedjax_srp.models.linear_regression import half_square, linear_regression
 from fedjax_srp.models.lstm import lstm
 from fedjax_srp.models.mlp import mlp
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
-from fedjax_srp.parts import interned
+from fedjax_srp.parts import interned, own_factory
 
 __all__ = [
     "Convolution",
@@ -37,15 +37,52 @@ __all__ = [
     "mlp",
     "names",
     "options",
+    "register",
     "split",
 ]
 
-_FACTORIES = {"mlp": mlp, "lenet5": lenet5, "lenet5_cifar100": lenet5_cifar100, "cnn": cnn, "lstm": lstm}
+Factory = Callable[..., SplitModel]  # (input_shape, num_classes, ...)
+
+_BUILT_IN: dict[str, Factory] = {
+    "mlp": mlp,
+    "lenet5": lenet5,
+    "lenet5_cifar100": lenet5_cifar100,
+    "cnn": cnn,
+    "lstm": lstm,
+}
+FACTORIES = {**_BUILT_IN}  # and those that `register` adds
 
 
 def names() -> list[str]:
     """The models that `get` knows."""
-    return list(_FACTORIES)
+    return list(FACTORIES)
+
+
+def register(name: str, factory: Factory) -> None:
+    """Adds a model of your own: `get`, every method and the command line know it from then on.
+
+    Args:
+        name: of the model.
+        factory: `(input_shape, num_classes, ...) -> SplitModel`, called with the shape of one example and the number of
+            classes of a data set; its other arguments have defaults and are options, on the command line those with a
+            type. They stand in the record of a run, and equal ones give the same model.
+
+    Raises:
+        ValueError: a name of the package's own, a factory that does not take two arguments, or an option without a name
+            or a default.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> def two_layers(input_shape, num_classes, width: int = 32):
+        ...     return srp.models.mlp(input_shape, num_classes, hidden=(width,))
+        >>> srp.models.register("two_layers", two_layers)
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> method = srp.methods.get("fedrep", dataset=data, model="two_layers", width=16)
+        >>> method.options["model"], method.options["width"]
+        ('two_layers', 16)
+        >>> del srp.models.FACTORIES["two_layers"]
+    """
+    FACTORIES[name] = own_factory("model", name, factory, SplitModel, _BUILT_IN, given=2)
 
 
 @checked
@@ -73,21 +110,28 @@ def get(
         ValueError: an unknown name (with the nearest ones), a head with more layers than the model, an unknown option,
             an option out of range, examples that the model does not take.
     """
-    if name not in _FACTORIES:
-        raise unknown("model", name, _FACTORIES)
+    if name not in FACTORIES:
+        raise unknown("model", name, FACTORIES)
     check_dataset(dataset)
     _check_options(name, options)
     every = {**_defaults(name), **options}
     hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in every.items()}
-    return _get(name, Shapes.of(dataset, augment is not None), head_layers, augment, initialization, **hashable)
+    shapes = Shapes.of(dataset, augment is not None)
+    return _get(name, FACTORIES[name], shapes, head_layers, augment, initialization, **hashable)
 
 
 @interned
 def _get(
-    name: str, shapes: Shapes, head_layers: int, augment: str | None, initialization: Any, **options: Any
+    name: str,
+    factory: Factory,
+    shapes: Shapes,
+    head_layers: int,
+    augment: str | None,
+    initialization: Any,
+    **options: Any,
 ) -> SplitModel:
     try:
-        model = _FACTORIES[name](shapes.example_shape, shapes.num_classes, **options)
+        model = factory(shapes.example_shape, shapes.num_classes, **options)
     except ValueError as error:
         raise ValueError(f"model={name!r} for data set {shapes.name!r}: {error}") from None
     model = model.cut_above(head_layers)
@@ -102,13 +146,13 @@ def options(name: str) -> dict[str, Any]:
     Raises:
         ValueError: an unknown name (with the nearest ones).
     """
-    if name not in _FACTORIES:
-        raise unknown("model", name, _FACTORIES)
+    if name not in FACTORIES:
+        raise unknown("model", name, FACTORIES)
     return _defaults(name)
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    parameters = list(inspect.signature(_FACTORIES[name]).parameters.items())[2:]  # but shape and classes
+    parameters = list(inspect.signature(FACTORIES[name]).parameters.items())[2:]  # but shape and classes
     return {option: parameter.default for option, parameter in parameters if option != "cut"}
 
 
@@ -117,7 +161,7 @@ def _check_options(name: str, given: Mapping[str, Any]) -> None:
     if "cut" in given:
         shown = short(given["cut"])
         raise ValueError(f"cut={shown}: the cut follows from head_layers; give that, or model.recut(layer)")
-    known = {model: _defaults(model) for model in _FACTORIES}
+    known = {model: _defaults(model) for model in FACTORIES}
     for option in given:
         owners = " or ".join(repr(model) for model in known if option in known[model])
         if owners and option not in known[name]:

@@ -26,13 +26,14 @@ from reference.small import (
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
-from fedjax_srp.engine import program as engine_program
+from fedjax_srp.engine import program
 from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.sharding import Layout, default_chunks
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
 TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0], np.float32)
+KEYS = jax.random.split(KEY, 2)
 CLOCK = srp.clocks.fixed(srp.clocks.constant(TIMES))
 IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5, 6]])
 SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
@@ -535,9 +536,9 @@ def late(key, broadcast, state, value, context):
     return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
 
 
-@pytest.mark.parametrize(("devices", "chunk_size", "together"), [(2, 1, 2), (2, 1, 4), (2, 2, 4), (3, 1, 3), (4, 1, 2)])
-def test_states_that_move_together_change_no_bit(devices, chunk_size, together):
-    """Cohorts of 3, 5 and 7: chunks that are full, padded or left out within what moves at once."""
+@pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
+def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size):
+    """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
     algorithm = algorithm_of(
         late,
         init=lambda key, data: jnp.zeros(3),
@@ -549,16 +550,16 @@ def test_states_that_move_together_change_no_bit(devices, chunk_size, together):
         },
         evaluations={"sum": lambda key, server, state, value: lambda test: state["sum"] + jax.random.normal(key)},
     )
-    options = {"devices": devices, "chunk_size": chunk_size, "evaluations": "all"}
-    one, many = (
-        Run(algorithm, DATA, POLICY, CLOCK, **options, moved_together=size) for size in (0, together * chunk_size)
+    alone, many = (
+        Run(algorithm, DATA, POLICY, CLOCK, devices=n, chunk_size=chunk_size, evaluations="all") for n in (1, devices)
     )
-    assert (one.plan.chunks_together, many.plan.chunks_together) == (1, together)
     sums, steps, bits = np.zeros(len(VALUES), np.float32), np.zeros(len(VALUES), np.int32), jax.random.key_data
     for ids, work in ROUNDS:
-        assert_same_bits(many.rounds(), one.rounds())
-        found, expected = many.host_state(), one.host_state()
-        assert_same_bits(found.server, expected.server)
+        ours, expected = many.rounds(), alone.rounds()
+        assert_same_bits(*(jax.tree.map(lambda leaf: leaf[: len(VALUES)], run.scores) for run in (ours, expected)))
+        assert_close(ours.rounds, expected.rounds, 1e-6)
+        found, expected = many.host_state(), alone.host_state()
+        assert_close(found.server, expected.server, 1e-6)
         assert_same_bits(bits(found.clients["key"]), bits(expected.clients["key"]))
         sums[ids] += VALUES[ids] * work
         steps[ids] += work.astype(np.int32)
@@ -567,8 +568,8 @@ def test_states_that_move_together_change_no_bit(devices, chunk_size, together):
         np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
 
 
-@pytest.mark.parametrize(("chunk_size", "together"), [(1, 0), (1, 4), (2, 4)])
-def test_a_round_costs_the_chunks_of_its_cohort_however_many_states_move(chunk_size, together):
+@pytest.mark.parametrize("chunk_size", [1, 2])
+def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
     served = []
 
     def client(key, broadcast, state, value, context):
@@ -576,12 +577,42 @@ def test_a_round_costs_the_chunks_of_its_cohort_however_many_states_move(chunk_s
         return ClientOutput(value, state + value)
 
     algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
-    run = Run(algorithm, DATA, POLICY, CLOCK, devices=2, chunk_size=chunk_size, moved_together=together)
+    run = run_of(algorithm, chunk_size=chunk_size)
     for ids, _ in ROUNDS:
         served.clear()
         run.rounds()
         jax.effects_barrier()
         assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
+
+
+@pytest.mark.parametrize("num_seeds", [None, 2])
+@pytest.mark.parametrize("shard_data", [False, True])
+def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
+    """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""
+    data = federation(clients_of((3,) * 8, (2,) * 8))
+    algorithm = srp.algorithms.local_only(model(hidden=(5,)), batch_size=2)
+    options = {"num_rounds": 2, "devices": 2, "chunk_size": 3, "shard_data": shard_data, "progress": False}
+
+    def final(policy, **exchange):
+        program._shared.cache_clear()
+        with monkeypatch.context() as patch:
+            for name, made in exchange.items():
+                patch.setattr(jax.lax, name, made)
+            run, keys = (srp.simulate, {"key": KEY}) if num_seeds is None else (srp.simulate_seeds, {"keys": KEYS})
+            history = run(algorithm, data, participation=policy, keep_clients=True, **keys, **options)
+        return [h.client_states for h in (history if num_seeds else [history])]
+
+    lost = {
+        "psum_scatter": lambda bits, axis, tiled: jnp.zeros_like(bits[: len(bits) // 2]),
+        "all_gather": lambda bits, axis, tiled: jnp.zeros((2 * len(bits), *bits.shape[1:]), bits.dtype),
+    }
+    everybody = srp.participation.full()
+    assert_same_bits(final(everybody, **lost), final(everybody))
+    first = srp.participation.fastest(4)  # of one device alone
+    clock = {"clock": srp.clocks.fixed(srp.clocks.constant(np.arange(1.0, 9.0)))}
+    options |= clock
+    with pytest.raises(AssertionError):
+        assert_same_bits(final(first, **lost), final(first))
 
 
 def test_accelerators_have_large_chunks_by_default():
@@ -605,19 +636,16 @@ def test_accelerators_have_large_chunks_by_default():
 ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
 
 
-@pytest.mark.parametrize(
-    ("devices", "together", "rows"),
-    [(1, 0, 11), (2, 4, 4)],  # of the table of all clients, of those who move together
-)
-@pytest.mark.parametrize("told", [True, pytest.param(False, marks=ALONE)])
-def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, together, rows, told, monkeypatch):
+@pytest.mark.parametrize(("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)])
+def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, monkeypatch):
     """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
     if not told:
-        monkeypatch.setattr(engine_program, "compiler_options", lambda platform: {})
-    data = federation(clients_of((3,) * 11, (1,) * 11))
+        monkeypatch.setattr(program, "compiler_options", lambda platform: {})
+    rows = 11  # of the table of a device's clients
+    data = federation(clients_of((3,) * devices * rows, (1,) * devices * rows))
     algorithm = srp.algorithms.fed_mtl(model(hidden=(5,)), batch_size=2)
-    run = Run(algorithm, data, srp.participation.full(), devices=devices, chunk_size=1, moved_together=together)
+    run = Run(algorithm, data, srp.participation.full(), devices=devices, chunk_size=1)
     run.rounds()
     (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
     copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())

@@ -1,7 +1,6 @@
 """States over devices: fetched and written back bit for bit, whatever their type, and evenly spread work."""
 
 import functools
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +10,11 @@ from reference.small import assert_same_bits
 
 from fedjax_srp.engine.sharding import (
     AXIS,
-    _moved_together,
+    Window,
     device_index,
     layout,
     my_chunk,
+    owners_first,
     put,
     spread,
     take,
@@ -55,29 +55,62 @@ def padded(plan, tree):
     return jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:missing]]), tree)
 
 
-@pytest.mark.parametrize(("devices", "chunk_size"), [(1, 4), (2, 2), (4, 1), (4, 2)])
-def test_take_and_put_move_bits_of_the_clients_asked_for(devices, chunk_size):
+SOME = np.array([5, 0, 6, 3, 1, 2, 4], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("devices", "chunk_size", "ids", "away"),
+    [
+        *[(devices, chunk, SOME, True) for devices, chunk in [(1, 4), (2, 2), (4, 1), (4, 2)]],
+        (2, 2, np.array([3, 4, 0, 6], np.int32), False),  # the first device owns 0 to 3
+        (4, 1, np.array([1, 3, 4, 6], np.int32), False),
+    ],
+)
+def test_take_and_put_move_bits_of_the_clients_asked_for(devices, chunk_size, ids, away):
     plan = layout(devices, chunk_size, NUM_CLIENTS)
-    ids = np.resize(np.array([5, 0, 6, 3, 1, 2, 4]), plan.window).astype(np.int32)
+    ids = np.resize(ids, plan.window)
     active = np.arange(plan.window) < min(3, plan.window)
     positions = np.asarray(window_positions(plan))
     old, new = states(), jax.tree.map(lambda leaf: leaf[::-1], states())
 
-    @functools.partial(spread, plan=plan, in_by_client=(True, False, False, False), out_by_client=(True, True))
-    def exchange(shard, window_ids, window_active, replacement):
-        rows = take(plan, shard, window_ids)
-        mine = my_chunk(plan, window_ids)
-        return rows, put(plan, shard, window_ids, window_active, jax.tree.map(lambda leaf: leaf[mine], replacement))
+    @functools.partial(spread, plan=plan, in_by_client=(True, False, False), out_by_client=(True, True))
+    def exchange(shard, window, replacement):
+        rows = take(plan, shard, window)
+        mine = my_chunk(plan, window.client_ids)
+        return rows, put(plan, shard, window, jax.tree.map(lambda leaf: leaf[mine], replacement))
 
     shard = jax.device_put(padded(plan, old), plan.sharding(by_client=True))
-    others = jax.device_put((ids[positions], active[positions], new), plan.sharding())
-    rows, written = jax.jit(exchange)(shard, *others)
+    window = Window(ids[positions], active[positions], np.bool_(away))
+    rows, written = jax.jit(exchange)(shard, *jax.device_put((window, new), plan.sharding()))
     assert_same_bits(plain(rows), plain(jax.tree.map(lambda leaf: leaf[ids[positions]], old)))
     taking_part = np.isin(np.arange(NUM_CLIENTS), ids[active])
     expected = jax.tree.map(
         lambda o, n: np.where(taking_part.reshape(-1, *(1,) * (o.ndim - 1)), n, o), plain(old), plain(new)
     )
     assert_same_bits(jax.tree.map(lambda leaf: leaf[:NUM_CLIENTS], plain(written)), expected)
+
+
+@pytest.mark.parametrize(
+    ("devices", "num_clients", "size"), [(1, 9, 4), (2, 9, 9), (2, 9, 4), (3, 20, 11), (4, 16, 16)]
+)
+def test_devices_serve_their_own_clients_first(devices, num_clients, size):
+    """Everybody once, as many at home as the device with the fewest has, in turn; the others behind, as they came."""
+    plan, seen = layout(devices, 1, num_clients), set()
+    for seed in range(5):
+        ids = np.random.default_rng(seed).permutation(num_clients).astype(np.int32)
+        at_home, dealt, tens = map(np.asarray, owners_first(plan, ids, jnp.int32(size), jnp.asarray(10 * ids)))
+        np.testing.assert_array_equal(tens, 10 * dealt)
+        assert sorted(dealt[:size]) == sorted(ids[:size])
+        owners = ids[:size] // plan.owned
+        assert at_home == devices * min(np.bincount(owners, minlength=devices))
+        np.testing.assert_array_equal(dealt[:at_home] // plan.owned, np.arange(at_home) % devices)
+        for device in range(devices):
+            np.testing.assert_array_equal(
+                dealt[device:at_home:devices], ids[:size][owners == device][: at_home // devices]
+            )
+        np.testing.assert_array_equal(dealt[at_home:], [i for i in ids if i not in dealt[:at_home]])
+        seen.add(int(at_home))
+    assert devices == 1 or size == num_clients or len(seen) > 1
 
 
 @pytest.mark.parametrize(("devices", "chunk_size"), [(1, 3), (2, 2), (4, 2)])
@@ -112,21 +145,3 @@ def test_layouts():
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
     assert layout(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for
-
-
-def test_small_states_move_many_at_a_time_between_cores():
-    """Whoever waits for others should wait seldom, but what has left the cache by its turn is slower so."""
-    together = lambda size, devices=2, **more: layout(devices, None, 1000, moved_bytes=size, **more).moved_together  # noqa: E731
-    mebibyte = 2**20
-    assert [together(size) for size in (0, 4, mebibyte // 8, mebibyte // 2, 2 * mebibyte, 3 * mebibyte)] == [
-        *(16, 16, 16, 4, 1, 0)
-    ]
-    assert together(4, devices=1) == 0  # nothing moves
-    assert layout(4, None, 10, moved_bytes=4).moved_together == 3  # no more than a device serves
-    plan = layout(2, 5, 1000, moved_bytes=4)
-    assert (plan.chunks_together, plan.exchanged.window, plan.exchanged.chunks_together) == (3, 2 * 15, 1)
-    assert layout(2, 20, 1000, moved_bytes=4).chunks_together == 1
-    judged = layout(2, None, 1000, 10 * mebibyte, mebibyte // 2, moved_bytes=4)
-    assert (judged.chunks_together, judged.for_evaluation().chunks_together) == (16, 4)
-    gpu = SimpleNamespace(platform="gpu")
-    assert _moved_together((gpu, gpu), 4, 1000) == 0  # large chunks are enough there, as far as is known

@@ -157,11 +157,8 @@ class Run:
         key=KEY,
         state=None,
         large_chunk=0,
-        moved_together=None,
     ):
         self.plan = layout(devices, chunk_size, data.num_clients)._replace(large_chunk=large_chunk)
-        if moved_together is not None:
-            self.plan = self.plan._replace(moved_together=moved_together)
         names = tuple(algorithm.evaluations) if evaluations == "all" else evaluations
         self.program = program(algorithm, policy, clock, names, self.plan)
         self.root = jax.device_put(key, self.plan.sharding())

@@ -1,0 +1,208 @@
+"""Models and clocks of one's own: by name in Python, on the command line, in grids."""
+
+import numpy as np
+import pytest
+from reference.small import CLOCK, KEY, clients_of, federation
+
+import fedjax_srp as srp
+from fedjax_srp.commands import cli
+from fedjax_srp.commands import clock as clock_words
+
+DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    tables = [srp.models.FACTORIES, srp.clocks.OWN]
+    before = [dict(table) for table in tables]
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)
+
+
+def narrow(input_shape, num_classes, width: int = 5, depth=2):
+    return srp.models.mlp(input_shape, num_classes, hidden=(width,) * depth)
+
+
+def two_speeds(slow: float = 5.0, every: int = 2):
+    times = 1.0 + (slow - 1.0) * (np.arange(DATA.num_clients) % every == 0)
+    return srp.clocks.fixed(srp.clocks.constant(times))._replace(name="two_speeds")
+
+
+# Models.
+
+
+def test_models_of_ones_own_have_names_and_options():
+    srp.models.register("narrow", narrow)
+    assert "narrow" in srp.models.names()
+    assert srp.models.options("narrow") == {"width": 5, "depth": 2}
+    method = srp.methods.get("fedrep", dataset=DATA, model="narrow", width=3)
+    assert {o: method.options[o] for o in ("model", "width", "depth")} == {"model": "narrow", "width": 3, "depth": 2}
+    model = srp.models.get("narrow", DATA, width=3)
+    assert model is srp.models.get("narrow", DATA, depth=2, width=3)  # one program
+    heads = [srp.models.get("narrow", DATA, head_layers=n).init(KEY).head for n in (1, 2)]
+    assert [len(head) for head in heads] == [1, 2]
+    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
+    assert history.config["options"]["width"] == 3
+    assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
+
+
+def test_a_model_that_is_registered_again_is_another_one():
+    srp.models.register("narrow", narrow)
+    first = srp.models.get("narrow", DATA)
+    srp.models.register("narrow", lambda shape, classes: srp.models.mlp(shape, classes, hidden=(7,)))
+    assert srp.models.get("narrow", DATA) is not first
+    assert srp.models.options("narrow") == {}
+
+
+def test_options_of_models_of_ones_own_are_kept_apart():
+    srp.models.register("narrow", lambda shape, classes, momentum=0.5: srp.models.mlp(shape, classes))
+    with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename it"):
+        srp.methods.get("fedrep", dataset=DATA, model="narrow")
+    srp.models.register("narrow", narrow)
+    with pytest.raises(ValueError, match="width: belongs to model 'narrow' and the model is 'mlp'"):
+        srp.models.get("mlp", DATA, width=3)
+    with pytest.raises(ValueError, match=r"unknown option of model 'narrow'.*widht.*width"):
+        srp.models.get("narrow", DATA, widht=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        ("mlp", narrow, "name='mlp' is a model of the package; choose another name"),
+        (3, narrow, "name=3 is no name; give a string"),
+        ("mine", srp.models.mlp((4,), 2), "is no factory: give the function that makes the model"),
+        ("mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
+        ("mine", lambda shape, classes, width: None, "<lambda>: width has no default, as options of a model have"),
+        ("mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
+    ],
+)
+def test_registered_models_are_checked(name, factory, message):
+    with pytest.raises(ValueError, match=message):
+        srp.models.register(name, factory)
+    assert "mine" not in srp.models.names()
+
+
+def test_a_model_factory_that_returns_something_else_is_named():
+    srp.models.register("mine", lambda shape, classes: 3)
+    with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
+        srp.models.get("mine", DATA)
+
+
+# Clocks.
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("two_speeds", [5, 1, 5]),
+        ("two_speeds()", [5, 1, 5]),
+        ("two_speeds(2 + 1)", [3, 1, 3]),
+        ("two_speeds(every=N, slow=4)", [4, 1, 1]),
+    ],
+)
+def test_clocks_of_ones_own_have_names(text, times):
+    srp.clocks.register("two_speeds", two_speeds)
+    clock = clock_words.parse(text, DATA.num_clients)
+    assert clock is clock_words.parse(text, DATA.num_clients)  # one program
+    assert list(clock.options) == ["slow", "every"]
+    history = srp.simulate(
+        srp.methods.get("fedavg", dataset=DATA, hidden=(4,)), DATA, clock=clock, num_rounds=1, key=KEY, progress=False
+    )
+    np.testing.assert_array_equal(history.client_time, times)
+
+
+def test_clocks_of_ones_own_take_texts_and_distributions(tmp_path):
+    np.savetxt(tmp_path / "times, of all.csv", [[1.0, 2.0, 3.0]])
+
+    def measured(file: str, other=None):
+        return srp.clocks.trace(np.loadtxt(file, ndmin=2)) if other is None else srp.clocks.dynamic(other)
+
+    srp.clocks.register("measured", measured)
+    clock = clock_words.parse(f"measured('{tmp_path}/times, of all.csv')", 3)
+    assert clock.name == "trace"
+    assert clock_words.parse("measured('', exponential(uniform(1/N, 1)))", 3).name == "dynamic"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("two_speeds(", r"clock='two_speeds\(': not understood .*; give two_speeds or two_speeds\(...\)"),
+        ("two_speeds(1, 2, 3)", "not understood .*too many positional arguments"),
+        ("two_speeds(fast=1)", "not understood .*unexpected keyword argument 'fast'"),
+        ("two_speeds(x)", "not understood .*'x' is unknown"),
+        ("two_speeds(__import__('os'))", "not understood .* is unknown"),
+        ("two_speeds(2) + 1", "not understood"),
+        ("two_speed", r"unknown clock 'two_speed' \(did you mean two_speeds\?\).*; srp.clocks.register"),
+        ("two_speeds('far')", "slow='far'"),
+        ("broken", "returned None, not a Clock"),
+    ],
+)
+def test_bad_words_for_clocks_of_ones_own_are_refused(text, message):
+    srp.clocks.register("two_speeds", two_speeds)
+    srp.clocks.register("broken", lambda: None)
+    with pytest.raises(ValueError, match=message):
+        clock_words.parse(text, 3)
+
+
+def test_a_bug_in_a_clock_of_ones_own_comes_through():
+    def buggy():
+        raise KeyError("mine")
+
+    srp.clocks.register("buggy", buggy)
+    with pytest.raises(KeyError, match="mine"):
+        clock_words.parse("buggy", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "message"),
+    [
+        ("random", two_speeds, "name='random' is a clock of the package"),
+        ("two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
+        ("mine", two_speeds(), "is no factory: give the function that makes the clock"),
+        ("mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
+    ],
+)
+def test_registered_clocks_are_checked(name, factory, message):
+    with pytest.raises(ValueError, match=message):
+        srp.clocks.register(name, factory)
+    assert name not in srp.clocks.OWN
+
+
+# Both, in runs and grids.
+
+
+def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_srp as srp\n"
+        "def narrow(input_shape: tuple[int, ...], num_classes: int, width: int = 5):\n"
+        '    """Mine.\n\n    Args:\n        width: of its layer.\n    """\n'
+        "    return srp.models.mlp(input_shape, num_classes, hidden=(width,))\n"
+        "def same(time: float = 2.0):\n"
+        "    return srp.clocks.fixed(srp.clocks.constant(time))\n"
+        "srp.models.register('narrow', narrow)\n"
+        "srp.clocks.register('same', same)\n"
+    )
+    words = ["--dataset", "digits", "--num-clients", "5", "--num-rounds", "2", "--no-progress", "--method", "fedavg"]
+    words += ["--model", "narrow", "--width", "3", "--clock", "same(time=4)", "--load", str(tmp_path / "mine.py")]
+    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    run = srp.History.load(tmp_path / "run")
+    assert (run.config["options"]["model"], run.config["options"]["width"]) == ("narrow", 3)
+    assert run.compute_time.tolist() == [4.0, 4.0]
+    assert run.config["clock_options"] == {"time": 4}
+    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0  # is known again
+
+    options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "num_rounds": 1, "model": "narrow"}
+    axes = {"clock": ["same", "same(3)"], "width": [2, 4]}
+    grid = srp.grid(
+        options=options | {"load": [str(tmp_path / "mine.py")]}, axes=axes, out=tmp_path / "grid", progress=False
+    )
+    found = {(run.config["options"]["width"], float(run.compute_time[0])) for run in grid.histories.values()}
+    assert found == {(2, 2.0), (4, 2.0), (2, 3.0), (4, 3.0)}
+
+    capsys.readouterr()
+    assert cli.main(["run", "--load", str(tmp_path / "mine.py"), "--help"], set_up_cores=False) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "narrow: of its layer; default 5" in shown
+    assert "--input-shape" not in shown
