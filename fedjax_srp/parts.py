@@ -22,6 +22,7 @@ from jax.tree_util import Partial
 
 from fedjax_srp._checks import is_number, short
 from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
+from fedjax_srp.outside import reads
 from fedjax_srp.record import Options, recorded
 
 P = ParamSpec("P")
@@ -36,6 +37,7 @@ class _Function:
 
     build: Build
     place: tuple[str, ...]  # fields and keys that lead to it
+    outside: tuple[Any, ...] = ()  # what `build` read when the algorithm was made
 
     def of(self, values: Values) -> Callable[..., Any]:
         found: Any = self.build(values)
@@ -74,14 +76,14 @@ def tunable(build: Build, values: Values) -> FederatedAlgorithm:
         ...     history = srp.simulate(algorithm, data, num_rounds=2, key=jax.random.key(0), progress=False)
     """
     whole = {name: float(v) for name, v in values.items() if isinstance(v, numbers.Integral) and is_number(v)}
-    values = {**values, **whole}
+    values, outside = {**values, **whole}, reads(build)
 
     def carry(part: Any, place: tuple[str, ...]) -> Any:
         if isinstance(part, FederatedAlgorithm | Phase):
             return type(part)(*(carry(value, (*place, name)) for name, value in part._asdict().items()))
         if isinstance(part, Mapping) and not isinstance(part, Options):
             return {name: carry(value, (*place, name)) for name, value in part.items()}
-        return Partial(_Function(build, place), values) if callable(part) else part
+        return Partial(_Function(build, place, outside), values) if callable(part) else part
 
     return carry(build(values), ())
 
@@ -96,16 +98,18 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
 def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
     """Makes a factory return the very same part for equal arguments, by place or by name, defaults given or not.
 
-    Arguments that cannot be hashed make a new part.
+    Arguments that cannot be hashed make a new part, and so does a factory of one's own that reads something else from
+    outside than before: another helper, another number of its module.
     """
-    cached, signature = functools.lru_cache(maxsize=256, typed=True)(factory), inspect.signature(factory)
+    cached = functools.lru_cache(maxsize=256, typed=True)(lambda outside, *args, **kwargs: factory(*args, **kwargs))
+    signature = inspect.signature(factory)
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> Part:
         try:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            return cached(*bound.args, **dict(sorted(bound.kwargs.items())))
+            return cached(reads(factory), *bound.args, **dict(sorted(bound.kwargs.items())))
         except TypeError:  # an argument that cannot be hashed, or a call that the factory refuses itself
             return factory(*args, **kwargs)
 

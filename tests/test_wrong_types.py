@@ -185,7 +185,9 @@ def test_every_public_function_is_called():
         models.cross_entropy,
         models.half_square,
         partition.check_tested_classes,
-    }  # nothing to give, or inside programs
+        models.register,
+        clocks.register,
+    }  # nothing to give, inside programs, or changing a table (tests/test_own_parts.py)
     assert not {name_of(function) for function in public - without - CALLS.keys()}
     for function, arguments in CALLS.items():
         parameters = inspect.signature(function).parameters.values()

@@ -14,6 +14,7 @@ from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
 from fedjax_srp.methods.table import BUILT_IN_POLICIES, POLICIES, Factory, Recipe, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
+from fedjax_srp.outside import reads
 from fedjax_srp.parts import tunable
 from fedjax_srp.record import Options, describe
 
@@ -68,7 +69,7 @@ def get(
     values = traced(choice)
     constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
     whole = _model(name, row, dataset, model, choice.model)
-    build = _Build(route.factory, whole, tuple(constants.items()), route.optimizers)
+    build = _Build(route.factory, whole, tuple(constants.items()), route.optimizers, reads(route.factory))
     options = {option: describe(value) for option, value in choice.record().items()}
     return Method(choice.name, tunable(build, values), policy, Options(options))
 
@@ -88,6 +89,7 @@ class _Build:
     model: SplitModel
     constants: tuple[tuple[str, Any], ...]
     of_sgd: tuple[str, ...]  # names of the options that `optimizers` takes
+    outside: tuple[Any, ...]  # what the factory reads
 
     def __call__(self, values: Mapping[str, Any]) -> FederatedAlgorithm:
         options = dict(self.constants) | dict(values)

@@ -15,6 +15,7 @@ from fedjax_srp.models.linear_regression import half_square, linear_regression
 from fedjax_srp.models.lstm import lstm
 from fedjax_srp.models.mlp import mlp
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, augmented, cross_entropy, split
+from fedjax_srp.outside import reads
 from fedjax_srp.parts import interned, own_factory
 
 __all__ = [
@@ -116,20 +117,22 @@ def get(
     _check_options(name, options)
     every = {**_defaults(name), **options}
     hashable = {option: tuple(value) if isinstance(value, list) else value for option, value in every.items()}
-    shapes = Shapes.of(dataset, augment is not None)
-    return _get(name, FACTORIES[name], shapes, head_layers, augment, initialization, **hashable)
+    factory, shapes = FACTORIES[name], Shapes.of(dataset, augment is not None)
+    return _get(name, factory, reads(factory), shapes, head_layers, augment, initialization, **hashable)
 
 
 @interned
 def _get(
     name: str,
     factory: Factory,
+    outside: tuple[Any, ...],
     shapes: Shapes,
     head_layers: int,
     augment: str | None,
     initialization: Any,
     **options: Any,
 ) -> SplitModel:
+    del outside  # tells apart what one factory makes
     try:
         model = factory(shapes.example_shape, shapes.num_classes, **options)
     except ValueError as error:

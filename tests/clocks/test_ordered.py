@@ -63,7 +63,9 @@ def test_in_words(text):
 def test_refusals():
     with pytest.raises(ValueError, match=r"clock='ordered:trace:times.csv': a trace says who is slow; sort"):
         words.parse("ordered:trace:times.csv", 4)
-    with pytest.raises(ValueError, match=r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"):
+    with pytest.raises(
+        ValueError, match=r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"
+    ):
         words.parse("ordered:fixd", 4)
     for make in (clocks.fixed, clocks.dynamic):
         with pytest.raises(ValueError, match="ordered=1 must be True or False"):
