@@ -112,6 +112,11 @@ def _made(world: World, convolution: str) -> Made:
     return Made(getattr(srp.algorithms, world.algorithm)(model, optimizer), data, policy, model)
 
 
+def _learnt(run: Rounds, state: Any) -> dict[str, np.ndarray]:
+    """What a run has learnt by this state; its clients in order of id, on however many devices they lie."""
+    return learnt(state.server, jax.tree.map(run.plan.by_id, state.clients), run.plan.num_clients)
+
+
 def _rounds(world: World, how: How, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _made(world, how.convolution)
@@ -138,10 +143,10 @@ def reference(*, folder: Path, name: str, world: World, how: How) -> dict[str, A
     """The CPU's rounds: where they begin and end, and the scores behind them, into a file."""
     run = _rounds(world, how, devices=None)
     start = run.program.start(run.root, run.data).state
-    begin = learnt(start.server, start.clients, world.clients)
+    begin = _learnt(run, start)
     for _ in range(1, world.calls):
         run()
-    end = learnt(run.state.server, run.state.clients, world.clients)
+    end = _learnt(run, run.state)
     found = {f"begin {key}": value for key, value in begin.items()} | {f"end {key}": v for key, v in end.items()}
     if world.judged:
         found["scores "] = _scores(run, world.clients)
@@ -185,7 +190,7 @@ def _warm(folder: Path, world: World, how: How) -> tuple[Rounds, dict[str, Any]]
     for _ in range(1, world.calls):
         run()
     found: dict[str, Any] = {}
-    _noted(found, lambda: _checked(folder, learnt(run.state.server, run.state.clients, world.clients), world, how))
+    _noted(found, lambda: _checked(folder, _learnt(run, run.state), world, how))
     if world.judged:
         _noted(found, lambda: _judged(folder, run, world, how))
     for _ in range(world.calls, WARM):
@@ -238,7 +243,7 @@ def rounds(
     `keep` stores the compared state, for a case that names this one in `equal_to` and is compared with it too.
     """
     run, found = _warm(folder, world, how)
-    state = learnt(run.state.server, run.state.clients, world.clients)
+    state = _learnt(run, run.state)
     if keep:
         store(folder, name, state)
     if equal_to is not None:

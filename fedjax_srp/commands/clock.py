@@ -70,8 +70,10 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
     variables = {"N": num_clients}
 
     def value(node: ast.expr) -> Any:
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        return node.value if is_text else _evaluate(node, variables)
+        match node:
+            case ast.Constant(value=str() as words):
+                return words
+        return _evaluate(node, variables)
 
     given, options, factory = [], {}, clocks.OWN[name]
     try:

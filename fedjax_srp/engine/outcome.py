@@ -243,7 +243,9 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             score_name=score_name(run.data),
             smaller_is_better=smaller_is_better(run.data),
             server_state=server if num_seeds is None else jax.tree.map(lambda leaf: leaf[s], server),
-            client_states=jax.tree.map(lambda leaf: (leaf if num_seeds is None else leaf[s])[:num_clients], clients),
+            client_states=jax.tree.map(
+                lambda leaf: run.plan.by_id(leaf if num_seeds is None else leaf[s])[:num_clients], clients
+            ),
             config=config | {"key": keys[s].tolist(), "options": run.options | own_values},
             **ending.timings,
         )

@@ -1,8 +1,7 @@
 """Examples that lie with the owners of the clients, for data that does not fit every device.
 
-Device d keeps the examples of clients d * owned, ..., d * owned + owned - 1, as the very `FederatedData` of these
-clients. The examples of clients that are served move to the device that serves them, as they are stored (images as
-uint8), and they become the model's input there.
+Device d keeps the examples of clients d, d + D, d + 2 D, ..., as the very `FederatedData` of these clients. Examples of
+clients that are served elsewhere move there as they are stored (images as uint8), and become the model's input there.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 
 from fedjax_srp.base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.engine.sharding import Layout, Window, collect, device_index, place
+from fedjax_srp.engine.sharding import Layout, Window, collect, place
 from fedjax_srp.engine.traffic import num_bytes
 
 SPLITS = ("train", "test")
@@ -109,9 +108,8 @@ def _not_sharded(data: Any) -> ValueError:
 def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, Array]:
     """Examples, labels, indices and counts of one split, client by client in the order of their owners."""
     x, y, indices, counts = (np.asarray(getattr(data, name)) for name in _names(split))
-    bounds = np.minimum(np.arange(plan.num_devices + 1) * plan.owned, plan.num_clients)
     is_real = np.arange(indices.shape[1]) < counts[:, None]
-    clients = lambda device: slice(bounds[device], bounds[device + 1])  # noqa: E731
+    clients = lambda device: slice(device, None, plan.num_devices)  # noqa: E731
     rows = [indices[clients(d)][is_real[clients(d)]] for d in range(plan.num_devices)]
     length = max(1, *(len(r) for r in rows))
 
@@ -130,10 +128,12 @@ def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, 
         return lambda d, out: np.take(values, rows[d], 0, out[: len(rows[d])], mode="clip")  # "raise" makes a copy
 
     def local_rows(device: int, out: np.ndarray) -> None:
-        out[: bounds[device + 1] - bounds[device]][is_real[clients(device)]] = np.arange(len(rows[device]))
+        mine = is_real[clients(device)]
+        out[: len(mine)][mine] = np.arange(len(rows[device]))
 
     def counts_of(device: int, out: np.ndarray) -> None:
-        out[: bounds[device + 1] - bounds[device]] = counts[clients(device)]
+        mine = counts[clients(device)]
+        out[: len(mine)] = mine
 
     parts = (
         by_owner(examples_of(x), length, x),
@@ -173,7 +173,7 @@ def own_client(plan: Layout, data: Any, client_id: Array) -> ClientData:
     """Training data of a client that this device owns."""
     if not isinstance(data, OwnedData):
         return data.train_client(client_id)
-    return data.own.train_client(jnp.maximum(client_id - device_index(plan) * plan.owned, 0))
+    return data.own.train_client(plan.row(client_id))
 
 
 class Supply(NamedTuple):

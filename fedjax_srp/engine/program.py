@@ -298,11 +298,11 @@ def _init_clients(
     algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, plan: Layout
 ) -> PyTree:
     """The states of this device's clients before any training, leaves (owned, ...)."""
-    ids = device_index(plan) * plan.owned + jnp.arange(plan.owned, dtype=jnp.int32)
+    ids = device_index(plan) + plan.num_devices * jnp.arange(plan.owned, dtype=jnp.int32)
     key_clients = named_key(named_key(root, "training"), "init")
 
     def init_client(client_id: Array) -> PyTree:
-        client_id = jnp.minimum(client_id, plan.num_clients - 1)  # the last device's rows may be padding
+        client_id = jnp.minimum(client_id, plan.num_clients - 1)  # a device's last row may be padding
         key = jax.random.fold_in(key_clients, client_id)
         return as_arrays(algorithm.init_client(key, server, own_client(plan, data, client_id)))
 

@@ -1,7 +1,7 @@
 """Clients over devices: who owns a client's state, and how those who are served are fetched and written back.
 
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
-(client i lives on device i // owned); everything else is replicated, and every device computes it alike. The work of a
+(client i lives on device i mod D); everything else is replicated, and every device computes it alike. The work of a
 round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
 Positions are dealt so that devices serve clients of their own first (`owners_first`); `take` and `put` move the states
 of the others. The devices may belong to several processes: the same program runs in each, and `place` puts there what
@@ -48,8 +48,29 @@ class Layout(NamedTuple):
 
     @property
     def owned(self) -> int:
-        """Clients whose state a device keeps (the last device's may be padding)."""
+        """Clients whose state a device keeps (the last one of some devices may be padding)."""
         return -(-self.num_clients // self.num_devices)
+
+    def owner(self, client_ids: Array) -> Array:
+        """The devices that keep the states of clients. Neighbours have different ones, and so have the fastest clients
+        where a clock numbers them by speed."""
+        return client_ids % self.num_devices
+
+    def row(self, client_ids: Array) -> Array:
+        """Their places among the clients of their owners."""
+        return client_ids // self.num_devices
+
+    def by_id(self, by_owner: Any) -> Any:
+        """An array (owned * num_devices, ...) in order of client id, padding last."""
+        return self._swapped(by_owner, self.num_devices, self.owned)
+
+    def by_owner(self, by_id: Any) -> Any:
+        """Undoes `by_id`."""
+        return self._swapped(by_id, self.owned, self.num_devices)
+
+    @staticmethod
+    def _swapped(array: Any, *shape: int) -> Any:
+        return array.reshape(*shape, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
 
     @property
     def window(self) -> int:
@@ -231,7 +252,7 @@ def owners_first(plan: Layout, client_ids: Array, size: Array, *more: Array) -> 
     if plan.num_devices == 1:
         return size, client_ids, *more
     takes_part = jnp.arange(client_ids.shape[0], dtype=jnp.int32) < size
-    owner = client_ids // plan.owned
+    owner = plan.owner(client_ids)
     of_device = jax.nn.one_hot(jnp.where(takes_part, owner, plan.num_devices), plan.num_devices, dtype=bool)
     so_far = jnp.cumsum(of_device, 0, dtype=jnp.int32)
     rank = jnp.sum(jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32)  # among those of its owner
@@ -251,8 +272,8 @@ def collect(plan: Layout, read: Callable[[Array], PyTree], window: Window) -> Py
     """Like `take`, for whatever `read` makes of rows of this device: as many in each leaf."""
     if plan.num_devices == 1:
         return read(window.client_ids)
-    mine = window.client_ids // plan.owned == device_index(plan)
-    rows = jnp.where(mine, window.client_ids % plan.owned, 0)
+    mine = plan.owner(window.client_ids) == device_index(plan)
+    rows = jnp.where(mine, plan.row(window.client_ids), 0)
 
     def exchange(bits: Array) -> Array:
         keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
@@ -268,8 +289,8 @@ def collect(plan: Layout, read: Callable[[Array], PyTree], window: Window) -> Py
 
 def put(plan: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
     """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
-    mine = (window.client_ids // plan.owned == device_index(plan)) & window.active
-    target = jnp.where(mine, window.client_ids % plan.owned, plan.owned)  # out of range is dropped
+    mine = (plan.owner(window.client_ids) == device_index(plan)) & window.active
+    target = jnp.where(mine, plan.row(window.client_ids), plan.owned)  # out of range is dropped
 
     def exchange(bits: Array) -> Array:
         return jax.lax.all_gather(bits, AXIS, tiled=True)
@@ -287,10 +308,10 @@ def put(plan: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
 
 
 def gather(plan: Layout, tree: PyTree) -> PyTree:
-    """Leaves (owned * num_devices, ...) on every device, from the (owned, ...) of each."""
+    """Leaves (owned * num_devices, ...) in order of client id on every device, from the (owned, ...) of each."""
     if plan.num_devices == 1:
         return tree
-    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True), tree)
+    return jax.tree.map(lambda leaf: plan.by_id(jax.lax.all_gather(leaf, AXIS, tiled=True)), tree)
 
 
 def window_positions(plan: Layout) -> Array:
@@ -342,7 +363,7 @@ def place(plan: Layout, tree: PyTree) -> PyTree:
 def place_clients(plan: Layout, tree: PyTree) -> PyTree:
     """Puts arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
 
-    The last device's padding repeats the last client.
+    Padding repeats the last client.
     """
 
     def put_sharded(leaf: Any) -> Array:
@@ -350,7 +371,7 @@ def place_clients(plan: Layout, tree: PyTree) -> PyTree:
             return jax.random.wrap_key_data(put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
         padding = plan.owned * plan.num_devices - len(host)
-        padded = np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host
+        padded = plan.by_owner(np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host)
         sharding = plan.sharding(by_client=True)
         return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
 

@@ -180,7 +180,7 @@ class Run:
 
         def by_client(leaf):
             leaf = np.asarray(leaf)[: self.plan.num_clients]
-            return np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+            return self.plan.by_owner(np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]))
 
         clients = jax.tree.map(by_client, state.clients)
         replicated = jax.device_put(to_host(state._replace(clients=())), self.plan.sharding())
@@ -190,7 +190,8 @@ class Run:
     def host_state(self):
         """A copy of the state on the host; client states without the padding of the last device."""
         state = to_host(self.state)
-        return state._replace(clients=jax.tree.map(lambda leaf: leaf[: self.plan.num_clients], state.clients))
+        in_order = lambda leaf: self.plan.by_id(leaf)[: self.plan.num_clients]  # noqa: E731
+        return state._replace(clients=jax.tree.map(in_order, state.clients))
 
     def rounds(self, length=1):
         """Runs rounds and the evaluation after them; returns their `Segment` on the host."""
