@@ -16,7 +16,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
                 checkpointer.save((staging / _ARRAYS).absolute(), real)
         if first:
             files = {str(path.relative_to(staging)): _digest(path) for path in staging.rglob("*") if path.is_file()}
-            write_json(staging / SEAL, {"files": files, "shapes": shapes, "facts": facts})
+            _write_json(staging / SEAL, {"files": files, "shapes": shapes, "facts": facts})
             remove(folder)
             staging.rename(folder)
         _wait(alone)
@@ -165,9 +165,11 @@ def seal(folder: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON that knows its checksum, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps({"checksum": _checksum(value), "content": value}, indent=1), "utf-8")
-    temporary.replace(path)
+    replace({path: lambda temporary: _write_json(temporary, value)})
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps({"checksum": _checksum(value), "content": value}, indent=1), "utf-8")
 
 
 def read_json(path: Path) -> Any:
@@ -185,6 +187,29 @@ def read_json(path: Path) -> Any:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DamagedError(f"{path.name} is not what was written")
+
+
+def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Writes files, all of them or none: each beside its place, and when all are there, into their places.
+
+    Args:
+        files: path -> what writes the file to the path that it is given. A device or a pipe is written to as it is.
+
+    Raises:
+        OSError: the disk is full; what was there before is still there.
+    """
+    beside = {path: path.resolve() for path in files if path.is_file() or not path.exists()}
+    beside = {path: place.with_name(f".{place.name}.tmp") for path, place in beside.items()}
+    try:
+        for path, write_to in files.items():
+            write_to(beside.get(path, path))
+        for path, temporary in beside.items():
+            temporary.replace(path.resolve())
+    except Exception as error:
+        raise as_full_disk(error, next(iter(files)).parent) or error from None
+    finally:
+        for temporary in beside.values():
+            temporary.unlink(missing_ok=True)
 
 
 def jsonable(value: Any) -> Any:
@@ -229,13 +254,14 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def as_full_disk(error: BaseException, place: Path) -> OSError | None:
-    """The error in one line if a full disk is behind it, whichever library says so."""
+def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
+    """The error in one line if a full disk is behind it, whichever library says so; `place` is None if not known."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
     known = code if code in _FULL else next((code for code, text in _FULL.items() if text in str(error)), None)
-    return None if known is None else OSError(known, f"{_FULL[known]}: {str(place)!r}; {_MAKE_ROOM}")
+    where = "" if place is None else f": {str(place)!r}"
+    return None if known is None else OSError(known, f"{_FULL[known]}{where}; {_MAKE_ROOM}")
 
 
 @contextlib.contextmanager

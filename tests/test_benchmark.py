@@ -20,6 +20,18 @@ import waits
 TINY = suite.QUICK._replace(repeats=1)
 
 
+def test_a_full_disk_leaves_the_results_as_they_were(tmp_path, monkeypatch):
+    (tmp_path / "benchmark.json").write_text("old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "table", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+        files.write({}, tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
 @pytest.mark.long
 def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", TINY)

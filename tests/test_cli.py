@@ -315,11 +315,14 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pandas.DataFrame.to_csv", full)
-    monkeypatch.setattr(run_command, "simulate", lambda **options: HISTORY)
+    monkeypatch.setattr(run, "simulate", lambda **options: HISTORY)
     assert main(*TINY, "--out", tmp_path) == 2
     error = capsys.readouterr().err
-    assert error.startswith("fedjax-srp: error: No space left on device")
+    assert error.startswith(f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before")
     assert error.count("\n") == 1
+    monkeypatch.setattr(run, "simulate", full)  # says no place, so none is named
+    assert main(*TINY, "--out", tmp_path) == 2
+    assert capsys.readouterr().err.startswith("fedjax-srp: error: No space left on device; what was written before")
 
 
 HISTORY = History("srpfl", [1], [0], [5], [1.0], [True], [True], np.ones(10))

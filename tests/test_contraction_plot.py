@@ -71,6 +71,22 @@ def test_runs_that_do_not_belong_together(other):
         plots.contraction_over_run([run(), other], 0.05)
 
 
+@pytest.mark.parametrize(("histories", "what"), [([], "runs"), (run(sizes=()), "rounds")])
+def test_nothing_to_draw(histories, what):
+    with pytest.raises(ValueError, match=f"histories has no {what}: give a run on a linear task"):
+        plots.contraction_over_run(histories, 0.05)
+
+
+def test_a_run_that_is_there_at_once_has_no_logarithm():
+    (ax,) = plots.contraction_over_run(run(0.0), 0.05).axes
+    assert ax.get_yscale() == "linear"
+
+
+def test_a_run_that_diverged_at_once_predicts_nothing():
+    with pytest.raises(ValueError, match=r"the distance after round 1 is nan, from which nothing follows: give runs"):
+        plots.contraction_over_run([run(), run(np.nan)], 0.05)
+
+
 def test_an_impossible_rate():
     with pytest.raises(ValueError, match=r"a=0\.5 must lie in"):
         plots.contraction_over_run(run(), 0.5)

@@ -45,6 +45,22 @@ def test_everything_is_written_and_reads_back(found):
             assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
 
 
+def test_a_full_disk_leaves_what_an_earlier_demo_wrote(found, tmp_path, monkeypatch):
+    _, result = found
+    names = ("table.txt", "table.csv", "accuracy.png", "report.html")
+    for name in names:
+        (tmp_path / name).write_text("old")
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(demo, "simulate_seeds", lambda method, *_, **__: result.histories[method.name])
+    monkeypatch.setattr(demo.page, "writer", lambda _: full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
+        demo.run(tmp_path, seeds=2, plan=TINY, progress=False)
+    assert {(tmp_path / name).read_text() for name in names} == {"old"}
+
+
 def test_times_in_the_table_are_those_of_the_histories(found):
     _, result = found
     fedrep = np.mean([run.final_accuracy for run in result.histories["fedrep"]])

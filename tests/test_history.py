@@ -322,6 +322,15 @@ def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
     assert (tmp_path / "accuracy.png").exists() == bool(metrics)
 
 
+def test_a_figure_that_cannot_be_drawn_costs_no_run(tmp_path):
+    history = small(accuracies={}, eval_round=[], metrics={"$\\frac$": np.ones(4)})  # no mathematics
+    small().save(tmp_path)
+    with pytest.warns(UserWarning, match=r"accuracy.png of 'fedrep' is left out, it cannot be drawn \(ValueError: "):
+        history.save(tmp_path)
+    assert_equal(history, History.load(tmp_path))
+    assert not (tmp_path / "accuracy.png").exists()
+
+
 def test_a_run_of_no_rounds(tmp_path):
     empty = {name: [] for name in run_folder.ROUND_COLUMNS}
     history = small(**empty, metrics={"distance": []}, accuracies={}, eval_round=[])

@@ -243,6 +243,59 @@ def test_a_metric_is_logarithmic_where_it_can_be():
         plots.metric_over_time(history, "loss")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"metrics": {"distance": [value] * 4}} for value in (np.nan, np.inf, -np.inf)] + [{"compute_time": [np.inf] * 4}],
+    ids=["nan", "inf", "-inf", "no time"],
+)
+def test_a_metric_that_is_never_seen_is_a_figure_all_the_same(fields, tmp_path):
+    history = run(accuracies={}, eval_round=(), **fields)
+    (ax,) = plots.metric_over_time(history).axes
+    assert ax.get_yscale() == "linear"
+    history.save(tmp_path)
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "summary.json").exists()
+
+
+def test_repeats_that_are_never_seen_together_are_a_figure_all_the_same():
+    runs = [run(metrics={"distance": [0.5, 0.5, np.nan, np.nan]}), run(metrics={"distance": [np.nan] * 4})]
+    (ax,) = plots.metric_over_time({"a": runs}).axes
+    assert ax.get_yscale() == "linear"
+    with_zero = [run(metrics={"distance": [low] * 4}) for low in (0.5, 0.0)]  # 0 is in the band, not in the mean
+    (ax,) = plots.metric_over_time({"a": with_zero}).axes
+    assert ax.get_yscale() == "linear"
+
+
+def test_labels_that_are_no_texts_become_some():
+    histories = {0.1: run(), ("a", 2): run(), None: run()}
+    (ax,) = plots.accuracy_over_time(histories).axes
+    assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
+    figure = plots.figure3({3: histories})
+    assert legend_texts(figure.legends[0])[:3] == ["0.1", "('a', 2)", "None"]
+    with pytest.raises(ValueError, match=r"histories has two labels that read '0\.1': call one of them otherwise"):
+        plots.accuracy_over_time({0.1: run(), "0.1": run()})
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        (5, r"communications=5: give several costs, e.g. \[0, 10\]"),
+        ("10", "communications='10': give several costs"),
+        (["a"], "communications=a: must be finite"),
+        ([None], "communications=None: must be finite"),
+        ([-1], "communications=-1: must be finite"),
+        ([], "communications is empty: give at least one cost"),
+    ],
+)
+def test_costs_that_are_none_are_refused(costs, message, tmp_path):
+    for call in (
+        lambda: plots.figure3({"digits": run()}, communications=costs),
+        lambda: plots.report_page(run(), tmp_path / "report.html", communications=costs),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
 def test_figure3_is_a_grid_with_one_legend():
     histories = [run(name) for name in ("srpfl", "fedrep")]
     figure = plots.figure3(

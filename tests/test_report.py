@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 import shlex
+import shutil
 
 import jax
 import numpy as np
@@ -83,8 +84,8 @@ def save(tmp_path, monkeypatch):
 
 
 class NoFigure:
-    def savefig(self, path, **_):
-        path.write_bytes(b"")
+    def savefig(self, *_, **__):
+        pass
 
 
 def rows(folder, communications=(0,), target=None):
@@ -317,6 +318,59 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     assert found["runs"].to_dict() == {"fedrep": 1}
     assert f"left out, not finished: {tmp_path / 'begun'}" in text.splitlines()
     assert f"left out, their scores are errors: {linear}" in text
+
+
+def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path):
+    def of_task(dataset, key=0):
+        return run(config=made_by(dataset=dataset, key=key))
+
+    def written():
+        return {path.name for path in tmp_path.iterdir() if path.is_file()}
+
+    (tmp_path / "table.csv").write_text("not of a report")
+    (first,) = save(of_task("a/b"))
+    (other,) = save(of_task("a_b"))
+    text = report(str(tmp_path), None, (0,), None)
+    several = {f"{name.format('_a_b_4_clients' + number)}" for name in panels.FILES for number in ("", "_1")}
+    assert written() == several | {"report.html", "table.csv"}
+    assert "removed" not in text
+    shutil.rmtree(other)
+    text = report(str(tmp_path), None, (0,), None)
+    assert "removed, of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text
+    assert written() == {name.format("") for name in panels.FILES} | {"report.html"} | {n for n in several if "_1" in n}
+    save(of_task("c"))
+    text = report(str(tmp_path), None, (0,), None)
+    assert "removed, of an earlier report: table.txt, table.csv, accuracy.png" in text
+    assert not written() & {name.format("") for name in panels.FILES}
+    shutil.copytree(first, tmp_path, dirs_exist_ok=True)  # a run with others below it: the figure is that of the run
+    for path in first.iterdir():
+        path.unlink()
+    (tmp_path / "accuracy.png").write_bytes(b"of the run")
+    report(str(tmp_path), None, (0,), None)
+    assert (tmp_path / "accuracy.png").read_bytes() == b"of the run"
+
+
+def test_a_full_disk_leaves_the_report_as_it_was(save, tmp_path, monkeypatch, capsys):
+    save(run())
+    report(str(tmp_path), None, (0,), None)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert len(before) == 4
+    save(run(config=made_by(key=1)))
+
+    def full(text, path, *_, **__):
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    assert cli.main(["report", str(tmp_path)], set_up_cores=False) == 2
+    assert f"error: No space left on device: '{tmp_path}'; what was written" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_host_seconds_that_are_not_known_are_a_stroke(save, tmp_path):
+    save(run(host_seconds=math.nan))
+    _, text = rows(tmp_path)
+    assert text.splitlines()[4].endswith("  -")
 
 
 def test_repeats_without_a_common_time_have_table_and_figure(save, tmp_path, monkeypatch):

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedjax_srp import stored
+
 
 def write(results: dict[str, Any], out: Path) -> Path:
     """Writes `benchmark.json`, `benchmark.txt` and `benchmark.png` into a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "benchmark.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    (out / "benchmark.txt").write_text(table(results) + "\n", "utf-8")
-    figure(results).savefig(out / "benchmark.png", dpi=100)
+    stored.replace(
+        {
+            out / "benchmark.json": lambda path: path.write_text(json.dumps(results, indent=1) + "\n", "utf-8"),
+            out / "benchmark.txt": lambda path: path.write_text(table(results) + "\n", "utf-8"),
+            out / "benchmark.png": lambda path: figure(results).savefig(path, dpi=100, format="png"),
+        }
+    )
     return out
 
 

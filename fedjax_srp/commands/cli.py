@@ -180,7 +180,8 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError, FloatingPointError) as error:
-        full = stored.as_full_disk(error, Path(getattr(error, "filename", None) or "."))
+        named = getattr(error, "filename", None)
+        full = stored.as_full_disk(error, None if named is None else Path(named))
         if full is None and not is_ours(error):
             raise
         text = error if full is None else full.strerror

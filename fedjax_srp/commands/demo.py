@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import clocks, data, methods
+from fedjax_srp import clocks, data, methods, stored
 from fedjax_srp._checks import check_integer
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
@@ -120,9 +120,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             history = dataclasses.replace(history, config=config)
             saved.append(repeats.read(history.save(folder / name / f"seed_{seed}", target=target.accuracy)))
     title = f"digits, {dataset.num_clients} clients"
-    page.write(folder / page.FILE, [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)])
     drawn = panels.figure(histories, target, COMMUNICATIONS, title)
-    drawn.savefig(folder / "accuracy.png", dpi=150)
-    frame.to_csv(folder / "table.csv", index=False)
-    (folder / "table.txt").write_text(text + "\n", "utf-8")
+    compared = [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)]
+    stored.replace(panels.files(folder, frame, text, drawn) | {folder / page.FILE: page.writer(compared)})
     return Demo(histories, frame, target, text, drawn)

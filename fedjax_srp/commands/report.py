@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fedjax_srp.report import page, repeats, table
+from fedjax_srp import stored
+from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.report.run_folder import writable
 
@@ -48,11 +49,20 @@ def report(
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)
     compared = page.compared(tasks, target, communications)
-    texts = [
-        _written(each, place, "" if len(tasks) == 1 else f"_{task.replace('/', '_')}")
-        for task, each in zip(tasks, compared, strict=True)
-    ]
-    texts.append(f"page    {page.write(place / page.FILE, compared)}")
+    suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
+    made = [_made(each, place, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
+    files = {place / page.FILE: page.writer(compared)}
+    for _, of_task in made:
+        files |= of_task
+    is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has a figure of its own
+    old = [place / name.format(suffix) for suffix in others for name in panels.FILES] if is_again else []
+    stored.replace(files)
+    texts = [text for text, _ in made]
+    texts.append(f"page    {place / page.FILE}")
+    if old := [path for path in old if path.is_file()]:
+        for path in old:
+            path.unlink()
+        texts.append(f"removed, of an earlier report: {', '.join(path.name for path in old)}")
     if errors:
         names = ", ".join(str(run.folder) for run in errors)
         texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
@@ -62,14 +72,18 @@ def report(
     return "\n\n".join(texts)
 
 
-def _written(compared: page.Comparison, place: Path, suffix: str) -> str:
-    """Writes table and figure of one task; returns the text."""
+def _suffixes(tasks: Iterable[str]) -> list[str]:
+    """What the files of each task have in their names where there are several."""
+    words = [f"_{task.replace('/', '_')}" for task in tasks]
+    return [f"{word}_{place}" if word in words[:place] else word for place, word in enumerate(words)]
+
+
+def _made(compared: page.Comparison, place: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
+    """The text of one task, and what writes its table and figure."""
     title, rows, aim, communications = compared
     histories = rows.histories
     frame = table.comparison(histories, aim.accuracy, communications, rows.twins)
     text = "\n".join([table.render(frame, aim), *rows.notes])
     drawn = figure(histories, aim, communications, title)
-    frame.to_csv(place / f"table{suffix}.csv", index=False)
-    (place / f"table{suffix}.txt").write_text(text + "\n", "utf-8")
-    drawn.savefig(place / f"accuracy{suffix}.png", dpi=150)
-    return f"{title}\n\n{text}\n\nwritten to {place}: table{suffix}.txt, table{suffix}.csv, accuracy{suffix}.png"
+    names = ", ".join(name.format(suffix) for name in panels.FILES)
+    return f"{title}\n\n{text}\n\nwritten to {place}: {names}", panels.files(place, frame, text, drawn, suffix)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_srp import stored
 from fedjax_srp.grids.schedule import Failure
 from fedjax_srp.grids.units import Member
 from fedjax_srp.history import History
@@ -92,13 +93,13 @@ class Grid:
         if not self.folders:
             return []
         runs = self.folder / "runs.csv"
-        self.summary(communication=communication).to_csv(runs, index=False, lineterminator="\n")
         rounds, frame = self.folder / "rounds.csv", self.to_frame(communication)
+        as_csv = {"index": False, "lineterminator": "\n"}
+        write_rounds = functools.partial(frame.to_csv, **as_csv)
         if importlib.util.find_spec("pyarrow") is not None:
-            rounds = rounds.with_suffix(".parquet")
-            frame.to_parquet(rounds, index=False)
-        else:
-            frame.to_csv(rounds, index=False, lineterminator="\n")
+            rounds, write_rounds = rounds.with_suffix(".parquet"), functools.partial(frame.to_parquet, index=False)
+        write_runs = functools.partial(self.summary(communication=communication).to_csv, **as_csv)
+        stored.replace({runs: write_runs, rounds: write_rounds})
         return [runs, rounds]
 
     def _front(self, name: str) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import textwrap
 from collections import Counter
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedjax_srp.history import History
 
-    Histories = History | Sequence[History] | Mapping[str, History | Sequence[History]]
+    Histories = History | Sequence[History] | Mapping[Any, History | Sequence[History]]
 
 
 Spread = Literal["range", "std"]
@@ -168,11 +169,17 @@ def accuracy_curve(communication: float, evaluation: str | None) -> Curve:
 
 
 def groups(histories: Histories) -> dict[str, list[History]]:
-    """Label -> repeats, in the order given."""
+    """Label -> repeats, in the order given; a label that is no text becomes one.
+
+    Raises:
+        ValueError: nothing is there, or two labels are one text.
+    """
     groups: dict[str, list[History]] = {}
     if isinstance(histories, Mapping):
         for label, value in histories.items():
-            groups[label] = list(value) if isinstance(value, Sequence) else [value]
+            if str(label) in groups:
+                raise ValueError(f"histories has two labels that read {str(label)!r}: call one of them otherwise")
+            groups[str(label)] = list(value) if isinstance(value, Sequence) else [value]
     else:
         for history in histories if isinstance(histories, Sequence) else [histories]:
             groups.setdefault(history.name, []).append(history)
@@ -328,14 +335,17 @@ def _wrapped(texts: Iterable[str], width: float) -> list[str]:
 
 def new_figure(size: tuple[float, float]) -> Figure:
     """A figure without pyplot, so nothing global refers to it, which a notebook displays all the same."""
-    import io
-
     import matplotlib.figure
 
     class NotebookFigure(matplotlib.figure.Figure):
         def _repr_png_(self) -> bytes:
-            buffer = io.BytesIO()
-            self.savefig(buffer, format="png")
-            return buffer.getvalue()
+            return png(self, self.dpi)
 
     return NotebookFigure(figsize=size, dpi=110, layout="constrained")
+
+
+def png(figure: Figure, dpi: float = 150) -> bytes:
+    """A figure as the content of a file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi, format="png")
+    return buffer.getvalue()

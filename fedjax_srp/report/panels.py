@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.report import drawing, table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 HEIGHT, PANEL = 4.5, 3.9  # in inches: of the figure, at least, and of all but its legend
+FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png")
 HIDDEN = 0.8  # share of every run that a cut may leave out
 
 
@@ -61,6 +64,27 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         height = drawing.legend_below(drawn, ordered, width, notes, loc="outside lower center")
         drawn.set_figheight(max(HEIGHT, PANEL + height))
     return drawn
+
+
+def files(
+    folder: Path, frame: pd.DataFrame, text: str, drawn: Figure, suffix: str = ""
+) -> dict[Path, Callable[[Path], object]]:
+    """What writes the `FILES` of a comparison, for `stored.replace`.
+
+    Args:
+        folder: where to.
+        frame: see `table.comparison`.
+        text: see `table.render`.
+        drawn: see `figure`.
+        suffix: what their names have.
+    """
+    image = drawing.png(drawn)
+    writers: list[Callable[[Path], object]] = [
+        lambda path: path.write_text(text + "\n", "utf-8"),
+        lambda path: frame.to_csv(path, index=False),
+        lambda path: path.write_bytes(image),
+    ]
+    return {folder / name.format(suffix): writer for name, writer in zip(FILES, writers, strict=True)}
 
 
 def _cuts(columns: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:

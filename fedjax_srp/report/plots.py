@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_srp.report import drawing
+from fedjax_srp.report import drawing, table
 from fedjax_srp.report.drawing import Curve, Spread
 from fedjax_srp.report.page import report_page
 
@@ -72,7 +72,7 @@ def metric_over_time(
     ax: Axes | None = None,
     spread: Spread = "range",
 ) -> Figure:
-    """A per-round metric over simulated time, logarithmic where all values are positive (linear tasks: "distance").
+    """A per-round metric over simulated time, logarithmic where all that is drawn is positive (linear: "distance").
 
     Args:
         histories: see the module.
@@ -101,8 +101,7 @@ def metric_over_time(
 
     ylabel = str(name).replace("_", " ")
     figure = _single(groups, curve, drawing.labels(groups), communication, ylabel, ax, spread)
-    if not any((run.metrics[str(name)] <= 0).any() for run in runs):
-        (ax or figure.axes[0]).set_yscale("log")
+    _logarithmic(ax or figure.axes[0])
     return figure
 
 
@@ -123,19 +122,24 @@ def contraction_over_run(
         ax: axes to draw in; None makes a figure.
 
     Raises:
-        ValueError: a run has no metric "distance", or repeats differ in participants; `a` out of range.
+        ValueError: no run or no round, a run without the metric "distance" or one that diverged in round 1, repeats
+            that differ in participants; `a` out of range.
     """
     import matplotlib as mpl
 
     from fedjax_srp import theory
 
     runs = list(histories) if isinstance(histories, Sequence) else [histories]
+    if not runs or not runs[0].num_rounds:
+        raise ValueError(f"histories has no {'rounds' if runs else 'runs'}: give a run on a linear task, or repeats")
     for run in runs:
         if "distance" not in run.metrics or not np.array_equal(run.cohort_size, runs[0].cohort_size):
             raise ValueError("histories must have the metric 'distance' and the same participants in every round")
     rounds, sizes = runs[0].round, runs[0].cohort_size
     measured = np.array([run.metrics["distance"] for run in runs])
     low, middle, high = measured.min(axis=0), measured.mean(axis=0), measured.max(axis=0)
+    if not np.isfinite(middle[0]):
+        raise ValueError(f"the distance after round 1 is {middle[0]}, from which nothing follows: give runs that learn")
     ratios = sizes / (sizes[0] if initial is None else initial)
     predicted = np.concatenate([middle[:1], theory.distances(a, ratios[1:], float(middle[0]))])
     floors = np.array([theory.fixed_point(a, float(ratio)) for ratio in ratios])
@@ -150,7 +154,8 @@ def contraction_over_run(
         for start in [0, *np.flatnonzero(np.diff(sizes)) + 1]:
             ax.axvline(float(start), color="#666666", linewidth=0.8)  # start rounds are completed
             ax.annotate(f" n = {sizes[start]}", (start, 1), xycoords=("data", "axes fraction"), fontsize=8)
-        ax.set(xlabel="round", ylabel="distance", yscale="log", xlim=(0, rounds[-1]))
+        ax.set(xlabel="round", ylabel="distance", xlim=(0, rounds[-1]))
+        _logarithmic(ax)
         ax.legend(framealpha=0.9, edgecolor="none")
         return ax.figure  # pyright: ignore[reportReturnType]
 
@@ -175,7 +180,7 @@ def figure3(
 
     Raises:
         ValueError: when there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are
-            no repeats, or the data sets have no titles; another spread.
+            no repeats, or the data sets have no titles; another spread, no cost among costs.
     """
     import matplotlib as mpl
 
@@ -186,8 +191,9 @@ def figure3(
         )
     drawing.check_spread(spread)
     columns = {title: _groups(histories) for title, histories in histories_by_dataset.items()}
-    if not columns or not len(communications):
-        raise ValueError("figure3 needs at least one data set and one communication cost")
+    table.check_communications(communications)
+    if not columns:
+        raise ValueError("histories_by_dataset is empty: give at least one data set")
     merged: dict[str, list[History]] = {}
     for groups in columns.values():
         for label, repeats in groups.items():
@@ -230,6 +236,12 @@ def figure3(
 def _groups(histories: Histories) -> dict[str, list[History]]:
     drawing.check_repeats(histories)
     return drawing.groups(histories)
+
+
+def _logarithmic(ax: Axes) -> None:
+    """Where all that is drawn is positive; matplotlib refuses it where nothing is."""
+    if 0 < ax.dataLim.ymin < np.inf:
+        ax.set_yscale("log")
 
 
 def _single(

@@ -7,11 +7,13 @@ one that never stopped, which is why host timings are in `summary.json`.
 from __future__ import annotations
 
 import csv
+import functools
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ import numpy as np
 from fedjax_srp import stored
 from fedjax_srp.columns import ROUND_COLUMNS
 from fedjax_srp.history import STATES, History
+from fedjax_srp.report import drawing
 from fedjax_srp.stored import jsonable
 
 if TYPE_CHECKING:
@@ -51,23 +54,35 @@ def save(history: History, folder: Path, target: float | None, communication: fl
         "asynchronous": history.asynchronous,
     }
     summary = history.summary(target, communication)
-    drawable = len(history.eval_round) or (history.metrics and history.num_rounds)
-    figure = history.plot(communication) if drawable else None
+    figure = _figure(history, communication)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").unlink(missing_ok=True)  # written last: where it is, the folder is complete
-    _replace(folder / "config.json", lambda path: _write_json(path, config))
+    stored.replace({folder / "config.json": lambda path: _write_json(path, config)})
     for name, frame in (("history.csv", history.to_frame()), ("clients.csv", history.clients_frame())):
-        _replace(folder / name, lambda path, frame=frame: frame.to_csv(path, index=False, lineterminator="\n"))
+        as_csv = functools.partial(frame.to_csv, index=False, lineterminator="\n")
+        stored.replace({folder / name: as_csv})
     if figure is None:
         (folder / "accuracy.png").unlink(missing_ok=True)
     else:
-        _replace(folder / "accuracy.png", lambda path: figure.savefig(path, dpi=150, format="png"))
+        stored.replace({folder / "accuracy.png": lambda path: path.write_bytes(figure)})
     if models:
         _save_models(history, folder / MODELS)
     elif not _is_same(vars(history).get("models"), folder / MODELS):  # else they are its own
         stored.remove(folder / MODELS)
-    _replace(folder / "summary.json", lambda path: _write_json(path, summary))
+    stored.replace({folder / "summary.json": lambda path: _write_json(path, summary)})
     return folder
+
+
+def _figure(history: History, communication: float) -> bytes | None:
+    """The figure as PNG; None where there is nothing to draw, or it cannot be drawn, for which no run is lost."""
+    if not (len(history.eval_round) or (history.metrics and history.num_rounds)):
+        return None
+    try:
+        return drawing.png(history.plot(communication))
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        warnings.warn(f"accuracy.png of {history.name!r} is left out, it cannot be drawn ({why})", stacklevel=4)
+        return None
 
 
 def _is_same(one: Path | None, other: Path) -> bool:
@@ -190,16 +205,6 @@ def _floats(words: Sequence[str]) -> np.ndarray:
 
 def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n", "utf-8", newline="\n")
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes beside `path`, then moves into place: a kill leaves the old file or none, never a part of the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _git(*arguments: str) -> str | None:

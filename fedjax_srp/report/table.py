@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fedjax_srp._checks import is_number, short
 from fedjax_srp.history import History
 from fedjax_srp.methods import RECIPES, label
 
@@ -34,12 +35,14 @@ def check_target(target: float | None) -> None:
 
 def check_communication(cost: float, argument: str = "communication") -> None:
     """Refuses a cost per communicating round that is negative or not finite."""
-    if not 0 <= cost < math.inf:
+    if not is_number(cost) or not 0 <= cost < math.inf:
         raise ValueError(f"{argument}={cost}: must be finite and at least 0, in time units; give 0 for free rounds")
 
 
 def check_communications(costs: Sequence[float]) -> None:
     """Refuses costs of which there are none, or one is none."""
+    if isinstance(costs, str) or not np.iterable(costs):
+        raise ValueError(f"communications={short(costs)}: give several costs, e.g. [0, 10], or one, e.g. [0]")
     if not len(costs):
         raise ValueError("communications is empty: give at least one cost, e.g. 0")
     for cost in costs:
@@ -146,7 +149,8 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
         quarters = "/".join(_percent(row[name]) for name in QUARTERS)
         times = [_time(row, cost) for cost in costs]
-        lines.append([label(row["method"]), *accuracy, quarters, *times, f"{row['host_seconds']:.1f}"])
+        seconds = f"{row['host_seconds']:.1f}" if math.isfinite(row["host_seconds"]) else "-"
+        lines.append([label(row["method"]), *accuracy, quarters, *times, seconds])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     rows = frame.to_dict("records")
     judged: dict[str, list[str]] = {}

@@ -108,6 +108,21 @@ def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
     assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
 
 
+def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
+    tables = {path: path.read_bytes() for path in whole.save()}
+
+    def full(table, path, **_):
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
+    with monkeypatch.context() as patched:
+        patched.setattr("pandas.DataFrame.to_csv", lambda table, path, **_: path.write_bytes(b"new"))
+        with pytest.raises(OSError, match=f"No space left on device: '{whole.folder}'; what was written before"):
+            whole.save(communication=9.0)
+    assert {path: path.read_bytes() for path in tables} == tables
+
+
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}
     found = grid(tmp_path, axes, options={"target": 0.001, "num_rounds": 2}, batch=1)

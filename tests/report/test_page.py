@@ -132,7 +132,8 @@ def test_short_times_are_printed_as_python_prints_them(opened):
 
 def test_numbers_are_printed_as_python_prints_them(opened):
     random = np.random.default_rng(0)
-    values = [*(random.uniform(0, 200, 200)), *(n / 4 for n in range(60)), *(n / 2 for n in range(60)), 1e-9, 1e6, 0.05]
+    values = [*(random.uniform(0, 200, 200)), *(n / 4 for n in range(60)), *(n / 2 for n in range(60))]
+    values += [1e-9, 1e6, 0.05, 9.9e20, 1e21, -1.5e22, 1e300]
     for digits in (0, 1, 2):
         answers = opened.ask(f"{[float(value) for value in values]}.map((value) => numbers.fixed(value, {digits}))")
         assert answers == [f"{value:.{digits}f}" for value in values]
@@ -281,6 +282,16 @@ def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
     assert min(widths) > 300
 
 
+@pytest.mark.parametrize("width", [1280, 500])
+def test_long_names_without_blanks_are_broken(tmp_path, tab, width):
+    runs = [made("long_name_" * 11 + str(place), 0, 6, 5, finite=np.arange(6) < 3) for place in range(3)]
+    comparison = compared(runs)._replace(title="data_" * 60)
+    tab.open(page.write(tmp_path / "report.html", [comparison], title="title_" * 60), width=width)
+    assert tab.ask("document.documentElement.scrollWidth") <= width
+    lines = "[...document.querySelectorAll('.choice label')].map((one) => one.getBoundingClientRect().height)"
+    assert max(tab.ask(lines)) < 40  # but not the words beside a choice
+
+
 @pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
 def test_long_names_leave_room_for_what_they_name(tmp_path, tab, width, phone):
     def sweep(rate):
@@ -309,9 +320,9 @@ def test_long_names_leave_room_for_what_they_name(tmp_path, tab, width, phone):
         assert 6 * max(len(line) for text in drawn["text"] for line in text.split("\n")) < room
 
 
-def bounds(tab, figure):
-    """The range of simulated time that a figure shows."""
-    return tab.ask(f"[drawing.model('{figure}', 'x').start, drawing.model('{figure}', 'x').end]")
+def bounds(tab, figure, axis="x"):
+    """The range of an axis of a figure."""
+    return tab.ask(f"[drawing.model('{figure}', '{axis}').start, drawing.model('{figure}', '{axis}').end]")
 
 
 def test_time_is_cut_after_the_target_and_the_page_says_so(tmp_path, tab):
@@ -351,6 +362,68 @@ def test_a_cut_that_would_hide_most_of_every_run_waits_until_it_is_asked_for(tmp
     assert bounds(tab, "time") == pytest.approx([0, end])
     tab.open(path, "whole=0")
     assert bounds(tab, "time") == pytest.approx([0, end])
+
+
+def test_numbers_beyond_bounds_are_drawn_and_printed(tmp_path, tab):
+    long = made("fedrep", 0, 6, 5, compute_time=np.full(6, 2e30), host_seconds=math.nan)
+    comparison = compared([long, made("srpfl", 0, 6, 5)], target=0.2)
+    tab.open(page.write(tmp_path / "report.html", [comparison]))
+    expected, _ = rendered(comparison, 0.2, (0, 10))
+    header, *found = cells(tab)
+    assert [row[0:1] + row[2:] for row in found] == expected[1:]
+    assert found[1][-1] == "-"
+    assert bounds(tab, "time")[1] > 2e30
+    choose(tab, "C=1e25")
+    assert re.fullmatch(r"\d{26} \(2\d{5}\.\dx\)", cells(tab)[1][header.index("time at C = 10") + 1])
+    tab.ask("document.activeElement.blur()")
+    tab.ask("(box => { box.value = '1e21'; box.dispatchEvent(new Event('input')); })(document.getElementById('cost'))")
+    tab.wait("document.getElementById('state').textContent.startsWith('C = 1e+21')")
+
+
+def test_lines_of_one_evaluation_are_dots(tmp_path, tab):
+    def last(name, seed):
+        run = made(name, seed, 6, 5)
+        scores = {key: values[-1:] for key, values in run.accuracies.items()}
+        return dataclasses.replace(run, eval_round=[6], accuracies=scores)
+
+    runs = [last(name, seed) for name in ("srpfl", "fedrep") for seed in range(2)]
+    tab.open(page.write(tmp_path / "report.html", [compared(runs)]))
+    for figure, xs in (("time", [run.elapsed()[-1] for run in runs]), ("rounds", [6] * 4)):
+        dots = source(tab, figure, "dots")
+        np.testing.assert_allclose(dots["x"], xs)
+        np.testing.assert_allclose(dots["y"], [100 * run.final_accuracy for run in runs])
+        assert dots["marker"] == ["circle", "circle", "square", "square"]  # twins have one colour
+        assert bounds(tab, figure)[1] > max(xs)
+    note = tab.ask("document.getElementById('curves-note').innerText")
+    assert "Dots, or squares for dashed lines: evaluations that are joined to no other." in note
+    assert "Thin lines" not in note
+    assert "mean of" not in note
+    scores = np.tile([[0.1], [0.2], [np.nan], [0.4], [np.nan], [0.6]], 5)
+    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 6, 5, accuracies={"a": scores})])]))
+    assert source(tab, "rounds", "dots")["x"] == [4, 6]  # 1 and 2 are joined
+
+
+def test_a_page_on_which_nothing_is_known(tmp_path, tab):
+    scores = {name: np.full((3, 5), math.nan) for name in ("a", "b")}
+    for fields in ({"accuracies": scores}, {"test_count": np.zeros(5)}):
+        tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 3, 5, **fields)], math.nan)]))
+        text = tab.ask("document.querySelector('main').innerText")
+        assert "No client has a known accuracy." in text
+        assert "too many" not in text
+        assert "C = 0, a target that is not known, judged by" in text
+        for figure, axis in (("quarters", "y"), ("clients", "x"), ("evaluations", "x")):
+            if figure != "evaluations" or len(fields.get("accuracies", ())) > 1:
+                low, high = bounds(tab, figure, axis)
+                assert low <= 0
+                assert high >= 100
+
+
+def test_a_round_that_never_ends_hides_none_before(tmp_path, tab):
+    times = np.array([1.0, 1.0, 1.0, math.inf, 1.0])
+    run = made("fedrep", 0, 5, 5, compute_time=times)
+    tab.open(page.write(tmp_path / "report.html", [compared([run], 0.999)]))
+    assert bounds(tab, "time") == bounds(tab, "cohort") == [0, 3]
+    assert source(tab, "cohort", "lines")["xs"] == [[0, 1, 2, 3]]
 
 
 def test_the_page_of_one_run_speaks_of_one(tmp_path, tab):

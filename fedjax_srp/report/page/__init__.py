@@ -10,11 +10,12 @@ import functools
 import json
 import os
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedjax_srp import stored
 from fedjax_srp.report import drawing, repeats, table
 from fedjax_srp.report.page import data, plots
 from fedjax_srp.report.page.data import Comparison
@@ -104,8 +105,14 @@ def html(comparisons: Sequence[Comparison], title: str) -> str:
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
     """Writes the page of comparisons to a file and returns its path; see `html`."""
-    path.write_text(html(comparisons, title), "utf-8", newline="\n")
+    stored.replace({path: writer(comparisons, title)})
     return path
+
+
+def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Callable[[Path], object]:
+    """What writes the page of comparisons, for `stored.replace`; see `html`."""
+    text = html(comparisons, title)
+    return lambda path: path.write_text(text, "utf-8", newline="\n")
 
 
 @functools.cache

@@ -4,6 +4,7 @@
 const drawing = (() => {
   const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
     star: "★", hex: "⬢", asterisk: "✱"};
+  const SINGLE = {solid: "circle", dashed: "square", dotted: "triangle"}; // of twins, which have one colour
   const documents = {};
 
   async function embed(items) {
@@ -29,7 +30,15 @@ const drawing = (() => {
 
   const percents = (values) => values.map((value) => 100 * value);
 
-  // One line a row with a band over its repeats; repeats apart get a thin line each. Returns whether any are apart.
+  // Points of a line that are joined to no other, so that the line is not seen there.
+  function alone({xs, ys, color, dash, name}) {
+    const isSeen = (i) => Number.isFinite(xs[i]) && Number.isFinite(ys[i]);
+    return [...xs.keys()].filter((i) => isSeen(i) && !isSeen(i - 1) && !isSeen(i + 1))
+      .map((i) => ({x: xs[i], y: ys[i], color, name, marker: SINGLE[dash]}));
+  }
+
+  // One line a row with a band over its repeats; repeats apart get a thin line each. Returns whether any are apart, and
+  // what dots there are.
   function curves(figure, shown, xsOf, beginnings) {
     const lines = [], bands = [], stages = [];
     let apart = false;
@@ -39,7 +48,7 @@ const drawing = (() => {
       const style = {color: row.color, dash: row.dash, name: row.name};
       if (!single[0].xs.length) continue;
       if (numbers.areApart(single)) {
-        apart = true;
+        apart = apart || single.some(({xs}) => xs.length > 1);
         for (const {xs, ys} of single) lines.push({xs: [...xs], ys: percents([...ys]), width: 0.9, ...style});
         continue;
       }
@@ -52,12 +61,17 @@ const drawing = (() => {
         places.forEach((x, i) => stages.push({x, y: values[i], color: row.color}));
       }
     }
+    const dots = lines.flatMap(alone);
     fill(figure, "bands", bands);
     fill(figure, "lines", lines);
+    fill(figure, "dots", dots);
     fill(figure, "stages", stages);
     labelAxis(figure, state.score === "mean" ? "mean accuracy (%)" : "accuracy of the worst tenth (%)");
-    return {apart, staged: stages.length > 0};
+    return {apart, banded: bands.length > 0, dotted: dots.length > 0, staged: stages.length > 0};
   }
+
+  // From 0 to the end, with room for whole dots.
+  const along = (figure, end, {dotted}) => range(figure, "x", 0, dotted ? 1.02 * end : end);
 
   // The target, and accuracies as in the other figures: no curve ends below, a little room under the target.
   function aim(figure, shown) {
@@ -79,7 +93,7 @@ const drawing = (() => {
     });
     const {whole, soon} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
     const end = state.whole ? whole : Math.min(soon, whole);
-    range("time", "x", 0, end);
+    along("time", end, found);
     aim("time", shown);
     cohorts(drawn, whole);
     return {...found, end, whole};
@@ -87,7 +101,7 @@ const drawing = (() => {
 
   function overRounds(shown) {
     const found = curves("rounds", shown, (run) => [...run.eval_round], numbers.stageStarts);
-    range("rounds", "x", 0, Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))));
+    along("rounds", Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))), found);
     return found;
   }
 
@@ -95,7 +109,8 @@ const drawing = (() => {
   function cohorts(drawn, end) {
     const most = Math.max(1, ...drawn.flatMap(({row}) => row.runs[0].cohort_size.reduce((a, b) => Math.max(a, b), 0)));
     fill("cohort", "lines", drawn.map(({row}) => {
-      const run = row.runs[0], times = numbers.elapsed(run, state.cost), sizes = run.cohort_size;
+      const run = row.runs[0], times = numbers.elapsed(run, state.cost);
+      const sizes = run.cohort_size.slice(0, times.findLastIndex(Number.isFinite)); // of rounds that end
       const xs = [], ys = [];
       for (let i = 0; i < sizes.length; i++) {
         if (i && i + 1 < sizes.length && sizes[i] === sizes[i - 1] && sizes[i] === sizes[i + 1]) continue;
@@ -134,8 +149,7 @@ const drawing = (() => {
     fill("quarters", "lines", lines);
     fill("quarters", "dots", dots);
     fill("quarters", "spread", strokes);
-    const all = [...dots.map(({y}) => y), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
-    const [least, most] = [Math.min(100, ...all), Math.max(0, ...all)];
+    const [least, most] = numbers.extent([...dots.map(({y}) => y), ...strokes.flatMap(({low, high}) => [low, high])]);
     range("quarters", "x", 0.6, 4.4);
     range("quarters", "y", least - 0.1 * (most - least) - 0.5, Math.min(100.5, most + 0.1 * (most - least) + 0.5));
   }
@@ -182,13 +196,14 @@ const drawing = (() => {
       for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
         counts.set(score, (counts.get(score) ?? 0) + 1);
       }
+      counts.delete(NaN);
       for (const [score, count] of counts) dots.push({x: 100 * score, y: y - 0.27, count, color: row.color});
     });
     const most = Math.max(...dots.map(({count}) => count));
     for (const dot of dots) dot.size = Math.max(3, 0.38 * rowHeight(shown.length) * Math.sqrt(dot.count / Math.max(most, 9)));
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
-    const least = Math.min(100, ...boxes.map(({q0}) => q0).filter(Number.isFinite));
+    const [least] = numbers.extent(boxes.map(({q0}) => q0));
     namedRows("clients", rows, Math.max(-2, least - 4), 103);
     return dots.length > 0;
   }
@@ -207,8 +222,7 @@ const drawing = (() => {
     });
     fill("evaluations", "dots", dots);
     fill("evaluations", "spread", strokes);
-    const values = [...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])].filter(Number.isFinite);
-    const [least, most] = [Math.min(100, ...values), Math.max(0, ...values)];
+    const [least, most] = numbers.extent([...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])]);
     const room = 0.06 * Math.max(1, most - least);
     namedRows("evaluations", rows, Math.max(-2, least - room), Math.min(102, most + room));
     return all.map((name, i) => `${Object.values(MARKERS)[i % shapes.length]} ${name}`);

@@ -46,6 +46,12 @@ const numbers = (() => {
 
   const last = (values) => (values.length ? values[values.length - 1] : NaN);
 
+  // Lowest and highest of the values that are known; all percents where none is.
+  function extent(values) {
+    const known = values.filter(Number.isFinite);
+    return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [0, 100];
+  }
+
   // Simulated time at the end of each round, from round 0 on.
   function elapsed(run, cost) {
     const times = new Float64Array(run.compute_time.length + 1);
@@ -71,7 +77,7 @@ const numbers = (() => {
   // little after the last run reached the target (Infinity where one never does); `shortest` is the shortest run.
   function ends(judged, target, cost) {
     const runs = judged.flatMap(([row, evaluation]) => row.runs.map((run) => [run, evaluation]));
-    const lengths = runs.map(([run]) => last(elapsed(run, cost)));
+    const lengths = runs.map(([run]) => elapsed(run, cost).findLast(Number.isFinite)); // infinite times are not drawn
     const soon = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost)));
     return {whole: Math.max(1e-12, ...lengths), shortest: Math.min(...lengths), soon: soon > 0 ? soon : Infinity};
   }
@@ -113,8 +119,11 @@ const numbers = (() => {
     return Number.isFinite(time) && Number.isFinite(other) && time > 0 ? other / time : NaN;
   }
 
-  // As Python rounds: of a number that lies exactly between two, the even one. toFixed takes the larger one.
+  // As Python rounds: of a number that lies exactly between two, the even one. toFixed takes the larger one, and from
+  // 1e21 on, where all numbers are whole, it writes an exponent.
   function fixed(value, digits) {
+    if (!Number.isFinite(value)) return "-";
+    if (Math.abs(value) >= 1e21) return BigInt(value) + (digits ? `.${"0".repeat(digits)}` : "");
     const text = value.toFixed(digits);
     const exact = Math.abs(value).toFixed(Math.min(100, digits + 60));
     const [, kept, rest] = exact.match(new RegExp(digits ? `^(\\d+\\.\\d{${digits}})(\\d*)$` : "^(\\d+)\\.(\\d*)$"));
@@ -181,6 +190,6 @@ const numbers = (() => {
 
   return {
     unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, interpolated,
-    stageStarts, last,
+    stageStarts, last, extent,
   };
 })();

@@ -80,15 +80,16 @@ function drawTable(shown) {
 }
 
 function drawCurves(shown, what) {
-  const {apart, staged, end, whole} = drawing.overTime(shown);
+  const {apart, banded, dotted, staged, end, whole} = drawing.overTime(shown);
   element("cut-note").textContent = end < whole ? `Time ends at ${short(end)} of ${short(whole)} time units, soon after the last line `
     + "reached the target: tick 'whole runs' for the rest." : "";
   if (what === "rows") rounds = drawing.overRounds(shown);
   drawing.aim("rounds", shown);
   const counts = [...new Set(shown.map(({row}) => row.runs.length))].sort((a, b) => a - b);
   const notes = [];
-  if (Math.max(...counts) > 1) notes.push(`Lines: mean of ${counts.join("/")} runs; bands: lowest to highest run.`);
+  if (banded || rounds.banded) notes.push(`Lines: mean of ${counts.join("/")} runs; bands: lowest to highest run.`);
   if (apart || rounds.apart) notes.push("Thin lines: single runs, with little time in common.");
+  if (dotted || rounds.dotted) notes.push("Dots, or squares for dashed lines: evaluations that are joined to no other.");
   if (staged || rounds.staged) notes.push("Hollow dots: a stage begins.");
   if (Number.isFinite(state.target)) notes.push(`Dotted: the target of ${shownPercent(state.target)}.`);
   const overlap = state.cost > 0 ? shown.filter(({row}) => row.asynchronous).map(({row}) => row.name) : [];
@@ -126,8 +127,9 @@ function drawClients(shown) {
   element("quarters-note").textContent = "Quarters of the clients by expected speed"
     + (repeated ? "; line: mean over the runs, stroke: standard deviation." : ".");
   const boxes = "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
-  element("clients-note").textContent = `${boxes} ${dotted ? "Dots below: clients; the more have one accuracy, the larger the dot."
-    : `${comparison.num_clients} clients are too many for dots: quantiles only.`}`;
+  const tooMany = shown.some(({row}) => row.runs.some((run) => run.evaluations[evaluationOf(row)].clients === null));
+  element("clients-note").textContent = tooMany ? `${boxes} ${comparison.num_clients} clients are too many for dots: quantiles only.`
+    : dotted ? `${boxes} Dots below: clients; the more have one accuracy, the larger the dot.` : "No client has a known accuracy.";
   const header = ["method", ...content.quantiles.map((q) => `${Number((100 * q).toFixed(1))} % of clients below`)];
   fillTable("quantiles", header.map((text) => ({text})), shown.map(({row}) => ({row,
     cells: [...row.distributions[evaluationOf(row)]].map((value) => numbers.percent([value, NaN]))})));
@@ -210,7 +212,7 @@ function draw(what) {
       item.classList.toggle("out", !shown.some((of) => of.place === place)));
     element("count").textContent = `${shown.length} of ${comparison.rows.length}`;
   }
-  element("state").textContent = `C = ${state.cost}, target ${shownPercent(state.target)}, judged by `
+  element("state").textContent = `C = ${state.cost}, ${Number.isFinite(state.target) ? "target " : ""}${shownPercent(state.target)}, judged by `
     + `${state.evaluation || "the default evaluation of each"}.`;
   writeAddress(content);
   showControls();
