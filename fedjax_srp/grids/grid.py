@@ -214,7 +214,7 @@ def _launcher(name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: M
     if name == "slurm":
         from fedjax_srp.grids.slurm import Slurm
 
-        return Slurm(folder / units.TOGETHER / "slurm", slurm)
+        return Slurm(folder / units.TOGETHER / "slurm", slurm, bar.say)
     if workers == 0:
         return InProcess(bar.tell)
     return Processes(workers, folder / units.TOGETHER)
