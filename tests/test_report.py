@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import fedjax_srp as srp
+from fedjax_srp import stored
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
@@ -118,8 +119,9 @@ def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_pa
     pd.testing.assert_frame_equal(tables["python"], tables["shell"], check_exact=True)
     assert tables["shell"]["method"].tolist() == ["FedRep, learning_rate=0.02", "FedRep, learning_rate=0.1"]
     assert tables["shell"]["runs"].tolist() == [3, 3]
-    with pytest.raises(ValueError, match="hold the same run, fedrep with seed 0"):
-        report(str(tmp_path), None, (0,), None)
+    text = report(str(tmp_path), None, (0,), None)  # each of them twice
+    assert pd.read_csv(tmp_path / "table.csv")["runs"].tolist() == [3, 3]
+    assert text.count(" (as ") == 6
 
 
 def test_runs_that_differ_in_the_seed_alone_are_repeats(save, tmp_path):
@@ -255,8 +257,19 @@ def test_methods_differ_in_their_own_nature_without_a_word(save, tmp_path):
     assert list(rows(tmp_path)[0].index) == ["fedrep", "fedavg"]
 
 
-def test_the_same_run_twice_is_refused(save, tmp_path):
-    first, second = save(run(config=made_by(seed=3)), run(config=made_by(arguments={"command": "run"})))
+def test_the_same_run_twice_is_taken_once(save, tmp_path):
+    """As where two runs of a grid differ in their cost of communication alone."""
+    costs = [made_by(arguments={"command": "run", "communication": cost}) for cost in (0, 10, 20)]
+    first, second, third = save(*(run(config=config) for config in costs))
+    save(run(scores=(0.1, 0.2, 0.3), config=made_by(key=1)))
+    found, text = rows(tmp_path)
+    assert found["runs"].to_dict() == {"fedrep": 2}
+    names = f"{second} (as {first}), {third} (as {first})"
+    assert f"left out, the same run as another and equal to it: {names}" in text.splitlines()
+
+
+def test_one_run_with_two_results_is_refused(save, tmp_path):
+    first, second = save(run(config=made_by(seed=3)), run(scores=(0.1, 0.2, 0.3), config=made_by(devices=2)))
     with pytest.raises(ValueError, match=f"{first} and {second} hold the same run, fedrep with seed .*; remove one of"):
         report(str(tmp_path), None, (0,), None)
 
@@ -279,8 +292,9 @@ def test_runs_that_prove_to_differ_are_not_averaged_though_nobody_said_why(save,
     assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
     assert "a row a folder: runs of one seed differ, and what made mine is not recorded" in text
     save(run(scores=(0.1, 0.2, 0.5), config=config[0]))
-    with pytest.raises(ValueError, match="hold the same run, mine with seed"):
-        report(str(tmp_path), None, (0,), None)
+    found, text = rows(tmp_path)
+    assert len(found) == 4
+    assert f"{tmp_path / 'run4'} (as {tmp_path / 'run0'})" in text
 
 
 def older(config, **arguments):
@@ -371,6 +385,18 @@ def test_host_seconds_that_are_not_known_are_a_stroke(save, tmp_path):
     save(run(host_seconds=math.nan))
     _, text = rows(tmp_path)
     assert text.splitlines()[4].endswith("  -")
+
+
+def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
+    book = {"1a": {"2b": "run0", "3c": "b"}, "4d": {f"{i}e": f"c{i:02}" for i in range(12)}}
+    stored.write_json(tmp_path / "grid.json", book)
+    with pytest.raises(ValueError, match=r"holds no finished run; 14 are begun or planned; the same command as before"):
+        report(str(tmp_path), None, (0,), None)
+    save(run())
+    names = [str(tmp_path / name) for name in ("b", *(f"c{i:02}" for i in range(11)))]
+    assert f"left out, not finished: {', '.join(names)} and 1 more" in rows(tmp_path)[1].splitlines()
+    (tmp_path / "grid.json").write_text("{}")
+    assert "not finished" not in rows(tmp_path)[1]
 
 
 def test_repeats_without_a_common_time_have_table_and_figure(save, tmp_path, monkeypatch):

@@ -8,7 +8,9 @@ from pathlib import Path
 from fedjax_srp import stored
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
-from fedjax_srp.report.run_folder import writable
+from fedjax_srp.report.run_folder import unfinished, writable
+
+_NAMED = 12  # of the runs that are left out
 
 
 def report(
@@ -32,19 +34,26 @@ def report(
         evaluation: what judges the runs; None for the default of each.
 
     Raises:
-        ValueError: no such folder, no finished runs there, one run twice, no accuracy as target, no cost among costs, a
-            run without that evaluation.
+        ValueError: no such folder, no finished runs there, one run with two results, no accuracy as target, no cost
+            among costs, a run without that evaluation.
     """
     table.check_target(target)
     table.check_communications(communications)
     if not Path(folder).is_dir():
         is_what = "is a file" if Path(folder).exists() else "there is no such folder"
-        raise ValueError(f"folder={folder!r}: {is_what}; give a folder that fedjax-srp run or demo wrote")
+        raise ValueError(f"folder={folder!r}: {is_what}; give a folder that fedjax-srp run, grid or demo wrote")
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
+    left_out = [str(run) for run in unfinished(Path(folder))]
     if not found:
-        raise ValueError(f"folder={folder!r}: holds no finished run; give a folder that fedjax-srp run or demo wrote")
+        hint = "give a folder that fedjax-srp run, grid or demo wrote"
+        if left_out:
+            hint = f"{len(left_out)} are begun or planned; the same command as before goes on with them"
+        raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
     tasks, errors = repeats.by_task(map(repeats.read, found))
-    tasks = {task: [repeats.judged_by(run, evaluation) for run in runs] for task, runs in tasks.items()}
+    twice = []
+    for task, runs in tasks.items():
+        tasks[task], again = repeats.once(repeats.judged_by(run, evaluation) for run in runs)
+        twice += again
     if not tasks:
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
     place = writable(out or folder)
@@ -66,9 +75,12 @@ def report(
     if errors:
         names = ", ".join(str(run.folder) for run in errors)
         texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
-    begun = [path.parents[1] for path in Path(folder).rglob("checkpoint/arguments.json")]
-    if left_out := sorted(str(run) for run in begun if run not in found):
-        texts.append(f"left out, not finished: {', '.join(left_out)}")
+    if twice:
+        names = ", ".join(f"{run.folder} (as {same.folder})" for run, same in twice)
+        texts.append(f"left out, the same run as another and equal to it: {names}")
+    if left_out:
+        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        texts.append(f"left out, not finished: {', '.join(left_out[:_NAMED])}{more}")
     return "\n\n".join(texts)
 
 

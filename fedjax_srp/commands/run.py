@@ -29,8 +29,8 @@ from fedjax_srp.stored import jsonable
 
 NO_EFFECT = ("out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard")  # on the result
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
-_AFTERWARDS = "communication"  # what a finished run answers for any value
-_WHERE = "data_dir"  # other machines have the same data elsewhere
+AFTERWARDS = "communication"  # what a finished run answers for any value
+ASIDE = (AFTERWARDS, "data_dir")  # change no simulation; other machines have the same data elsewhere
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
 OWN = {"method", "algorithm", "participation", "model", "load"}  # beside what is routed
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -89,10 +89,15 @@ def record(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return jsonable({"command": "run", "method": chosen.name, **chosen.record(), **what})
 
 
+def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a record the simulation depends on."""
+    return {name: value for name, value in record.items() if name not in ASIDE}
+
+
 def run(
     arguments: Mapping[str, Any],
     say: Callable[[str], None] = print,
-    dataset: FederatedSource | None = None,
+    load: Callable[[Mapping[str, Any]], FederatedSource] | None = None,
     callback: watch.Callback | None = None,
 ) -> Path:
     """Simulates, or continues, and returns the folder.
@@ -102,7 +107,7 @@ def run(
     Args:
         arguments: option -> value, for every option of `groups`.
         say: prints one line.
-        dataset: what `load_data` made of these arguments; None to load it.
+        load: gives the data set of these arguments where the run is not finished; None for `load_data`.
         callback: as in `simulate`, beside the loggers that are asked for.
 
     Raises:
@@ -126,12 +131,7 @@ def run(
             found = hold()
         if found.finished:
             return _left_alone(folder, arguments, found.asks_anew, say)
-        simulated = simulation(arguments, load_data(arguments) if dataset is None else dataset)
-        if arguments["communication"] and simulated["algorithm"].participation.asynchronous:
-            raise ValueError(
-                f"communication={arguments['communication']:g}: rounds of {chosen.name!r} overlap, so a cost changes "
-                "who arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
-            )
+        given = simulation(arguments, (load or load_data)(arguments))
         if not is_held:  # only now, so that what fails to start makes no folder
             found = hold()
             if found.finished:
@@ -145,7 +145,7 @@ def run(
             stored.write_json(found.place / _ARGUMENTS, what)
         with_models = arguments["models"] or (found.begun and (folder / MODELS).is_dir())
         history = simulate(
-            **simulated,
+            **given,
             checkpoint_dir=found.place if arguments["checkpoint"] else None,
             keep_clients=with_models,
             callback=_loggers(arguments, callback),
@@ -223,17 +223,23 @@ def simulation(arguments: Mapping[str, Any], dataset: FederatedSource) -> dict[s
         raise ValueError(f"seed={arguments['seed']}: must lie between 0 and {_SEEDS - 1}")
     table.check_target(arguments["target"])
     table.check_communication(arguments["communication"])
-    simulated = _given(arguments, SIMULATION)
-    if simulated["evaluations"] == ("all",):
-        simulated["evaluations"] = "all"
-    return simulated | {
-        "algorithm": methods.get(
-            arguments["method"] or arguments["algorithm"],
-            dataset=dataset,
-            model=arguments["model"],
-            participation=arguments["participation"],
-            **_routed_values(arguments),
-        ),
+    algorithm = methods.get(
+        arguments["method"] or arguments["algorithm"],
+        dataset=dataset,
+        model=arguments["model"],
+        participation=arguments["participation"],
+        **_routed_values(arguments),
+    )
+    if arguments["communication"] and algorithm.participation.asynchronous:
+        raise ValueError(
+            f"communication={arguments['communication']:g}: rounds of {choice(arguments).name!r} overlap, so a cost "
+            "changes who arrives when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+        )
+    given = _given(arguments, SIMULATION)
+    if given["evaluations"] == ("all",):
+        given["evaluations"] = "all"
+    return given | {
+        "algorithm": algorithm,
         "data": dataset,
         "clock": clock_words.parse(arguments["clock"], dataset.num_clients),
         "key": jax.random.key(arguments["seed"]),
@@ -298,7 +304,7 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
             return _Found(place, begun=True)  # the checkpoints know whose they are
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     for name in {**what, **known}:
-        if name not in (*LIMITS, _AFTERWARDS, _WHERE) and known.get(name) != what.get(name):
+        if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
             raise ValueError(
                 f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
                 f"{what.get(name)!r}; {other}"
@@ -308,7 +314,7 @@ def _found(folder: Path, what: Mapping[str, Any], arguments: Mapping[str, Any]) 
     longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
     lacks_models = arguments["models"] and not (folder / MODELS).is_dir()
     if not longer and not lacks_models:
-        is_anew = known.get(_AFTERWARDS) != what.get(_AFTERWARDS) and jax.process_count() == 1
+        is_anew = known.get(AFTERWARDS) != what.get(AFTERWARDS) and jax.process_count() == 1
         return _Found(place, finished=True, asks_anew=is_anew)
     if not (begun and arguments["checkpoint"]):
         has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"

@@ -112,7 +112,7 @@ def grid(
             costs, failures = schedule.measure([same[0] for same in estimate.programs(left).values()], where)
             seconds = None if failures else estimate.seconds(left, costs, max(workers, 1))
         elif not dry_run:
-            failures = schedule.run(left, where, bar, retries)
+            failures = _summarized(planned, retries) + schedule.run(left, where, bar, retries)
     finally:
         where.close()
         bar.close()
@@ -187,11 +187,20 @@ def _request(simulated: Mapping[str, Any]) -> Request:
     return Request(simulated["algorithm"], simulated["data"], **given)
 
 
+def _summarized(planned: Sequence[Unit], retries: int) -> list[schedule.Failure]:
+    """Writes summaries anew for the costs that are asked for, where nothing is left to run; returns what failed."""
+    others = [unit for unit in planned if unit.is_finished() and not unit.is_summarized()]
+    return schedule.run(others, InProcess(lambda _: None), schedule.Bar(others, 0, silent=True), retries)
+
+
 def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:
     """The plan in a line."""
     runs = sum(len(unit.members) for unit in planned)
     missing = sum(not member.is_finished() for unit in left for member in unit.members)
     text = f"{folder}: {runs} runs, {runs - missing} finished"
+    others = sum(m.is_finished() and not m.is_summarized() for unit in planned for m in unit.members)
+    if others:
+        text += f" ({others} with another communication, whose summaries are written anew)"
     if left:
         batches = [len(unit.members) for unit in left if len(unit.members) > 1]
         together = f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
@@ -205,7 +214,7 @@ def _launcher(name: str, workers: int, folder: Path, bar: schedule.Bar, slurm: M
     if name == "slurm":
         from fedjax_srp.grids.slurm import Slurm
 
-        return Slurm(folder / units.TOGETHER / "slurm", slurm)
+        return Slurm(folder / units.TOGETHER / "slurm", slurm, bar.say)
     if workers == 0:
         return InProcess(bar.tell)
     return Processes(workers, folder / units.TOGETHER)

@@ -54,7 +54,8 @@ class Point(NamedTuple):
         arguments: every option of `run` with its value, but for the folder.
         record: what its run folder says of them.
         floats: the options that are arguments of its program.
-        id: eight hexadecimal digits, equal where the runs are.
+        id: eight hexadecimal digits, equal where the simulations are.
+        former: the same in folders of older versions, which told costs of communication and `data_dir` apart by it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Point(NamedTuple):
     record: dict[str, Any]
     floats: dict[str, Any]
     id: str
+    former: str
 
     @property
     def folder(self) -> str:
@@ -116,7 +118,7 @@ def points(spec: Spec) -> list[Point]:
     if not problems:
         unread = dict.fromkeys({*spec.options, *spec.axes} & routed)
         found: dict[str, list[Point]] = {}
-        limits = _limits_that_differ(spec)
+        told_apart = {*spec.axes, *itertools.chain.from_iterable(spec.variants.values())}
         hits = [0] * len(spec.exclude)
         for values, given in _products(spec, hits):
             name = _name(values)
@@ -125,7 +127,8 @@ def points(spec: Spec) -> list[Point]:
                 for option in kept:
                     unread.pop(option, None)
                 _check(kept, options)
-                point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, options, limits)
+                of_axes = {n: v for n, v in values.items() if n in kept or n == VARIANT}
+                point = _point(of_axes, kept, options, told_apart)
                 found.setdefault(point.id, []).append(point)
             except ValueError as error:
                 problems.add(error, name)
@@ -307,20 +310,26 @@ def _read_by_the_method(given: Mapping[str, Any], routed: set[str]) -> dict[str,
     return {option: value for option, value in given.items() if option not in routed or option in read}
 
 
-def _limits_that_differ(spec: Spec) -> set[str]:
-    """The limits by which runs of a grid are told apart; others may change, and make its runs longer."""
-    named = {*spec.axes, *itertools.chain.from_iterable(spec.variants.values())}
-    return named & {*run_command.LIMITS}
+def _point(
+    values: dict[str, Any], given: Mapping[str, Any], options: Mapping[str, Option], told_apart: set[str]
+) -> Point:
+    """A run. Its limits, and what changes no simulation, may change, unless the grid tells runs apart by them.
 
-
-def _point(values: dict[str, Any], given: Mapping[str, Any], options: Mapping[str, Option], limits: set[str]) -> Point:
+    Args:
+        values: of the axes that it reads.
+        given: the options that it reads.
+        options: by name.
+        told_apart: the options that are axes or stand in variants.
+    """
     arguments = {n: o.default for n, o in options.items() if o.default is not REQUIRED and n != "out"} | dict(given)
     arguments |= {"out": None, "progress": False}
     chosen = run_command.choice(arguments)
     record = run_command.record(arguments)
-    told_apart = {name: value for name, value in record.items() if name not in {*run_command.LIMITS} - limits}
-    digest = hashlib.sha256(json.dumps(told_apart, sort_keys=True).encode()).hexdigest()
-    return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), digest[:8])
+    ids = []
+    for may_change in ((*run_command.LIMITS, *run_command.ASIDE), run_command.LIMITS):
+        fixed = {name: value for name, value in record.items() if name in told_apart or name not in may_change}
+        ids.append(hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8])
+    return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), *ids)
 
 
 def _named(found: Iterable[Sequence[Point]]) -> list[Point]:

@@ -24,9 +24,8 @@ from fedjax_srp.base import FederatedSource
 from fedjax_srp.commands import run as run_command
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.grids.points import Point, Problems
-from fedjax_srp.report.run_folder import MODELS
+from fedjax_srp.report.run_folder import BOOK, MODELS
 
-BOOK = "grid.json"  # in the folder of a grid: which points run together, and in which folders
 TOGETHER = ".together"  # folder of what several points share
 _PATIENCE = 60.0  # seconds; the book is held for milliseconds
 
@@ -38,7 +37,7 @@ class Member(NamedTuple):
     folder: Path
 
     def is_finished(self) -> bool:
-        """Whether its run is there, as long as it is asked for.
+        """Whether its run is there, as long as it is asked for; with whatever cost in its summary.
 
         Raises:
             ValueError: its record does not read.
@@ -47,7 +46,11 @@ class Member(NamedTuple):
             return False
         if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
             return False
-        return self._made() == self.point.record
+        return run_command.simulated(self._made()) == run_command.simulated(self.point.record)
+
+    def is_summarized(self) -> bool:
+        """Whether the summary of its finished run has the cost of communication that is asked for."""
+        return self._made().get(run_command.AFTERWARDS) == self.point.record[run_command.AFTERWARDS]
 
     def begins_anew(self) -> bool:
         """Whether a run of its own starts again, since the finished one left no checkpoint to be made longer from.
@@ -61,7 +64,7 @@ class Member(NamedTuple):
         has_checkpoint = self.point.arguments["checkpoint"] and snapshots(self.folder / "checkpoint")
         if has_checkpoint or self.is_finished() or not (self.folder / "summary.json").is_file():
             return False
-        known, asked = self._made(), self.point.record
+        known, asked = map(run_command.simulated, (self._made(), self.point.record))
         if known.get("num_rounds", 0) < asked["num_rounds"]:
             known["num_rounds"] = asked["num_rounds"]
         for name in {**asked, **known}:
@@ -93,6 +96,18 @@ class Unit(NamedTuple):
     def is_finished(self) -> bool:
         """Whether all points are."""
         return all(member.is_finished() for member in self.members)
+
+    def is_summarized(self) -> bool:
+        """Whether the summaries of its finished runs are; see `Member`."""
+        return all(member.is_summarized() for member in self.members if member.is_finished())
+
+    def rounds_kept(self) -> int:
+        """Of the checkpoint from which its runs go on; 0 where there is none."""
+        first, *others = self.members
+        if not first.point.arguments["checkpoint"]:
+            return 0
+        place = (self.shared if others else first.folder) / "checkpoint"
+        return max((step for part in (place, *place.glob("seeds_*")) for step in snapshots(part)), default=0)
 
     def begins_anew(self) -> bool:
         """Whether it is one point that does, see `Member`; a batch goes on from what its points share."""
@@ -163,7 +178,7 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
     of_id = {point.id: point for points, _ in groups for point in points}
     group = {point.id: place for place, (points, _) in enumerate(groups) for point in points}
     with _held(out):
-        book = _read(out)
+        book = _read(out, of_id.values())
         member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
         finished = {name for name in of_id if member[name].is_finished()}
         kept = {
@@ -194,17 +209,30 @@ def _check(units: Iterable[Unit]) -> None:
     """Refuses runs that would lose what is there of them."""
     problems = Problems()
     for unit in units:
-        try:
-            unit.begins_anew()
-        except ValueError as error:
-            problems.add(error, unit.members[0].point.name)
+        kept = unit.rounds_kept()
+        for member in unit.members:
+            try:
+                asked = member.point.arguments["num_rounds"]
+                if kept > asked and not member.is_finished():
+                    places = [] if len(unit.members) == 1 else [f"{str(unit.shared)!r}, which its batch shares"]
+                    if not places or (member.folder / "summary.json").is_file():
+                        places.append("its folder")
+                    raise ValueError(
+                        f"has a checkpoint of {kept} rounds where num_rounds={asked} is asked for; give at least "
+                        f"{kept}, another out, or delete {' and '.join(places)}"
+                    )
+                if not kept:
+                    member.begins_anew()
+            except ValueError as error:
+                problems.add(error, member.point.name)
     if problems:
         raise problems.error()
 
 
 def members(found: Iterable[Point], out: Path) -> list[Member]:
     """Points with their folders: those that the book of a folder has, or new ones."""
-    folders = {name: folder for of_unit in _read(out).values() for name, folder in of_unit.items()}
+    found = [*found]
+    folders = {name: folder for of_unit in _read(out, found).values() for name, folder in of_unit.items()}
     return [Member(point, out / folders.get(point.id, point.folder)) for point in found]
 
 
@@ -220,12 +248,15 @@ def _unit_id(of_unit: Iterable[Member]) -> str:
     return hashlib.sha256(" ".join(member.point.id for member in of_unit).encode()).hexdigest()[:8]
 
 
-def _read(out: Path) -> dict[str, dict[str, str]]:
-    """The book of a folder; empty where there is none, or, with a word, where it is damaged."""
+def _read(out: Path, found: Iterable[Point]) -> dict[str, dict[str, str]]:
+    """The book of a folder, these points by their ids; empty where there is none, or, with a word, if it is damaged."""
     if not (out / BOOK).is_file():
         return {}
     try:
-        return stored.read_json(out / BOOK)
+        book: dict[str, dict[str, str]] = stored.read_json(out / BOOK)
+        known = {name for of_unit in book.values() for name in of_unit}
+        ids = {point.former: point.id for point in found if point.id not in known}
+        return {unit: {ids.get(name, name): f for name, f in of_unit.items()} for unit, of_unit in book.items()}
     except stored.DamagedError as error:
         print(f"{out}: {error}; batches are made anew, finished runs stay", file=sys.stderr)
         return {}

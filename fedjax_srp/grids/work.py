@@ -29,7 +29,7 @@ class Worker:
         self._datasets, self._loaded = Datasets(), set[str]()
 
     def run(self, unit: Unit, tell: Tell) -> None:
-        """Runs what is not finished of a unit, from its checkpoint if there is one.
+        """Runs what is not finished of a unit, from its checkpoint if there is one, and mends summaries of other costs.
 
         Raises:
             HeldError: another process is running it.
@@ -43,6 +43,9 @@ class Worker:
         with stored.held(unit.shared, "out"):
             if not unit.is_finished():
                 self._run_batch(unit, tell)
+            for member in unit.members:
+                if not member.is_summarized():
+                    self._run_one(member, tell)
 
     def measure(self, unit: Unit) -> Cost:
         """Runs a unit up to its first evaluation, and keeps nothing of it."""
@@ -73,7 +76,7 @@ class Worker:
         run_command.run(
             {**member.point.arguments, "out": str(member.folder), "overwrite": member.begins_anew()},
             say=lambda line: None,
-            dataset=self._datasets(member.point.arguments),
+            load=self._datasets,
             callback=_telling(tell),
         )
 

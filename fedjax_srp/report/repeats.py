@@ -118,6 +118,20 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
     return tasks, errors
 
 
+def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """Runs without those that are others a second time, to the last bit; and these, each with the one that stays."""
+    kept: dict[Any, list[Run]] = {}
+    twice = []
+    for run in runs:
+        alike = kept.setdefault((run.history.name, frozenset(run.made.items()), run.seed), [])
+        same = next((other for other in alike if _same_results(run.history, other.history)), None)
+        if same is None:
+            alike.append(run)
+        else:
+            twice.append((run, same))
+    return [run for of_seed in kept.values() for run in of_seed], twice
+
+
 def rows(runs: Sequence[Run]) -> Rows:
     """The rows of a table: in the order of the methods, then of the values that differ.
 

@@ -6,6 +6,7 @@ one that never stopped, which is why host timings are in `summary.json`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import importlib.metadata
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _FILES = ("config.json", "history.csv", "clients.csv", "summary.json")  # without them `load` refuses
 MODELS = "models"  # a folder in it
+BOOK = "grid.json"  # in the folder of a grid: which runs are one program, and in which folders
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -83,6 +85,15 @@ def _figure(history: History, communication: float) -> bytes | None:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         warnings.warn(f"accuracy.png of {history.name!r} is left out, it cannot be drawn ({why})", stacklevel=4)
         return None
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """The run folders below a folder, begun or in the plan of a grid, that hold no finished run."""
+    found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
+    for book in folder.rglob(BOOK):
+        with contextlib.suppress(stored.DamagedError):
+            found |= {book.parent / name for of_unit in stored.read_json(book).values() for name in of_unit.values()}
+    return sorted(run for run in found if not (run / "summary.json").is_file())
 
 
 def _is_same(one: Path | None, other: Path) -> bool:

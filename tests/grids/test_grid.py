@@ -1,5 +1,6 @@
 """A grid ends with the runs that it is made of, however it runs them, whatever fails and whoever is killed."""
 
+import contextlib
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from fedjax_srp.grids.grid import described, plan
 from fedjax_srp.grids.launchers import Done, Rounds
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.result import Grid
+from fedjax_srp.grids.units import Datasets
 from fedjax_srp.grids.work import Cost, Worker
 from fedjax_srp.history import History
 
@@ -206,6 +208,73 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
         np.testing.assert_array_equal(history.compute_time[:2], whole.histories[name].compute_time)
         np.testing.assert_allclose(history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5)
     assert not any(unit.begins_anew() for unit in planned(tmp_path, AXES, num_rounds=4))  # they have checkpoints now
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_runs_with_more_rounds_than_are_asked_for_are_refused_before_anything_runs(batch, tmp_path, monkeypatch):
+    """Those of a batch that was killed, and one alone that is finished."""
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr("fedjax_srp.grids.work.run_command.save", kill if batch > 1 else work.run_command.save)
+        grid(tmp_path, axes, batch=batch)
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
+    message = f"seed=0 and 1 more runs: has a checkpoint of 2 rounds where num_rounds=1 .* at least 2, .* {where}$"
+    with pytest.raises(ValueError, match=message):
+        grid(tmp_path, axes, options={"num_rounds": 1}, batch=batch)
+
+
+def test_a_batch_without_checkpoint_that_would_lose_rounds_is_refused(tmp_path):
+    kept = grid(tmp_path, options={"checkpoint": False})
+    with pytest.raises(ValueError, match="3 more runs: is finished with num_rounds=2 where 1 is asked for"):
+        grid(tmp_path, options={"checkpoint": False, "num_rounds": 1})
+    assert len(kept.folders) == 4
+
+
+def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, tmp_path, monkeypatch, capsys):
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    axes = AXES | {"learning_rate": [0.05, 0.4]}  # two of the batch are not asked for
+    grid(tmp_path, axes)
+    monkeypatch.setattr("fedjax_srp.grids.work.simulate", lambda **_: pytest.fail("it is simulated"))
+    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", lambda **_: pytest.fail("it is simulated"))
+    monkeypatch.setattr(Datasets, "__call__", lambda *_: pytest.fail("data are loaded"))
+    before = {folder.name for folder in tmp_path.glob("fedavg*")}
+    grid(tmp_path, axes, options={"communication": 7.0}, dry_run=True)
+    found = srp.grid(axes=axes, options=OPTIONS | {"communication": 7.0}, out=tmp_path)
+    plan_of_it = "4 runs, 4 finished (4 with another communication, whose summaries are written anew)"
+    assert plan_of_it in capsys.readouterr().err
+    assert {folder.name for folder in tmp_path.glob("fedavg*")} == before
+    assert not found.failures
+    for folder in found.folders.values():
+        history = History.load(folder)
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["simulated_time"] == history.elapsed(7.0)[-1] > history.elapsed()[-1]
+        assert history.config["arguments"]["communication"] == 7.0
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is done"))
+    assert len(grid(tmp_path, axes, options={"communication": 7.0}).folders) == 4
+
+
+def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path):
+    axes, options = {"method": ["fedbuff"], "seed": [0, 1]}, {"k": 2, "communication": 3.0}
+    with pytest.raises(ValueError, match=r"and 1 more runs: communication=3: rounds of 'fedbuff' overlap.*the clock"):
+        grid(tmp_path, axes, options=options)
+
+
+def test_what_older_versions_finished_is_found(whole, tmp_path):
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    ids = {point.id: point.former for point in points(Spec(OPTIONS, AXES, {}, ()))}
+    book = stored.read_json(tmp_path / units.BOOK)
+    assert {name for of_unit in book.values() for name in of_unit} == ids.keys()
+    former = {unit: {ids[name]: folder for name, folder in of_unit.items()} for unit, of_unit in book.items()}
+    stored.write_json(tmp_path / units.BOOK, former)
+    assert all(unit.is_finished() for unit in planned(tmp_path, AXES))
+    assert stored.read_json(tmp_path / units.BOOK) == book
+    stored.write_json(tmp_path / units.BOOK, book | {"1a": dict.fromkeys(ids.values(), "older")})
+    assert len(planned(tmp_path, AXES)) == 1  # what is known by its id stands once
 
 
 @pytest.mark.parametrize(
@@ -508,15 +577,6 @@ def test_jobs_of_submitit_end_with_the_same_runs(whole, tmp_path):
     assert not found.failures
     for name, history in found.histories.items():
         np.testing.assert_allclose(history.accuracy, whole.histories[name].accuracy, atol=1e-5)
-
-
-def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
-    pytest.importorskip("submitit")
-    with pytest.raises(ValueError, match=r"launcher='slurm': .*mend \[slurm\]"):
-        grid(tmp_path, launcher="slurm", slurm={"cluster": "local", "partitions": "gpu"})
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ValueError, match="submitit is not installed; pip install"):
-        grid(tmp_path, launcher="slurm", slurm={"cluster": "local"})
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,20 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
     assert len({point.id for point in limits}) == 2
 
 
+@pytest.mark.parametrize("changed", [{"communication": 10.0}, {"data_dir": "elsewhere"}])
+def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(changed):
+    (plain,), (other,) = of(method="fedrep"), of(method="fedrep", **changed)
+    assert other.id == plain.id
+    assert other.former != plain.former  # as older versions had it
+    assert other.record != plain.record
+    axes = {
+        name: [value, "here" if plain.arguments[name] is None else plain.arguments[name]]
+        for name, value in changed.items()
+    }
+    assert len({point.id for point in of(axes, method="fedrep")}) == 2
+    assert len({point.id for point in of({}, {"a": changed, "b": {}}, method="fedrep")}) == 2
+
+
 def test_variants_may_differ_in_a_limit():
     found = of({}, {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}, method="fedrep")
     assert [(point.name, point.arguments["num_rounds"]) for point in found] == [("short", 2), ("long", 4)]

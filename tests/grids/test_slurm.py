@@ -1,0 +1,152 @@
+"""Jobs of Slurm: how many there are at once, and which are waited for. The cluster is made of four short scripts."""
+
+import json
+import os
+import sys
+
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.grids import schedule, units
+from fedjax_srp.grids.work import Worker
+
+OPTIONS = {"dataset": "digits", "num_clients": 6, "max_examples": 8, "hidden": [4], "num_rounds": 2, "eval_every": 1}
+
+
+def grid(out, num_runs=2, **given):
+    axes = {"method": ["fedavg"], "seed": range(num_runs)}
+    return srp.grid(axes=axes, options=OPTIONS, out=out, batch=1, progress=False, launcher="slurm", **given)
+
+
+def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match=r"launcher='slurm': .*mend \[slurm\]"):
+        grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match="submitit is not installed; pip install"):
+        grid(tmp_path, slurm={"cluster": "local"})
+
+
+class Cluster:
+    """A cluster with room for so many jobs of a user, whose jobs run when the one who waits for them sleeps."""
+
+    def __init__(self, folder, monkeypatch, room):
+        self.folder, self.room = folder, room
+        folder.mkdir()
+        self.script("srun", "exit 0")
+        self.script("scancel", f'echo CANCELLED > "{folder}/$1.state"')
+        each = 'for f in *.state; do echo "${f%.*}|$(cat $f)"; done'
+        self.script("sacct", f'echo "JobID|State"; cd "{folder}"; {each}')
+        self.script(
+            "sbatch",
+            f"""cd "{folder}"
+            if [ $(cat *.state 2>/dev/null | grep -c -e RUNNING -e COMPLETING) -ge $(cat room) ]; then
+                echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1
+            fi
+            n=$((101 + $(ls *.state 2>/dev/null | wc -l)))
+            echo RUNNING > $n.state; echo "Submitted batch job $n"
+            """,
+        )
+        (folder / "room").write_text(str(room))
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        monkeypatch.setattr("fedjax_srp.grids.slurm.time", self)
+        monkeypatch.setattr("fedjax_srp.grids.slurm.use_all_cores", lambda: None)  # this process has had them
+        self.ran, self.now = [], 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.step()
+
+    def script(self, name, text):
+        (self.folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.folder / name).chmod(0o755)
+
+    def states(self):
+        return {path.stem: path.read_text().strip() for path in sorted(self.folder.glob("*.state"))}
+
+    def step(self):
+        """The first job that runs ends; Slurm counts it as one that runs until the next step."""
+        import submitit
+
+        for name in (name for name, state in self.states().items() if state == "COMPLETING"):
+            (self.folder / f"{name}.state").write_text("COMPLETED")
+        name = next((name for name, state in self.states().items() if state == "RUNNING"), None)
+        if name is None:
+            return
+        submitted = submitit.SlurmJob(self.jobs, name)
+        task = submitted.submission()
+        self.ran.append([member.point.arguments["seed"] for member in task.args[1].members])
+        submitit.core.utils.cloudpickle_dump(("success", task.result()), submitted.paths.result_pickle)
+        (self.folder / f"{name}.state").write_text("COMPLETING")
+
+    def grid(self, out, num_runs=3):
+        self.jobs = out / units.TOGETHER / "slurm"
+        return grid(out, num_runs)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """With room for two jobs; a run writes a summary, and nothing is simulated."""
+    pytest.importorskip("submitit")
+
+    def run(self, unit, tell):
+        for member in unit.members:
+            member.folder.mkdir(exist_ok=True)
+            config = {"config": {"arguments": member.point.record}}
+            (member.folder / "config.json").write_text(json.dumps(config))
+            (member.folder / "summary.json").write_text("{}")
+
+    monkeypatch.setattr(Worker, "run", run)
+    return Cluster(tmp_path / "cluster", monkeypatch, room=2)
+
+
+def test_jobs_that_slurm_has_no_room_for_are_submitted_later(cluster, tmp_path):
+    found = cluster.grid(tmp_path / "out", num_runs=5)
+    assert not found.failures
+    assert len(found.folders) == 5
+    assert cluster.ran == [[seed] for seed in range(5)]
+    assert list(cluster.states()) == [str(101 + job) for job in range(5)]
+
+
+def test_a_grid_that_slurm_takes_no_job_of_is_told_why_in_a_line(cluster, tmp_path):
+    (cluster.folder / "room").write_text("0")
+    with pytest.raises(ValueError, match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; mend \[slurm\], or try"):
+        cluster.grid(tmp_path / "out")
+    assert not cluster.states()
+
+
+def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
+    def kill():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "step", kill)
+        patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)  # as the command ends
+        with pytest.raises(KeyboardInterrupt):
+            cluster.grid(tmp_path / "out")
+    assert cluster.states() == {"101": "RUNNING", "102": "RUNNING"}
+    (cluster.folder / "101.state").write_text("FAILED")
+    (cluster.folder / "room").write_text("1")
+    found = cluster.grid(tmp_path / "out")
+    assert len(found.folders) == 3
+    assert cluster.ran == [[1], [2], [0]]
+    assert cluster.states() == {"101": "FAILED", "102": "COMPLETED", "103": "COMPLETED", "104": "COMPLETING"}
+
+
+def test_a_job_of_an_earlier_call_that_was_asked_for_less_is_followed_by_another(cluster, tmp_path, monkeypatch):
+    def kill():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule, "_WAIT", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "step", kill)
+        patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.grid(tmp_path / "out", num_runs=1)
+    monkeypatch.setitem(OPTIONS, "num_rounds", 3)
+    found = cluster.grid(tmp_path / "out", num_runs=1)
+    assert len(found.folders) == 1
+    assert cluster.ran == [[0], [0]]
