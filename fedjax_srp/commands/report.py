@@ -55,7 +55,8 @@ def report(
         tasks[task], again = repeats.once(repeats.judged_by(run, evaluation) for run in runs)
         twice += again
     if not tasks:
-        raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy; run with --evaluations")
+        scores = repeats.scored_by(run.history for run in errors)
+        raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}")
     place = writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])

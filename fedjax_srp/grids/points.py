@@ -51,6 +51,7 @@ class Point(NamedTuple):
     Attributes:
         name: the values by which it differs from the others.
         values: these, by option; `variant` among them.
+        of_variant: what stands in variants and is no axis, by option, None where the run is not given it.
         arguments: every option of `run` with its value, but for the folder.
         record: what its run folder says of them.
         floats: the options that are arguments of its program.
@@ -60,6 +61,7 @@ class Point(NamedTuple):
 
     name: str
     values: dict[str, Any]
+    of_variant: dict[str, Any]
     arguments: dict[str, Any]
     record: dict[str, Any]
     floats: dict[str, Any]
@@ -329,7 +331,8 @@ def _point(
     for may_change in ((*run_command.LIMITS, *run_command.ASIDE), run_command.LIMITS):
         fixed = {name: value for name, value in record.items() if name in told_apart or name not in may_change}
         ids.append(hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8])
-    return Point(_name(values) or chosen.name, values, arguments, record, methods.traced(chosen), *ids)
+    of_variant = {name: given.get(name) for name in options if name in told_apart - values.keys()}
+    return Point(_name(values) or chosen.name, values, of_variant, arguments, record, methods.traced(chosen), *ids)
 
 
 def _named(found: Iterable[Sequence[Point]]) -> list[Point]:

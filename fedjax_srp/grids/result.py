@@ -30,7 +30,7 @@ class Grid:
     Attributes:
         folder: of the grid; each run has its folder in it.
         folders: name of the run -> its folder, finished runs alone, in the order of the axes.
-        values: name of the run -> the options by which it differs, of all runs.
+        values: name of the run -> the options by which it differs, those of its variant too, of all runs.
         failures: runs that could not be made, with an error of one line each; of `dry_run`, short runs of programs.
         seconds: how long the rest would take, where that was asked for (`dry_run`) and no short run failed; None
             otherwise.
@@ -103,7 +103,7 @@ class Grid:
         return [runs, rounds]
 
     def _front(self, name: str) -> dict[str, object]:
-        """The columns in front, one for every axis."""
+        """The columns in front, one for every axis and every option of a variant."""
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
 
     @functools.cached_property
@@ -127,7 +127,9 @@ class Grid:
 def of(folder: Path, members: Sequence[Member], failures: Sequence[Failure], seconds: float | None) -> Grid:
     """The result of a grid, as its folder stands."""
     finished = {m.point.name: m.folder for m in members if m.is_finished()}
-    return Grid(folder, finished, {m.point.name: m.point.values for m in members}, list(failures), seconds)
+    return Grid(
+        folder, finished, {m.point.name: m.point.values | m.point.of_variant for m in members}, list(failures), seconds
+    )
 
 
 def _own(history: History, option: str, given: float | None) -> Any:

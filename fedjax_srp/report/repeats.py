@@ -105,6 +105,15 @@ def of(history: History, folder: Path) -> Run:
     return Run(folder, history, _made(history))
 
 
+def scored_by(histories: Iterable[History]) -> str:
+    """Why runs cannot be compared by accuracy, behind words that say that they cannot."""
+    evaluated = [history for history in histories if history.accuracies and len(history.eval_round)]
+    if names := sorted({history.score_name for history in evaluated}):
+        drawn = "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
+        return f", but by {' and '.join(map(repr, names))}, where less is better; {drawn}"
+    return "; run with evaluations (--evaluations, eval_every)"
+
+
 def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
     """Runs that belong into one table, by data set and number of clients; and those whose scores are errors."""
     tasks: dict[str, list[Run]] = {}

@@ -610,6 +610,17 @@ def test_every_example_runs_in_a_small_size(file, tmp_path):
     assert {history.num_rounds for history in found.histories.values()} == {2}
 
 
+def test_tables_have_what_stands_in_variants(tmp_path):
+    variants = {"plain": {"method": "fedavg", "learning_rate": 0.2}, "own": {"method": "local_only"}}
+    found = grid(tmp_path, {"seed": [0, 1]}, variants=variants, options={"num_rounds": 1})
+    rows = found.summary()
+    assert list(rows)[:5] == ["run", "variant", "seed", "method", "learning_rate"]
+    assert rows["method"].tolist() == ["fedavg"] * 2 + ["local_only"] * 2
+    assert rows["learning_rate"].fillna(-1).tolist() == [0.2, 0.2, -1, -1]  # as given
+    assert next(iter(found.folders)) == "plain, seed=0"
+    assert set(found.to_frame().groupby("method").groups) == {"fedavg", "local_only"}
+
+
 @pytest.mark.long
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     found = killed_grid.attack(6, tmp_path, random.Random(1), num_rounds=8)

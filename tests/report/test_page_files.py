@@ -35,8 +35,16 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
                 del run["environment"]  # what was there when it was saved
     assert found[0] == found[1]
     linear = made("fedrep", 0, 6, 5, score_name="squared error", smaller_is_better=True)
-    with pytest.raises(ValueError, match="histories has no run that was evaluated by accuracy"):
+    by_errors = "no run that was evaluated by accuracy, but by 'squared error', where less is better; draw them with"
+    with pytest.raises(ValueError, match=f"histories has {by_errors}"):
         srp.plots.report_page(linear, tmp_path / "own.html")
+    linear.save(tmp_path / "linear" / "run")
+    with pytest.raises(ValueError, match="none of its runs was evaluated by accuracy, but by 'squared error'"):
+        report(str(tmp_path / "linear"), None, (0, 10), None)
+    never = made("fedrep", 0, 6, 5)
+    never = dataclasses.replace(never, accuracies={}, eval_round=never.eval_round[:0])
+    with pytest.raises(ValueError, match=r"by accuracy; run with evaluations \(--evaluations, eval_every\)"):
+        srp.plots.report_page(never, tmp_path / "own.html")
     with pytest.raises(ValueError, match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0"):
         srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
 

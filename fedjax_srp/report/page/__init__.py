@@ -60,7 +60,7 @@ def report_page(
     runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(flat)]
     tasks, _ = repeats.by_task(runs)
     if not tasks:
-        raise ValueError("histories has no run that was evaluated by accuracy: simulate with eval_every")
+        raise ValueError(f"histories has no run that was evaluated by accuracy{repeats.scored_by(flat)}")
     return write(Path(path), compared(tasks, target, communications), title)
 
 
