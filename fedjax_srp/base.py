@@ -216,6 +216,7 @@ class FederatedSource(Protocol):
     `train_client` and `test_client` are called with a traced () int32 id and return what client functions and `score`
     take as one client's data. `score` returns the sum of a client's scores and how many scores it sums. Scores are
     accuracies; a source of errors says so with attributes `score_name = "squared error"`, `smaller_is_better = True`.
+    `srp.methods.get` shapes models by `example_shape` and `num_classes` (outputs of a model); results say `name`.
     """
 
     @property
