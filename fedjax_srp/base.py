@@ -241,7 +241,7 @@ class Examples(NamedTuple):
     """One client's labelled examples; rows from `count` on are padding and must not matter."""
 
     x: Array  # (max_examples, ...) inputs as the model takes them
-    y: Array  # (max_examples,) int32
+    y: Array  # (max_examples,) int32 labels, or (max_examples, ...) what the model's loss takes
     count: Array  # () int32  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
