@@ -153,6 +153,33 @@ def called(optimizer: Any) -> Any:
     return optimizer
 
 
+def per_example(losses: Any, num_examples: int) -> Any:
+    """What a loss returned, or a ValueError of one line unless it is one number for each example of a batch.
+
+    All else would broadcast against the weights of the examples, and train on another gradient.
+    """
+    shape = getattr(losses, "shape", type(losses).__name__)
+    if shape != (num_examples,):
+        raise ValueError(
+            f"loss returned {shape} for {num_examples} examples, it must return ({num_examples},): one number for "
+            "each; leave out the mean over them, and take outputs[:, 0] where a model has one output"
+        )
+    return losses
+
+
+def updates_of(optimizer: Any, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    """`optimizer.update`, or a ValueError of one line where that wants more than a gradient."""
+    try:
+        return optimizer.update(gradient, state, params)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        raise ValueError(
+            f"optimizer: {error}; a step gets the gradient and no loss, so give no line search and none that follows "
+            "the loss, but e.g. optax.adam(1e-3)"
+        ) from None
+
+
 def check_step_size(argument: str, value: Any) -> Any:
     """`value`, or a ValueError of one line unless it is a positive number, or a tracer."""
     check_numbers(argument, value, "give a step size, e.g. 0.1", positive=True, max_ndim=0)

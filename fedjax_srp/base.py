@@ -216,6 +216,7 @@ class FederatedSource(Protocol):
     `train_client` and `test_client` are called with a traced () int32 id and return what client functions and `score`
     take as one client's data. `score` returns the sum of a client's scores and how many scores it sums. Scores are
     accuracies; a source of errors says so with attributes `score_name = "squared error"`, `smaller_is_better = True`.
+    `srp.methods.get` shapes models by `example_shape` and `num_classes` (outputs of a model); results say `name`.
     """
 
     @property
@@ -240,7 +241,7 @@ class Examples(NamedTuple):
     """One client's labelled examples; rows from `count` on are padding and must not matter."""
 
     x: Array  # (max_examples, ...) inputs as the model takes them
-    y: Array  # (max_examples,) int32
+    y: Array  # (max_examples,) int32 labels, or (max_examples, ...) what the model's loss takes
     count: Array  # () int32  # pyright: ignore[reportIncompatibleMethodOverride]
 
 

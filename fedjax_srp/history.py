@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_srp._checks import check_numbers, short
+from fedjax_srp._checks import check_numbers, is_number, short
 from fedjax_srp.base import STAGE_COMPLETED
 from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
 from fedjax_srp.stages import Stage, stages_of
@@ -231,8 +231,10 @@ class History:
             reaches.
 
         Raises:
-            ValueError: a target that no accuracy can reach, no such evaluation or metric.
+            ValueError: a target that is no number or that no accuracy can reach, no such evaluation or metric.
         """
+        if not is_number(target):
+            raise ValueError(f"target={short(target)} must be a number, e.g. 0.5")
         if metric is not None:
             if metric not in self.metrics:
                 available = ", ".join(self.metrics) or "none"

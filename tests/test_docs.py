@@ -232,13 +232,19 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 7, "data": 1, "models": 4}[name]
+    assert len(blocks) == {"faq": 7, "data": 2, "models": 4}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
     if name == "models":
         outputs, y = np.zeros((2, 10), np.float32), np.array([3, 0])
         np.testing.assert_allclose(namespace["model"].loss(outputs, y), np.log(10), rtol=1e-6)
+    if name == "data":
+        history = namespace["history"]
+        assert history.config["dataset"] == "regression"
+        assert history.test_count.tolist() == [25] * 20
+        assert 0 < history.mean_accuracy[-1] < 0.2 < np.var(np.sin(namespace["x"][..., 0]))
+        assert "squared error" in repr(history)
     if name == "faq":
         tuning, data = namespace["tuning"], namespace["data"]
         assert (np.asarray(tuning.train_counts) + np.asarray(tuning.test_counts) == np.asarray(data.train_counts)).all()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -195,6 +196,14 @@ def test_a_target_that_no_accuracy_can_reach_is_refused(target):
     assert small(score_name="squared error", smaller_is_better=True).time_to(90) == 3.0  # an error may be 90
     assert small(score_name="reward").time_to(90) == math.inf
     assert small().time_to(90, metric="distance") == 1.0
+
+
+@pytest.mark.parametrize("target", ["0.5", None, True, [0.5], (0.5, 0.6)])
+@pytest.mark.parametrize("options", [{}, {"metric": "distance"}])
+def test_a_target_is_a_number(target, options):
+    with pytest.raises(ValueError, match=rf"^target={re.escape(repr(target))} must be a number, e\.g\. 0\.5$"):
+        small().time_to(target, **options)
+    assert small().time_to(np.float32(0.5), **options) == small().time_to(0.5, **options)
 
 
 def test_errors_are_reached_from_above_and_the_worst_are_the_largest():

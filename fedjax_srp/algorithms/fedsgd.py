@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_srp._checks import per_example, updates_of
 from fedjax_srp.algorithms._evaluations import global_evaluations
 from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms.local import (
@@ -109,7 +110,7 @@ def fedsgd(
             x, y, key = examples.x[rows], examples.y[rows], jax.random.fold_in(key_local, number)
 
             def part(params: SplitParams) -> Array:
-                losses = loss(params, (), x, y, key)
+                losses = per_example(loss(params, (), x, y, key), size)
                 weights = valid.astype(losses.dtype) / jnp.maximum(examples.count, 1).astype(losses.dtype)
                 return jnp.sum(weights * losses)
 
@@ -122,7 +123,7 @@ def fedsgd(
 
     def server(key: Key, state: FedSGDServerState, mean: SplitParams, context: RoundContext) -> FedSGDServerState:
         # w <- w - eta sum_i (n_i / n) g_i
-        updates, optimizer = of_round(context).update(mean, state.optimizer, state.params)
+        updates, optimizer = updates_of(of_round(context), mean, state.optimizer, state.params)
         return FedSGDServerState(jax.tree.map(jnp.add, state.params, updates), optimizer)
 
     return FederatedAlgorithm(

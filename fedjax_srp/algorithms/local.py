@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_srp import tally
-from fedjax_srp._checks import called, check_choice, check_integer
+from fedjax_srp._checks import called, check_choice, check_integer, per_example, updates_of
 from fedjax_srp.algorithms._sgd import sgd
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
@@ -215,7 +215,11 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
     rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never even read
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
     x, y = examples.x[rows], examples.y[rows]
-    return of_examples(jax.grad(lambda params: jnp.sum(weights * loss(params, frozen, x, y, key)))(params), examples)
+
+    def objective(params: PyTree) -> Array:
+        return jnp.sum(weights * per_example(loss(params, frozen, x, y, key), capacity))
+
+    return of_examples(jax.grad(objective)(params), examples)
 
 
 def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
@@ -250,6 +254,9 @@ def local_sgd(
 
     Returns:
         The trained parameters.
+
+    Raises:
+        ValueError: a loss of another shape, or an optimizer that follows the round or wants more than a gradient.
     """
     if not jax.tree.leaves(params):
         return params
@@ -278,12 +285,12 @@ def local_sgd(
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
-                return jnp.sum(weights * loss(params, frozen, x, y, key_step))
+                return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
 
             old_params, old_state, losses = carry
             direction = gradient(objective, old_params, weights)
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
-            updates, state = optimizer.update(direction, old_state, old_params)
+            updates, state = updates_of(optimizer, direction, old_state, old_params)
             new = after_step(optax.apply_updates(old_params, updates)), state, losses
             if one_client_at_a_time or no_weight_no_step:
                 return new
@@ -322,10 +329,9 @@ def local_sgd(
         params, frozen, examples, key, jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
     )
     if no_weight_no_step:  # a client without examples has read nothing but padding
+        start = params, jax.tree.map(jnp.zeros_like, losses)
         trained, losses = jax.tree.map(
-            lambda new, old: jnp.where(examples.count > 0, new, old),
-            (trained, losses),
-            (params, jax.tree.map(jnp.zeros_like, losses)),
+            lambda new, old: jnp.where(examples.count > 0, new, old), (trained, losses), start
         )
     jax.tree.map(lambda total: tally.tell(total, num_steps(training, examples)), losses)
     return trained

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import checked, short
+from fedjax_srp._checks import checked, per_example, short
 from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 
@@ -73,7 +73,7 @@ class TrainingLoss:
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Sum of the losses of a client's training examples, and how many there are."""
-        losses = self.loss(predict(test.x), test.y)
+        losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
         return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
 

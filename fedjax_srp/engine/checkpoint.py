@@ -126,8 +126,13 @@ class Checkpoints:
     def _refuse_others(self, known: Mapping[str, Any]) -> None:
         for name, ours, theirs in _differences(self._fingerprint, known):
             remedy = "choose another folder or delete that one"
-            if name == "chunk_size":
-                remedy = f"it follows from the cores of a run: take as many (grid: --workers) as before, or {remedy}"
+            if name == "num_devices":
+                remedy = (
+                    f"give devices={theirs}, behind srp.use_all_cores({theirs}) as the first call where fewer CPU "
+                    f"devices are there (command line: as many cores, grid: as many --workers as before), or {remedy}"
+                )
+            elif name == "chunk_size":
+                remedy = f"give the chunk_size of before, or none as before, or {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
                 f"{short(ours)}; {remedy}"

@@ -34,9 +34,9 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.columns import check_metric_names
 from fedjax_srp.engine.carries import largest_carry
+from fedjax_srp.engine.structures import check_like, is_array, is_number, kind_of, no_arrays, paths, shapes_of, type_of
 from fedjax_srp.parts import plain
 
-SHOWN = 160  # characters of a structure in a message
 LIKE_INIT = "it must be like what init makes"
 
 
@@ -93,7 +93,7 @@ def _traced(where: str, function: Callable[..., Any], names: str, *args: Any) ->
 
     def arrays(*args: Any) -> Any:
         returned = function(*args)
-        refused.extend(_no_arrays(returned))
+        refused.extend(no_arrays(returned))
         return () if refused else returned
 
     jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(*args)
@@ -103,96 +103,39 @@ def _traced(where: str, function: Callable[..., Any], names: str, *args: Any) ->
     return shapes, jaxpr
 
 
-def _no_arrays(tree: PyTree) -> list[str]:
-    """What a structure holds that is no array, in words."""
-    try:
-        leaves = jax.tree.leaves(tree)
-    except (TypeError, ValueError):  # JAX sorts the names of a dict
-        return ["a dict with names of several types"]
-    kinds = [_type(leaf) for leaf in leaves if not _is_array(leaf)]
-    return [kind if leaves[0] is tree else f"something with {kind} in it" for kind in kinds]
-
-
-def _is_array(leaf: Any) -> bool:
-    if isinstance(leaf, np.ndarray | np.generic):
-        return _is_number(leaf)
-    return isinstance(leaf, jax.Array | bool | int | float | complex)
-
-
-def _is_number(leaf: Any) -> bool:
-    """Whether an array, or its shape, holds numbers or flags: no keys, no text."""
-    return jnp.issubdtype(leaf.dtype, np.number) or jnp.issubdtype(leaf.dtype, np.bool_)
-
-
-def _type(value: Any) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _kind(returned: Any) -> str:
-    """What was returned, its type or its shape."""
-    if type(returned) is tuple:
-        return f"({', '.join(_kind(part) for part in returned)})"
-    is_array = isinstance(returned, jax.Array | jax.ShapeDtypeStruct)
-    return f"the array {_shown(returned)}" if is_array else _type(returned)
-
-
-def _shown(tree: PyTree) -> str:
-    """A structure in a few words: its types and shapes."""
-    text = str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree)).replace("'", "")
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
-
-
-def _paths(tree: PyTree) -> list[str]:
-    return [jax.tree_util.keystr(path).removeprefix(".") for path, _ in jax.tree.leaves_with_path(tree)]
-
-
-def _check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
-    """Refuses a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
-    if jax.tree.structure(returned) != jax.tree.structure(expected):
-        new, old = _paths(returned), _paths(expected)
-        lacks, has = [name for name in old if name not in new], [name for name in new if name not in old]
-        hint = f" (without {lacks[0]})" if lacks else f" (with {has[0]} besides)" if has else ""
-        hint = hint if "" not in (*new, *old) else ""  # one of them is an array itself
-        raise ValueError(f"{what} {_shown(returned)}{hint}, {demand}: {_shown(expected)}")
-    for name, new, old in zip(_paths(returned), jax.tree.leaves(returned), jax.tree.leaves(expected), strict=True):
-        if new.shape != old.shape or new.dtype != old.dtype:
-            raise ValueError(f"{what} {f'{name} = ' if name else ''}{_shown(new)}, {demand}: {_shown(old)}")
-
-
 def _check_scalars(what: str, scalars: Any) -> None:
     if not isinstance(scalars, Mapping):
-        raise ValueError(f"{what} {_kind(scalars)}, it must be a dict of scalars")
+        raise ValueError(f"{what} {kind_of(scalars)}, it must be a dict of scalars")
     for name, value in scalars.items():
         if not isinstance(name, str):
             raise ValueError(f"{what} a dict with the name {name!r}, names must be strings")
-        real = getattr(value, "shape", None) == () and _is_number(value)
+        real = getattr(value, "shape", None) == () and is_number(value)
         if not real or jnp.issubdtype(value.dtype, np.complexfloating):
-            raise ValueError(f"{what} {name!r} = {_shown(value)}, it must be a scalar")
+            raise ValueError(f"{what} {name!r} = {shapes_of(value)}, it must be a scalar")
 
 
 def _check_output(where: str, output: Any, state: PyTree) -> ClientOutput:
     """A client function's output as it is; refuses one that the engine cannot use."""
     if not isinstance(output, ClientOutput):
         raise ValueError(
-            f"{where} returned {_kind(output)}, it must return srp.ClientOutput(message, state, weight, info)"
+            f"{where} returned {kind_of(output)}, it must return srp.ClientOutput(message, state, weight, info)"
         )
     if output.state is not None:
-        _check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
-    for name, leaf in zip(_paths(output.message), jax.tree.leaves(output.message), strict=True):
-        if not _is_number(leaf):
-            shown = f"{name} = {_shown(leaf)}" if name else _shown(leaf)
-            raise ValueError(f"{where} returned the message {shown}, the engine averages numbers")
+        check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
+    for name, leaf in zip(paths(output.message), jax.tree.leaves(output.message), strict=True):
+        if not is_number(leaf):
+            place = f"{name} = " if name else ""
+            raise ValueError(f"{where} returned the message {place}{shapes_of(leaf)}, the engine averages numbers")
     try:
         jax.tree.map(lambda weight, part: None, output.weight, output.message)
     except ValueError:
         raise ValueError(
-            f"{where} returned the weight {_shown(output.weight)}, which is no prefix of the message "
-            f"{_shown(output.message)}; give a scalar, or one for each part"
+            f"{where} returned the weight {shapes_of(output.weight)}, which is no prefix of the message "
+            f"{shapes_of(output.message)}; give a scalar, or one for each part"
         ) from None
     for leaf in jax.tree.leaves(output.weight):
-        if leaf.shape != () or not _is_number(leaf):
-            raise ValueError(f"{where} returned the weight {_shown(leaf)}, it must be a scalar or scalars by part")
+        if leaf.shape != () or not is_number(leaf):
+            raise ValueError(f"{where} returned the weight {shapes_of(leaf)}, it must be a scalar or scalars by part")
     _check_scalars(f"{where} returned info:", output.info)
     return output
 
@@ -250,7 +193,7 @@ def check_algorithm(
         output = client(f"{where}.client", phase.client, down)
         mean, names = _averaged(output.message), "key, server state, mean message"
         new = in_round(f"{where}.server", phase.server, names, key, server, mean)[0]
-        _check_like(f"{where}.server returned", new, server, LIKE_INIT)
+        check_like(f"{where}.server returned", new, server, LIKE_INIT)
         return output.message, down, _averaged(dict(output.info))
 
     up, down, infos = zip(*(phase(field, part) for field, part in _phases(algorithm)), strict=True)
@@ -270,10 +213,12 @@ def check_algorithm(
     if algorithm.communicates is not None:
         where = f"{name}: communicates"
         says = in_round(where, algorithm.communicates, "server state", server)[0]
-        _check_like(f"{where} returned", says, _shape(jnp.bool_), "it must return a flag")
+        check_like(f"{where} returned", says, _shape(jnp.bool_), "it must return a flag")
     for leaf in jax.tree.leaves(algorithm.sends):
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            raise ValueError(f"{name}: sends has {_type(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)")
+            raise ValueError(
+                f"{name}: sends has {type_of(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)"
+            )
     for evaluation in evaluations:  # what they return is seen by `score`, when they are traced for good
         names = "key, server state, client state, client data"
         _check_arity(f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation], names)
@@ -308,24 +253,24 @@ def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> 
         ValueError: what breaks the contract, and what it returned.
     """
     if not callable(predict):
-        raise ValueError(f"{where} returned {_kind(predict)}, it must return a function, predict(x) -> outputs")
+        raise ValueError(f"{where} returned {kind_of(predict)}, it must return a function, predict(x) -> outputs")
     _check_arity(f"{where}: predict", predict, "x")
 
     def outputs_of(x: Array) -> Any:
         outputs = predict(x)
-        if refused := _no_arrays(outputs) if outputs is not None else ["None"]:
+        if refused := no_arrays(outputs) if outputs is not None else ["None"]:
             raise ValueError(f"{where}: predict returned {refused[0]}, not an array")
         return outputs
 
     scored = data.score(outputs_of, test)
     if not (isinstance(scored, tuple) and [_shape_of(part) for part in scored] == [(), ()]):
-        shown = _no_arrays(scored) or [_shown(scored)]
+        shown = no_arrays(scored) or [shapes_of(scored)]
         raise ValueError(f"{where}: data.score returned {shown[0]}, it must return the sum of scores and their number")
     return jnp.asarray(scored[0]), jnp.asarray(scored[1])
 
 
 def _shape_of(value: Any) -> tuple[int, ...] | None:
-    return jnp.shape(value) if _is_array(value) else None
+    return jnp.shape(value) if is_array(value) else None
 
 
 def check_policy(
@@ -351,19 +296,19 @@ def check_policy(
     each = _float(num_clients)
     picked = _call(f"{name}: select", select, "key, state, times", key, state, ClientTimes(each, each))
     if not (isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)):
-        raise ValueError(f"{name}: select returned {_kind(picked)}, it must return (Cohort, state)")
+        raise ValueError(f"{name}: select returned {kind_of(picked)}, it must return (Cohort, state)")
     for field, number in python.items():
         raise ValueError(f"{name}: select returned {field} = {number!r}, it must be an array; jnp.asarray makes one")
     cohort, new = picked
-    _check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
+    check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
     pool = getattr(cohort.client_ids, "shape", ())
     if len(pool) != 1 or not 1 <= pool[0] <= num_clients:
         raise ValueError(
-            f"{name}: select returned client_ids = {_shown(cohort.client_ids)}, they must be (pool,) ids, of at most "
-            f"{num_clients} clients"
+            f"{name}: select returned client_ids = {shapes_of(cohort.client_ids)}, they must be (pool,) ids, of at "
+            f"most {num_clients} clients"
         )
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
-    _check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
+    check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
     flag = _shape(jnp.bool_)
     metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
@@ -372,7 +317,7 @@ def check_policy(
     except KeyError as error:
         error.add_note(f"{name}: info.metrics has {[*info.metrics]}, and 'training_loss' with record_loss=True")
         raise
-    _check_like(f"{name}: update returned", updated, state, LIKE_INIT)
+    check_like(f"{name}: update returned", updated, state, LIKE_INIT)
     said = _call(f"{name}: metrics", policy.metrics, "state", state)
     _check_scalars(f"{name}: metrics returned", said)
     check_metric_names(f"{name}: metrics", _joined(name, metrics, said), evaluations)
@@ -389,9 +334,11 @@ def check_clock(clock: Clock, num_clients: int) -> None:
     state = _call(f"{name}: init", lambda key: clock.init(key, num_clients), "key", key)
     sampled = _call(f"{name}: sample", clock.sample, "key, state", key, state)
     if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
-        raise ValueError(f"{name}: sample returned {_kind(sampled)}, it must return (ClientTimes, state)")
+        raise ValueError(f"{name}: sample returned {kind_of(sampled)}, it must return (ClientTimes, state)")
     times, new = sampled
     each, once = _float(num_clients), None if times.communication is None else _float()
-    like = ClientTimes(each, each, once)
-    _check_like(f"{name}: sample returned", times, like, "there must be a time for each client")
-    _check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
+    if once is not None:
+        where = f"{name}: sample returned communication ="
+        check_like(where, times.communication, once, "it must be one number for all clients")
+    check_like(f"{name}: sample returned", times, ClientTimes(each, each, once), "there must be a time for each client")
+    check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)

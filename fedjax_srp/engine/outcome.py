@@ -148,12 +148,12 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "eval_first": limits.eval_first,
         "eval_last": limits.eval_last,
         "evaluations": list(run.evaluations),
-        "chunk_size": run.plan.chunk_size,
-        "large_chunk": run.plan.large_chunk,
+        "device": run.plan.devices[0].device_kind,
         "num_devices": run.plan.num_devices,
+        "chunk_size": run.plan.chunk_size,  # the default follows from the devices
+        "large_chunk": run.plan.large_chunk,
         "shard_data": run.shard_data,
         "record_loss": run.record_loss,
-        "device": run.plan.devices[0].device_kind,
     }
 
 

@@ -66,7 +66,8 @@ def check_dataset(dataset: Any) -> None:
     for name in ("example_shape", "num_classes"):
         if not hasattr(dataset, name):
             raise ValueError(
-                f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...) or srp.data.from_arrays(...)"
+                f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...), srp.data.from_arrays(...), "
+                "or that attribute to a class of your own"
             )
 
 

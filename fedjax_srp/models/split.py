@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import FlaxError
 
 from fedjax_srp._checks import check_integer, check_integers, checked, nearest, short
 from fedjax_srp.backend import platform
@@ -88,22 +90,26 @@ class SplitModel(NamedTuple):
         return self.classify(params.head, self.represent(params.representation, x, key), key)
 
     def check_fits(self, data: Any) -> None:
-        """Raises `ValueError` where the examples or labels of `data` do not fit the model."""
-        if data.num_classes > self.num_classes:
-            raise ValueError(
-                f"labels of data set {data.name!r} reach {data.num_classes - 1} but model {self.name!r} has "
-                f"{self.num_classes} classes; build it with num_classes={data.num_classes}"
-            )
-        if tuple(data.example_shape) != self.input_shape:
-            raise ValueError(
-                f"examples of data set {data.name!r} have shape {tuple(data.example_shape)} but model {self.name!r} "
-                f"takes {self.input_shape}; build it with input_shape={tuple(data.example_shape)}"
-            )
+        """Raises `ValueError` where the examples or labels of `data`, as far as it tells them, do not fit the model."""
+        name, shape = getattr(data, "name", type(data).__name__), getattr(data, "example_shape", None)
+        num_classes, client = getattr(data, "num_classes", None) or 0, None
         if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # which was looked at as a whole
             client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
-            if isinstance(client, Examples):
-                self._check_type(data.name, client.x.dtype)
-                self._check_labels(data.name, client.y.dtype)
+        if isinstance(client, Examples) and shape is None:
+            shape = client.x.shape[1:]
+        if num_classes > self.num_classes:
+            raise ValueError(
+                f"labels of data set {name!r} reach {num_classes - 1} but model {self.name!r} has {self.num_classes} "
+                f"classes; build it with num_classes={num_classes}"
+            )
+        if shape is not None and tuple(shape) != self.input_shape:
+            raise ValueError(
+                f"examples of data set {name!r} have shape {tuple(shape)} but model {self.name!r} takes "
+                f"{self.input_shape}; build it with input_shape={tuple(shape)}"
+            )
+        if isinstance(client, Examples):
+            self._check_type(name, client.x.dtype)
+            self._check_labels(name, client.y.dtype)
 
     def _check_labels(self, data_name: str, dtype: Any) -> None:
         if self.loss is cross_entropy and not jnp.issubdtype(dtype, jnp.integer):
@@ -182,12 +188,17 @@ def split(
         loss: `(outputs, y) -> (batch,)`, of each example.
 
     Raises:
-        ValueError: no layer is called `cut`, or two layers have one name; in `init`, a module that keeps more than
-            parameters.
+        ValueError: no layer is called `cut`, two layers have one name, or a module is none of flax.linen; in `init`, a
+            module that keeps more than parameters, or that fails.
     """
     for place, layer in enumerate(layers):
         if not isinstance(layer, Layer):
             raise ValueError(f"layers[{place}]={short(layer)} is no layer; give srp.models.Layer(name, module)")
+        if not isinstance(layer.module, nn.Module):
+            raise ValueError(
+                f"layer {layer.name!r}: module={short(layer.module)} is no flax.linen module; give e.g. nn.Dense(10), "
+                "called, and functions as activation"
+            )
     input_shape = check_integers("input_shape", input_shape, 1)
     check_integer("num_classes", num_classes, 1)
     check_dtype(dtype, jnp.number)
@@ -223,14 +234,16 @@ def split(
     def init(key: Key) -> SplitParams:
         params, x = {}, jnp.zeros((1, *input_shape), dtype)
         for layer in layers:
-            variables = layer.module.init(named_key(key, layer.name), x)
+            with _in_layer(layer, x):
+                variables = layer.module.init(named_key(key, layer.name), x)
             if others := sorted(set(variables) - {"params"}):
                 raise ValueError(
                     f"layer {layer.name!r} keeps {', '.join(others)}, and only parameters are trained and averaged; "
                     "take a module without, e.g. GroupNorm in place of BatchNorm"
                 )
             params[layer.name] = variables.get("params", {})
-            x = forward(layer, params, x)
+            with _in_layer(layer, x):
+                x = forward(layer, params, x)
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 
     def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
@@ -271,6 +284,19 @@ def split(
         takes_tokens=bool(jnp.issubdtype(dtype, jnp.integer)),
         loss=loss,
     )
+
+
+@contextlib.contextmanager
+def _in_layer(layer: Layer, x: Array) -> Iterator[None]:
+    """Says in one line which layer failed."""
+    try:
+        yield
+    except (TypeError, ValueError, FlaxError) as error:
+        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ValueError(
+            f"layer {layer.name!r}, module(x) with x {getattr(x, 'shape', type(x).__name__)}: {said}; a module takes x "
+            "alone, and dropout goes into noise"
+        ) from error
 
 
 def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) -> Array:

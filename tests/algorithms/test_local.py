@@ -1,9 +1,12 @@
 """Local training by itself: orders, epochs that can be split, work, step sizes that are tracers."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.extend.core import ClosedJaxpr
 from reference.small import (
@@ -257,6 +260,68 @@ def test_a_client_without_examples_has_no_gradient(function):
     assert_same_bits(jax.tree.map(lambda leaf: leaf[1], found.message), jax.tree.map(jnp.zeros_like, PARAMS))
     assert found.weight[1] == 0
     assert all(bool(jnp.any(leaf[0])) for leaf in jax.tree.leaves(found.message.head))
+
+
+WRONG_LOSSES = {  # name -> (loss of a model, what it returned for so many examples)
+    "mean": (lambda logits, y: cross_entropy(logits, y).mean(), "()"),
+    "column": (lambda logits, y: cross_entropy(logits, y)[:, None], "({0}, 1)"),
+    "square": (lambda logits, y: (logits[:, :1] - y[None].astype(float)) ** 2, "({0}, {0})"),
+    "tuple": (lambda logits, y: (cross_entropy(logits, y), y), "tuple"),
+}
+
+
+def trained_by(function, model, optimizer=None):
+    """Ways in which a model's loss, or an optimizer, comes to a client."""
+    algorithm = srp.algorithms.fedsgd(model, optimizer)
+    client, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 4, jnp.int32(1))
+    of_loss, how = local.example_loss(model), local.local_training(optimizer, 4, steps=2)
+    ways = {
+        "local_sgd": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how._replace(epochs=1, steps=None)),
+        "drawn batches": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how),
+        "full_gradient": lambda: local.full_gradient(of_loss, PARAMS, (), client),
+        "fit_head": lambda: fit_head(KEY, model, PARAMS.representation, PARAMS.head, client, how),
+        "fedsgd": lambda: algorithm.round.client(KEY, PARAMS, (), client, context),
+        "server": lambda: algorithm.round.server(KEY, algorithm.init(KEY, DATA), PARAMS, context),
+    }
+    return jax.eval_shape(ways[function])
+
+
+@pytest.mark.parametrize("name", WRONG_LOSSES)
+@pytest.mark.parametrize("function", ["local_sgd", "drawn batches", "full_gradient", "fit_head", "fedsgd"])
+def test_a_loss_that_is_not_one_number_per_example_is_refused_in_a_line(function, name):
+    """Against the weights of a batch it would broadcast, to another gradient."""
+    loss, returned = WRONG_LOSSES[name]
+    trained_by(function, MODEL)
+    rows = 4 if function in ("local_sgd", "drawn batches", "fit_head") else 12
+    message = f"loss returned {returned.format(rows)} for {rows} examples, it must return ({rows},): one number"
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        trained_by(function, MODEL._replace(loss=loss))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("function", ["local_sgd", "drawn batches", "server"])
+@pytest.mark.parametrize(
+    ("optimizer", "wants"),
+    [
+        (optax.polyak_sgd(), "'value'"),
+        (optax.lbfgs(), "'value_fn'"),
+        (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), "'value'"),
+    ],
+    ids=["polyak_sgd", "lbfgs", "reduce_on_plateau"],
+)
+def test_an_optimizer_that_wants_more_than_a_gradient_is_refused_in_a_line(function, optimizer, wants):
+    with jax.numpy_dtype_promotion("standard"):  # of optax
+        trained_by(function, MODEL, optax.adam(1e-3))
+        with pytest.raises(ValueError, match=r"optimizer: .*; a step gets the gradient and no loss") as caught:
+            trained_by(function, MODEL, optimizer)
+    assert wants in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_an_optimizer_raises_otherwise_comes_through_as_it_is():
+    broken = optax.GradientTransformation(lambda params: (), lambda updates, state, params: updates + None)
+    with pytest.raises(TypeError, match="can only concatenate tuple"):
+        trained_by("local_sgd", MODEL, broken)
 
 
 def test_only_plain_sgd_needs_no_selection_of_parameters():

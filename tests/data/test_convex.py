@@ -119,6 +119,9 @@ def test_the_training_loss_of_clients_of_any_size():
     assert (history.score_name, history.smaller_is_better) == ("training loss", True)
     assert history.test_count.tolist() == counts
     assert history.time_to(float(history.mean_accuracy[0])) == history.elapsed()[0]
+    in_columns = srp.data.training_loss(data, lambda logits, y: srp.models.cross_entropy(logits, y)[:, None])
+    with pytest.raises(ValueError, match=r"loss returned \(5, 1\) for 5 examples, it must return \(5,\)"):
+        in_columns.score(lambda x: x @ kernel, in_columns.test_client(jnp.int32(0)))
 
 
 def test_training_loss_wants_data_and_a_function():

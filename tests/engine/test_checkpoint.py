@@ -160,6 +160,7 @@ def other_labels():
         ({"seed": 12}, "key="),
         ({"eval_every": 3}, "eval_every=2"),
         ({"chunk_size": 1}, "chunk_size=2"),
+        ({"devices": 1, "chunk_size": 4}, "num_devices=2"),  # from which a chunk follows that nobody gave
         ({"clock": srp.clocks.fixed(srp.clocks.exponential(1.0))}, "clock='dynamic'"),
         ({"clock": srp.clocks.dynamic(srp.clocks.exponential(0.5))}, "clock_options."),
         ({"clock": srp.clocks.dynamic(srp.clocks.exponential(1.0), work=7)}, "clock_options."),
@@ -177,6 +178,7 @@ def other_labels():
             "key",
             "eval_every",
             "chunk",
+            "devices",
             "clock",
             "rate",
             "work",
@@ -196,9 +198,10 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
     message = str(caught.value)
     assert word in message
     assert "choose another folder" in message
-    assert ("follows from the cores of a run" in message) == (word == "chunk_size=2")
+    assert ("give the chunk_size of before" in message) == (word == "chunk_size=2")
+    assert ("give devices=2, behind srp.use_all_cores(2) as the first call" in message) == (word == "num_devices=2")
     assert "\n" not in message
-    assert len(message) < 350
+    assert len(message) < 450
 
 
 @pytest.fixture(scope="module")

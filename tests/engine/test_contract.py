@@ -11,8 +11,19 @@ import pytest
 from reference.small import KEY, algorithm_of, model, numbers, scripted, whole_server
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Clock, Cohort, ParticipationPolicy, Phase, Uncharged, nothing
+from fedjax_srp.base import (
+    ClientOutput,
+    ClientTimes,
+    Clock,
+    Cohort,
+    Examples,
+    ParticipationPolicy,
+    Phase,
+    Uncharged,
+    nothing,
+)
 from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.models import cross_entropy
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5], np.float32)
 DATA = numbers(*VALUES)
@@ -269,6 +280,19 @@ def test_functions_of_a_tunable_algorithm_are_seen_through(field):
     assert f"{field} takes (one), it is called with (key, " in refusal(srp.tunable(build, {"rate": 0.5}))
 
 
+@pytest.mark.parametrize("place", [lambda state: state, lambda state: {"of": (state,)}], ids=["state", "inside"])
+def test_a_class_that_a_function_defines_is_another_in_every_call(place):
+    def made():
+        class Own(NamedTuple):
+            w: jax.Array
+
+        return place(Own(jnp.zeros(3)))
+
+    algorithm = algorithm_of(client_of(state=made()), init_client=lambda key, server, value: made())
+    message = refusal(algorithm)
+    assert "which is of another class Own: one that a function defines is another in every call; define" in message
+
+
 def test_long_structures_are_cut_and_the_difference_is_named():
     layers = {f"layer_{i}": jnp.zeros((100, 100)) for i in range(50)}
     fewer = {name: layer for name, layer in layers.items() if name != "layer_37"}
@@ -404,6 +428,10 @@ BROKEN_CLOCKS = {
     "too_few": (times(EACH, jnp.ones(3)), "sample returned realised = float32[3], there must be a time for"),
     "one_number": (times(1.0, 1.0), "sample returned expected = float32[], there must be a time for each"),
     "integers": (times(jnp.ones(4, int)), "sample returned expected = int32[4], there must be a time for each"),
+    "communication_by_client": (
+        {"sample": lambda key, state: (ClientTimes(EACH, EACH, EACH), state)},
+        "sample returned communication = float32[4], it must be one number for all clients: float32[]",
+    ),
     "unknown": (times(EACH, None), "(without realised), there must be a time for each client"),
     "state_shape": ({"sample": lambda key, state: (ClientTimes(EACH, EACH), EACH)}, "the state float32[4], it must"),
     "state_dtype": ({"sample": lambda key, state: (ClientTimes(EACH, EACH), state > 0)}, "the state bool[2], it"),
@@ -436,6 +464,37 @@ def source(**methods):
     """`Numbers` with other methods."""
     made = dataclasses.make_dataclass("Mine", ["values"], bases=(type(DATA),), namespace=methods, frozen=True)
     return jax.tree_util.register_dataclass(made)(DATA.values)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FourMembers:
+    """What `base.FederatedSource` asks for, and nothing else."""
+
+    x: jax.Array
+    y: jax.Array
+    num_clients = property(lambda self: self.x.shape[0])
+
+    def train_client(self, client_id):
+        return Examples(self.x[client_id], self.y[client_id], jnp.int32(self.x.shape[1]))
+
+    test_client = train_client
+
+    def score(self, predict, test):
+        return jnp.sum(jnp.argmax(predict(test.x), axis=-1) == test.y).astype(float), test.count.astype(float)
+
+
+@pytest.mark.parametrize("judged", [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)])
+def test_data_of_four_members_are_enough_for_a_model(judged):
+    data = judged(FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32)))
+    history = srp.simulate(srp.algorithms.fedavg(model()), data, num_rounds=1, key=KEY, progress=False)
+    assert history.num_clients == 3
+    others = srp.algorithms.fedavg(srp.models.mlp((4, 2), 3, hidden=()))
+    name = type(data).__name__
+    with pytest.raises(ValueError, match=rf"data set '{name}' have shape \(6,\) but model 'mlp' takes \(4, 2\)"):
+        srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
+    with pytest.raises(ValueError, match=r"has no example_shape; .* or that attribute to a class of your own"):
+        srp.methods.get("fedavg", dataset=data)
 
 
 ALGORITHM = algorithm_of(client_of())

@@ -2,8 +2,10 @@
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import fedjax_srp as srp
 
@@ -34,6 +36,53 @@ def test_a_module_without_parameters_is_a_layer():
 def test_a_module_that_keeps_more_than_parameters_is_refused():
     with pytest.raises(ValueError, match="layer 'odd' keeps batch_stats, and only parameters") as caught:
         model_of(nn.BatchNorm(use_running_average=True)).init(KEY)
+    assert "\n" not in str(caught.value)
+
+
+class InTraining(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        return x if train else 2 * x
+
+
+class Dropping(nn.Module):
+    rate: float | None = 0.5
+    deterministic: bool | None = False
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dropout(self.rate, deterministic=self.deterministic)(x)
+
+
+FAILING = {  # name -> (module, what it says)
+    "wants_a_flag": (InTraining(), r"missing 1 required positional argument: 'train'"),
+    "dropout": (Dropping(), 'needs PRNG for "dropout"'),
+    "dropout_undecided": (Dropping(deterministic=None), '"deterministic" must be passed'),
+    "image": (nn.Embed(3, 2), r"Input type must be an integer"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_module_that_fails_is_named_in_one_line(name):
+    module, words = FAILING[name]
+    with pytest.raises(ValueError, match=rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
+        model_of(module).init(KEY)
+    assert str(caught.value).endswith("; a module takes x alone, and dropout goes into noise")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "shown"),
+    [
+        (Doubled, "test_own_layers.Doubled"),
+        (nnx.Linear(4, 2, rngs=nnx.Rngs(0)), "Linear"),
+        (jnp.tanh, "jax.numpy.tanh"),
+    ],
+    ids=["class", "nnx", "function"],
+)
+def test_what_is_no_module_of_linen_is_refused(module, shown):
+    with pytest.raises(ValueError, match=f"layer 'odd': module=.*{shown}.* is no flax.linen module; give") as caught:
+        model_of(module)
     assert "\n" not in str(caught.value)
 
 
