@@ -51,6 +51,7 @@ class Shapes(NamedTuple):
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
     carried: int  # bytes of the largest carry of a loop in a client: what it trains, with the optimizer's state
+    carried_judged: int  # the same while it is evaluated
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -219,10 +220,20 @@ def check_algorithm(
             raise ValueError(
                 f"{name}: sends has {type_of(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)"
             )
-    for evaluation in evaluations:  # what they return is seen by `score`, when they are traced for good
-        names = "key, server state, client state, client data"
-        _check_arity(f"{name}: evaluation {evaluation!r}", algorithm.evaluations[evaluation], names)
-    return Shapes(server, state, train, test, up, down, metrics, max(carried))
+    judging = [_judged(f"{name}: evaluation {e!r}", algorithm.evaluations[e], data, server, state) for e in evaluations]
+    return Shapes(server, state, train, test, up, down, metrics, max(carried), max([0, *judging]))
+
+
+def _judged(where: str, personalize: Callable[..., Any], data: FederatedSource, server: PyTree, state: PyTree) -> int:
+    """Traces an evaluation; bytes of the largest carry of a loop in it."""
+    _check_arity(where, personalize, "key, server state, client state, client data")
+    train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
+
+    def judge(data: FederatedSource, key: Key, server: PyTree, state: PyTree, train: ClientData, test: ClientData):
+        return score(where, data, personalize(key, server, state, train), test)
+
+    names = "data, key, server state, client state, training data, test data"
+    return largest_carry(_traced(where, judge, names, data, _key(), server, state, train, test)[1])
 
 
 def _phases(algorithm: FederatedAlgorithm) -> list[tuple[str, Phase]]:

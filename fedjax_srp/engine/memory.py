@@ -61,7 +61,7 @@ def estimate(run: Prepared) -> Memory:
 
     judged = sizes.judged if run.evaluations else 0
     largest = plan.parts[0]
-    judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried
+    judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
     in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
     if plan.num_devices > 1:  # what moves at once meets on every device
         of_evaluation = plan.for_evaluation().window if judged else 0

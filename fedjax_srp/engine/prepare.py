@@ -114,7 +114,7 @@ def prepare(request: Request) -> Prepared:
             raise ValueError(f"{argument}={short(value)} must be a string")
     sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations)
     seeds = request.num_seeds or 1
-    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried))
+    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
     plan = layout(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"

@@ -128,7 +128,7 @@ def layout(
         num_clients: in the federation.
         client_bytes: what a client holds while it trains, for the default chunk.
         judged_bytes: what it holds while it is evaluated.
-        carried_bytes: what it trains, with the optimizer's state.
+        carried_bytes: what it trains then, with the optimizer's state.
 
     Raises:
         ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
@@ -168,8 +168,8 @@ def default_chunks(
 
     Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
     takes 1.4 times as long without (docs/performance.md). Where there is no memory for them, everybody is trained in
-    equal chunks. Everybody is judged there in as few equal chunks as there is memory for, an evaluation that trains
-    counted like training.
+    equal chunks. Everybody is judged there in as few equal chunks as there is memory for, data, state and what an
+    evaluation trains.
     """
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":

@@ -17,6 +17,7 @@ class Traffic(NamedTuple):
     down: int  # received
     held: int  # data, state and messages of a client while it trains
     carried: int  # the largest carry of a loop in a client: what it trains, with the optimizer's state
+    carried_judged: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
     examples: int  # its data alone, as the model takes it
     client_state: int
@@ -37,6 +38,7 @@ def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
         down=_charged_bytes(shapes.down),
         held=num_bytes((shapes.train, shapes.state, shapes.up)),
         carried=shapes.carried,
+        carried_judged=shapes.carried_judged,
         judged=max(examples, num_bytes(shapes.test)) + state,
         examples=examples,
         client_state=state,

@@ -88,13 +88,24 @@ def test_the_estimate_for_an_accelerator_counts_what_an_evaluation_trains(monkey
     assert working / FACTOR <= memory.estimate(on_a_gpu).working <= working * FACTOR
 
 
+@pytest.mark.parametrize(("evaluations", "trains"), [((), 0), (("global",), 0), (("fine_tune",), 1), ("all", 2)])
+def test_an_evaluation_counts_what_it_trains_itself(evaluations, trains):
+    """Nothing, the head or the whole model, with momentum; a round trains the whole model."""
+    run = run_of(srp.algorithms.fedavg(MLP, srp.algorithms.sgd(0.1, 0.5)), IMAGES, evaluations=evaluations)
+    params = MLP.init(KEY)
+    trained = (0, num_bytes(params.head), num_bytes(params))[trains]
+    assert run.sizes.carried_judged // 2 == pytest.approx(trained, abs=16)  # counters besides
+    assert run.sizes.carried // 2 == pytest.approx(num_bytes(params), abs=16)
+    assert 0 < num_bytes(params.head) < num_bytes(params) / 2
+
+
 def test_default_chunks_know_what_clients_hold_and_train_with_every_seed(monkeypatch):
     asked = []
     monkeypatch.setattr(sharding, "default_chunks", lambda *args: asked.append(args) or (2, 0, 2))
-    run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3)
+    run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3, evaluations=("fine_tune",))
     sizes = run.sizes
-    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried, 4)]
-    assert len({sizes.held, sizes.judged, sizes.carried, 0}) == 4
+    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried_judged, 4)]
+    assert len({sizes.held, sizes.judged, sizes.carried_judged, 0}) == 4
 
 
 def test_working_memory_follows_the_chunk_and_the_seeds():
