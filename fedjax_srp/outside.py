@@ -6,6 +6,7 @@ by then: a helper that it calls was edited, a number that it reads was changed.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import inspect
@@ -33,7 +34,8 @@ def _reads(function: Any, seen: set[int]) -> Iterator[Any]:
     if isinstance(function, functools.partial):
         yield from _values([*function.args, function.keywords], seen)
         function = function.func
-    function = inspect.unwrap(function) if callable(function) else function
+    with contextlib.suppress(ValueError):  # of what is wrapped without end, a mock say
+        function = inspect.unwrap(function) if callable(function) else function
     if not isinstance(function, types.FunctionType) or id(function) in seen or _is_installed(function.__module__):
         return
     seen.add(id(function))

@@ -112,6 +112,16 @@ def test_closures_defaults_and_partials_are_read(cells):
     assert reads(cells.own) == reads(cells.own)
 
 
+def test_odd_objects_are_compared_by_identity(cells):
+    run(cells, "import unittest.mock\nodd = unittest.mock.MagicMock()\ndef uses():\n    return odd, cells_data, float")
+    before = reads(cells.uses)
+    assert reads(cells.uses) == before
+    for made in ("odd = unittest.mock.MagicMock()", "cells_data = [1]", "cells_data = jnp.ones(2)"):
+        run(cells, made)
+        assert reads(cells.uses) != before
+        before = reads(cells.uses)
+
+
 def test_functions_of_packages_read_nothing():
     for function in (srp.algorithms.fedavg, jax.nn.relu, np.mean, len, 3, None, srp.participation.full):
         assert reads(function) == ()
