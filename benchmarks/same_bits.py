@@ -85,6 +85,23 @@ DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # of themsel
 POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 3}  # each of those that a policy reads
 TRAINING = {"learning_rate": 0.05, "momentum": 0.5}
 OTHERS = {"epochs": 2, "batch_size": 7, "weighting": "num_examples", "weight_decay": 1e-3, "fine_tune_epochs": 3}
+# What the runs above leave out, on the dynamic clock: method, its participation, options. All rounds of l2gd aggregate
+# by default, so that nobody trains in three of them.
+MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
+    "l2gd, often local": ("l2gd", None, {"aggregation_probability": 0.3}),
+    "l2gd, often local, doubling": ("l2gd", "doubling", {"aggregation_probability": 0.3}),
+    "apfl, adaptive": ("apfl", None, {"adaptive": True}),
+    "hf_maml, two inner steps": ("hf_maml", None, {"support_fraction": 0.5, "inner_steps": 2}),
+    "scaffold, small server steps": ("scaffold", None, {"server_step_size": 0.5, "counts_momentum": False}),
+    "fedgate, small server steps": ("fedgate", "doubling", {"server_step_size": 0.5}),
+    "fedbuff, small server steps": ("fedbuff", None, {"server_step_size": 0.5, "staleness_exponent": 1.0}),
+    "fedrep, a pool": ("fedrep", None, {"pool": 6, "fine_tune_momentum": 0.9, "representation_epochs": 2}),
+    "srpfl, a pool of each stage": ("srpfl", None, {"pool": 8, "redraw": "stage", "by": "expected"}),
+    "fedrep, the criterion": ("fedrep", "statistical_accuracy", {"by": "realised"}),
+    "fedavg, the fastest": ("fedavg", "fastest", {"by": "expected"}),
+    "fedrep, partial work": ("fedrep", "partial_work", {"max_work": 3}),
+    "fedavg, fine-tuned": ("fedavg", "uniform", {"evaluation": "fine_tune"}),
+}
 
 
 def method(name: str, data: Any, shared: dict[str, Any], participation: str | None = None, **options: Any) -> Any:
@@ -127,6 +144,8 @@ def runs() -> dict[str, Run]:
         add(f"{name}, fixed, own, no momentum", name, "fixed", {}, learning_rate=0.05)
     for name in ("fedavg", "scaffold"):
         add(f"{name}, fixed, own, steps", name, "fixed", {}, steps=3, **TRAINING)
+    for label, (name, participation, options) in MORE.items():
+        add(f"more: {label}", name, "dynamic", {}, participation=participation, **TRAINING, **options)
     keys = jax.random.split(jax.random.key(7), 2)
     fedavg = partial(method, "fedavg", data, {}, **TRAINING)
     made["fedavg, two seeds"] = partial(
