@@ -85,11 +85,12 @@ DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # of themsel
 POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 3}  # each of those that a policy reads
 TRAINING = {"learning_rate": 0.05, "momentum": 0.5}
 OTHERS = {"epochs": 2, "batch_size": 7, "weighting": "num_examples", "weight_decay": 1e-3, "fine_tune_epochs": 3}
-# What the runs above leave out, on the dynamic clock: method, its participation, options. All rounds of l2gd aggregate
-# by default, so that nobody trains in three of them.
+# What the runs above leave out, on the dynamic clock: method, its participation, options. With this key l2gd trains,
+# aggregates and trains again; above it aggregates before anybody has trained.
+MORE_SEED = 10
 MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "l2gd, often local": ("l2gd", None, {"aggregation_probability": 0.3}),
-    "l2gd, often local, doubling": ("l2gd", "doubling", {"aggregation_probability": 0.3}),
+    "l2gd, often local": ("l2gd", None, {"aggregation_probability": 0.5}),
+    "l2gd, often local, doubling": ("l2gd", "doubling", {"aggregation_probability": 0.5}),
     "apfl, adaptive": ("apfl", None, {"adaptive": True}),
     "hf_maml, two inner steps": ("hf_maml", None, {"support_fraction": 0.5, "inner_steps": 2}),
     "scaffold, small server steps": ("scaffold", None, {"server_step_size": 0.5, "counts_momentum": False}),
@@ -112,13 +113,13 @@ def method(name: str, data: Any, shared: dict[str, Any], participation: str | No
     return srp.methods.get(name, dataset=data, hidden=hidden, participation=participation, shared=shared, **options)
 
 
-def simulated(make: Callable[[], Any], data: Any, clock: str, **options: Any) -> list[srp.History]:
+def simulated(make: Callable[[], Any], data: Any, clock: str, seed: int = 7, **options: Any) -> list[srp.History]:
     """One run, or those of several keys."""
     options |= {"clock": clocks()[clock], "num_rounds": NUM_ROUNDS, "eval_every": NUM_ROUNDS}
     options |= {"evaluations": "all", "keep_clients": True, "progress": False}
     if "keys" in options:
         return srp.simulate_seeds(make(), data, **options)
-    return [srp.simulate(make(), data, key=jax.random.key(7), **options)]
+    return [srp.simulate(make(), data, key=jax.random.key(seed), **options)]
 
 
 def on_task(name: str, task: Any, clock: str, with_doubling: bool) -> list[srp.History]:
@@ -131,8 +132,8 @@ def runs() -> dict[str, Run]:
     data = srp.data.load("digits", num_clients=NUM_CLIENTS, classes_per_client=4)
     made: dict[str, Run] = {}
 
-    def add(label: str, name: str, clock: str, shared: dict[str, Any], **options: Any) -> None:
-        made[label] = partial(simulated, partial(method, name, data, shared, **options), data, clock)
+    def add(label: str, name: str, clock: str, shared: dict[str, Any], seed: int = 7, **options: Any) -> None:
+        made[label] = partial(simulated, partial(method, name, data, shared, **options), data, clock, seed)
 
     for name in srp.methods.names():
         for clock in ("fixed", "dynamic"):
@@ -145,7 +146,7 @@ def runs() -> dict[str, Run]:
     for name in ("fedavg", "scaffold"):
         add(f"{name}, fixed, own, steps", name, "fixed", {}, steps=3, **TRAINING)
     for label, (name, participation, options) in MORE.items():
-        add(f"more: {label}", name, "dynamic", {}, participation=participation, **TRAINING, **options)
+        add(f"more: {label}", name, "dynamic", {}, MORE_SEED, participation=participation, **TRAINING, **options)
     keys = jax.random.split(jax.random.key(7), 2)
     fedavg = partial(method, "fedavg", data, {}, **TRAINING)
     made["fedavg, two seeds"] = partial(
