@@ -11,6 +11,7 @@ The rules, the same for every method and chosen before any ratio was looked at:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -24,7 +25,11 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp import theory
 
-SPEEDS = {"uniform": srp.clocks.uniform(50.0, 500.0), "exponential": srp.clocks.exponential(1.0)}
+SPEEDS = {
+    "uniform": srp.clocks.uniform(50.0, 500.0),
+    "exponential": srp.clocks.exponential(1.0),
+    "equal": srp.clocks.constant(1.0),
+}
 BATCH = {"linear": 10, "logistic": 32, "network": 20}
 PENALTY = 0.01
 ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does not say
@@ -65,6 +70,18 @@ def _of_regression(
     return build
 
 
+def compressed(data: srp.data.LinearRegression) -> srp.data.LinearRegression:
+    """The same gradients from d + 1 samples a client: R of the QR factorization of [X y], scaled to their number."""
+    rows = np.concatenate([np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)[..., None]], axis=2)
+    samples, width = rows.shape[1:]
+    if samples <= width:
+        return data
+    few = np.linalg.qr(rows, mode="r") * math.sqrt(width / samples)
+    return dataclasses.replace(
+        data, x=jnp.asarray(few[..., :-1], jnp.float32), y=jnp.asarray(few[..., -1], jnp.float32)
+    )
+
+
 def linear(
     seed: int,
     data_dir: Path | None,
@@ -77,15 +94,17 @@ def linear(
     condition: float = 10.0,
     initial: int = 1,
     full_batch: bool = False,
+    exact_steps: int = 10,
 ) -> World:
-    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = 10."""
+    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = `exact_steps`."""
     del data_dir
     data = srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, noise_std, condition)
     mu, smoothness = data.curvature
     c = dim * noise_std**2 / 2
-    batch_size = samples if full_batch else min(BATCH["linear"], samples)
+    data = compressed(data) if full_batch else data
+    batch_size = data.x.shape[1] if full_batch else min(BATCH["linear"], samples)
     noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # of a batch's gradient at the minimum
-    tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
+    tau = exact_steps if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
     build = lambda name, steps: _of_regression(name, dim, batch_size, steps, full_batch)  # noqa: E731
     algorithm = lambda name, steps: srp.tunable(build(name, steps), {"step": 1 / (2 * smoothness * tau)})  # noqa: E731
     constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}
@@ -172,6 +191,10 @@ def _stages(world: World) -> srp.ParticipationPolicy:
     return srp.participation.statistical_accuracy(world.initial, **world.constants)
 
 
+def _half(world: World) -> srp.ParticipationPolicy:
+    return srp.participation.statistical_accuracy(world.data.num_clients // 2, **world.constants)
+
+
 def _heuristic(world: World) -> srp.ParticipationPolicy:
     return srp.participation.statistical_accuracy(world.initial)
 
@@ -188,17 +211,42 @@ def _everybody(world: World) -> srp.ParticipationPolicy:
     return srp.participation.full()
 
 
+def _early(world: World) -> srp.ParticipationPolicy:
+    """The same from the first norm itself, not from half of it."""
+    return srp.participation.statistical_accuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
+
+
 def _what_fits(world: World) -> srp.ParticipationPolicy:
     return srp.participation.partial_work(world.local_steps, ON_TIME)
+
+
+@functools.cache  # one policy, so that seeds share a program
+def _random_work(local_steps: int) -> srp.ParticipationPolicy:
+    """Everybody, with a number of steps that is drawn anew for each client and round: uniform on 1, ..., 2 tau - 1."""
+    full = srp.participation.full()
+
+    def select(key: jax.Array, state: Any, times: Any) -> tuple[Any, Any]:
+        cohort, state = full.select(key, state, times)
+        drawn = jax.random.randint(srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * local_steps)
+        return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
+
+    return full._replace(name="random_work", select=select)
+
+
+def _drawn(world: World) -> srp.ParticipationPolicy:
+    return _random_work(world.local_steps)
 
 
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
-    "gentle": Curve("FLANP, by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
+    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
+    "half": Curve("FLANP, n0 = N / 2", "#56B4E9", "fedgate", _half),
+    "early": Curve("FLANP from the first norm", "#009E73", "fedgate", _early),
     "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _everybody, style="--"),
     "fedavg": Curve("FedAvg", "#333333", "fedavg", _everybody, style=":"),
     "fednova": Curve("FedNova", "#882255", "fednova", _what_fits, by_step=True, style="-."),
+    "fednova_drawn": Curve("FedNova with random steps", "#CC79A7", "fednova", _drawn, by_step=True, style="-."),
     **{
         f"{kind}{k}": Curve(
             f"FedGATE, {k} {kind}", color, "fedgate",

@@ -104,6 +104,27 @@ def test_rules_of_linear_regression():
     assert made.constants["accuracy_constant"] == pytest.approx(c)
 
 
+def test_compressed_samples_have_the_same_gradients():
+    """At random weights, in NumPy, of each client; and few samples are left alone."""
+    data = srp.data.linear_regression(jax.random.key(2), 3, 40, 5, 0.7, 4.0)
+    few, w = worlds.compressed(data), np.random.default_rng(0).normal(size=5)
+    assert few.x.shape == (3, 6, 5)
+    gradients = [
+        np.einsum("isd,is->id", x, x @ w - y) / x.shape[1]
+        for x, y in ((np.asarray(of.x, np.float64), np.asarray(of.y, np.float64)) for of in (data, few))
+    ]
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+    assert worlds.compressed(few) is few
+
+
+def test_random_steps_are_drawn_anew_for_each_client_and_round():
+    policy, ones = worlds.CURVES["fednova_drawn"].policy(world()._replace(local_steps=3)), jnp.ones(50)
+    times, state = srp.ClientTimes(ones, ones), policy.init(jax.random.key(0), 50)
+    first, second = (policy.select(jax.random.key(i), state, times)[0].work for i in range(2))
+    assert {*first.tolist()} == {*range(1, 6)}  # 1, ..., 2 tau - 1
+    assert (first != second).any()
+
+
 def test_smoothness_of_logistic_regression_bounds_its_hessian():
     """H = mean of (diag p - p p') x (x, 1)(x, 1)', in NumPy, at random weights."""
     data, rng = srp.data.load("digits", 2, partition="iid", max_examples=20), np.random.default_rng(0)
@@ -130,7 +151,7 @@ def test_every_figure_has_every_scale():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("script", [*SCRIPTS, "criterion_for_fedrep"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "criterion_for_fedrep", "fixed_target", "theorems"])
 def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / "flanp" / script).with_suffix(".py")
     monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # of a process whose devices are set
@@ -142,5 +163,5 @@ def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     facts = json.loads(result.read_text())
     assert facts["scale"] == "smoke"
     assert facts["results"]
-    assert result.with_suffix(".png").exists() == (not script.startswith("table"))
+    assert result.with_suffix(".png").exists() == (not script.startswith(("table", "fixed", "theorems")))
     assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out
