@@ -53,7 +53,7 @@ def _linears(
 
 def _partial(kind: str) -> dict[str, list[Panel]]:
     title = f"k clients that are {'drawn at random' if kind == 'random' else 'the fastest'}"
-    methods = ("flanp", "gentle", *(f"{kind}{k}" for k in (5, 25)))
+    methods = ("flanp", *(f"{kind}{k}" for k in (5, 25)))
     options, losses = MNIST | {"num_clients": 50}, LOSSES["mnist"]
     return {
         "full": [Panel(title, "network", options | {"samples": 1200}, methods, 120, 3, values=losses)],

@@ -11,7 +11,6 @@ The rules, the same for every method and chosen before any ratio was looked at:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -25,11 +24,7 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp import theory
 
-SPEEDS = {
-    "uniform": srp.clocks.uniform(50.0, 500.0),
-    "exponential": srp.clocks.exponential(1.0),
-    "equal": srp.clocks.constant(1.0),
-}
+SPEEDS = {"uniform": srp.clocks.uniform(50.0, 500.0), "exponential": srp.clocks.exponential(1.0)}
 BATCH = {"linear": 10, "logistic": 32, "network": 20}
 PENALTY = 0.01
 ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does not say
@@ -70,18 +65,6 @@ def _of_regression(
     return build
 
 
-def compressed(data: srp.data.LinearRegression) -> srp.data.LinearRegression:
-    """The same gradients from d + 1 samples a client: R of the QR factorization of [X y], scaled to their number."""
-    rows = np.concatenate([np.asarray(data.x, np.float64), np.asarray(data.y, np.float64)[..., None]], axis=2)
-    samples, width = rows.shape[1:]
-    if samples <= width:
-        return data
-    few = np.linalg.qr(rows, mode="r") * math.sqrt(width / samples)
-    return dataclasses.replace(
-        data, x=jnp.asarray(few[..., :-1], jnp.float32), y=jnp.asarray(few[..., -1], jnp.float32)
-    )
-
-
 def linear(
     seed: int,
     data_dir: Path | None,
@@ -94,17 +77,15 @@ def linear(
     condition: float = 10.0,
     initial: int = 1,
     full_batch: bool = False,
-    exact_steps: int = 10,
 ) -> World:
-    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = `exact_steps`."""
+    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = 10."""
     del data_dir
     data = srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, noise_std, condition)
     mu, smoothness = data.curvature
     c = dim * noise_std**2 / 2
-    data = compressed(data) if full_batch else data
-    batch_size = data.x.shape[1] if full_batch else min(BATCH["linear"], samples)
+    batch_size = samples if full_batch else min(BATCH["linear"], samples)
     noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # of a batch's gradient at the minimum
-    tau = exact_steps if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
+    tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
     build = lambda name, steps: _of_regression(name, dim, batch_size, steps, full_batch)  # noqa: E731
     algorithm = lambda name, steps: srp.tunable(build(name, steps), {"step": 1 / (2 * smoothness * tau)})  # noqa: E731
     constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}

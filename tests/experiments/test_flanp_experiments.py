@@ -15,6 +15,7 @@ import fedjax_srp as srp
 sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
 import figures
+import fixed_target
 import panels
 import time_ratios
 import worlds
@@ -104,17 +105,16 @@ def test_rules_of_linear_regression():
     assert made.constants["accuracy_constant"] == pytest.approx(c)
 
 
-def test_compressed_samples_have_the_same_gradients():
-    """At random weights, in NumPy, of each client; and few samples are left alone."""
-    data = srp.data.linear_regression(jax.random.key(2), 3, 40, 5, 0.7, 4.0)
-    few, w = worlds.compressed(data), np.random.default_rng(0).normal(size=5)
-    assert few.x.shape == (3, 6, 5)
-    gradients = [
-        np.einsum("isd,is->id", x, x @ w - y) / x.shape[1]
-        for x, y in ((np.asarray(of.x, np.float64), np.asarray(of.y, np.float64)) for of in (data, few))
-    ]
-    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
-    assert worlds.compressed(few) is few
+@pytest.mark.parametrize(("method", "initial"), [("flanp", 1), ("fedgate", 4)])
+def test_rounds_of_exact_gradients_are_those_of_the_simulator(method, initial):
+    """Times, distances and the criterion, round by round; stages of 1, 2 and 4 clients, with unequal Hessians."""
+    one = worlds.linear(1, None, num_clients=4, samples=30, dim=3, full_batch=True)
+    run = worlds.CURVES[method].run(one, 1, 25, 25)
+    found = fixed_target.course(one, 1, initial, one.local_steps, 25)
+    np.testing.assert_allclose(found.elapsed, run.elapsed(), rtol=1e-5)
+    np.testing.assert_allclose(found.distance, run.metrics["distance"], rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(found.arrived, run.metrics["stage_completed"] * (run.cohort_size == 4) > 0)
+    assert found.arrived.any()
 
 
 def test_random_steps_are_drawn_anew_for_each_client_and_round():
