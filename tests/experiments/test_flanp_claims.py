@@ -122,6 +122,32 @@ def test_targets_that_stay_where_they_are():
             assert mean > 1  # "needs more rounds than FedGATE in the mean of every row"
 
 
+def test_theorem_1_and_proposition_1():
+    page, found = FLANP / "README.md", results(FLANP / "results/theorems.json")
+    written = table(page, "n", "start over Proposition 1's bound")
+    assert list(written) == list(found["float64"])
+    for (start, largest, gap, most, rounds, met), row in zip(written.values(), found["float64"].values(), strict=True):
+        starts = [value for value in row["start_over_bound"] if value is not None]
+        check(start, *(over_seeds(starts) if starts else ()))
+        check(largest, *([max(starts)] if starts else ()))
+        check(gap, *over_seeds(row["gap_over_accuracy"]))
+        check(most, max(row["gap_over_accuracy"]))
+        check(rounds, *over_seeds(row["rounds_to_accuracy"]))
+        check(met, *over_seeds(row["rounds_to_criterion"]))
+    rows_of = {dtype: list(of.values()) for dtype, of in found.items()}
+    allowed = [value for row in rows_of["float64"] for value in row["allowed_rounds"]]
+    claimed(page, "R = 12 kappa log 6, # to # rounds", min(allowed), max(allowed))
+    most = {dtype: max(max(row["gap_over_accuracy"]) for row in of) for dtype, of in rows_of.items()}
+    needed = max(max(row["rounds_to_criterion"]) for row in rows_of["float64"])
+    claimed(page, "The gap is # V_ns at most", most["float64"])
+    claimed(page, "no stage needed more than # rounds to meet", needed)
+    claimed(page, "with 3 of the seeds, the gap is # V_ns at most.", most["float32"])
+    starts = [value for row in rows_of["float64"] for value in row["start_over_bound"] if value is not None]
+    claimed(page, "the worst at # of the bound.", max(starts))
+    assert most["float64"] < 1
+    assert max(starts) < 1
+
+
 def speed_up(figure_name: str, panel: int, rival: str, which: str) -> tuple[float, float]:
     return over_seeds(results(FLANP / f"results/{figure_name}.json")[panel]["speed_up"][rival][which])
 
