@@ -37,17 +37,13 @@ def _deep(
     }
 
 
-def _linear(
-    title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int, values: Any = ()
-) -> list[Panel]:
-    return [Panel(title.format(**world), "linear", world, methods, rounds, 1, seeds, values) for world in worlds]
+def _linear(title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int) -> list[Panel]:
+    return [Panel(title.format(**world), "linear", world, methods, rounds, seeds=seeds) for world in worlds]
 
 
-def _linears(
-    title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int, values: Any = ()
-):
+def _linears(title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int):
     small = [world | {"num_clients": 4, "samples": 30, "dim": 3} for world in worlds[:1]]
-    full = _linear(title, methods, worlds, rounds, seeds, values)
+    full = _linear(title, methods, worlds, rounds, seeds)
     return {"full": full, "cpu": full, "smoke": _linear(title, methods, small, 30, 2)}
 
 
@@ -86,7 +82,7 @@ FIGURES = {
     ),
     "figure2": Figure(
         "linear regression on synthetic data, speeds uniform on [50, 500]",
-        _linears("N = {num_clients}, s = {samples}", CONVEX, [SYNTHETIC], 120, 5, (2.0, 1.0, 0.5, 0.2, 0.1)),
+        _linears("N = {num_clients}, s = {samples}", CONVEX, [SYNTHETIC], 120, 5),
     ),
     "figure3": Figure("network 128-64, speeds uniform on [50, 500]", _deep("MNIST, N = 20", MNIST, 3000, 200, 120)),
     "figure4": Figure(
