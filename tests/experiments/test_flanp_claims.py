@@ -189,7 +189,10 @@ METHODS = {
 }  # fmt: skip
 
 
-FILES = {"figure 1": "figure1"} | {f"figure {n}": f"figure{n}{'_full' if n < 5 else ''}" for n in (3, 4, 5, 6)}
+FILES = {
+    "figure 1": "figure1", "figure 3": "figure3_full", "figure 4": "figure4_full", "figure 5": "figure5",
+    "figure 6": "figure6_full", "figure 6, s = 80": "figure6",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("title", FILES)
@@ -211,7 +214,7 @@ SIZES = {
     "figure 3": {"3,000": "figure3_full", "200": "figure3"},
     "figure 4": {"2,500": "figure4_full"},
 }  # samples of a client in the paper, and here on 2 cores
-LOSSES = {"figure 3": (0.5, 0.4, 0.3, 0.2), "figure 4": (2.1, 2.0, 1.9, 1.8)}
+LOSSES = {"figure 3": (0.5, 0.4, 0.3, 0.2), "figure 4": (2.1, 2.0, 1.9, 1.8), "figure 6": (0.5, 0.4, 0.3, 0.2)}
 
 
 @pytest.mark.parametrize("title", SIZES)
@@ -277,6 +280,24 @@ def test_flanp_under_exponential_speeds():
     )  # fmt: skip
     ahead, behind = (speed_up("figure5", 0, "fednova", which)[0] for which in ("at_most", "at_end"))
     assert ahead > 1 > behind
+
+
+def test_partial_participation_at_the_papers_size():
+    page, (drawn, fastest) = FLANP / "README.md", results(FLANP / "results/figure6_full.json")
+    assert [stages[-1][0] for stages in drawn["flanp"]["stages"]] == [16, 8, 16]  # "8, 16 and 16 of the 50"
+    means = [over_seeds(ratios)[0] for of in drawn["at"]["flanp"].values() for ratios in of.values()]
+    means += [over_seeds(ratios[which])[0] for ratios in drawn["speed_up"].values() for which in ("at_most", "at_end")]
+    claimed(page, "holds, # to # times in the mean of 3 seeds.", min(means), max(means))
+    few, more, flanp = (fastest[name] for name in ("fastest5", "fastest25", "flanp"))
+    claimed(
+        page,
+        "The 25 fastest are at # and still falling, below FLANP's #, which has had less time. The 5 fastest are at #",
+        *(over_seeds(of["lowest"])[0] for of in (more, flanp, few)),
+    )  # fmt: skip
+    assert more["lowest"] == more["last"]
+    assert max(flanp["time"]) < max(more["time"])
+    assert sum(last > low for last, low in zip(few["last"], few["lowest"], strict=True)) == 1
+    assert all(over_seeds(ratios)[0] > 1 for of in fastest["at"]["flanp"].values() for ratios in of.values())
 
 
 def test_the_fastest_clients_alone_saturate():
