@@ -90,7 +90,7 @@ FIGURES = {
     ),
     "figure5": Figure(
         "network 128-64, exponential speeds",
-        _deep("MNIST, N = 20", MNIST | {"speeds": "exponential"}, 3000, 200, 120, FEW),
+        _deep("MNIST, N = 20", MNIST | {"speeds": "exponential"}, 3000, 200, 120),
     ),
     "figure6": Figure(
         "network 128-64 on MNIST, N = 50, partial participation",
