@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator
 from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, accuracy
 
 import fedjax_srp as srp
@@ -43,6 +45,7 @@ class Panel(NamedTuple):
     num_rounds: int
     eval_every: int = 1
     seeds: int = 3
+    values: tuple[float, ...] = ()  # fixed ones, at which times are compared too
 
     def name(self) -> str:
         """Of the folder of its runs."""
@@ -151,6 +154,35 @@ def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def at_fixed_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | None]]]:
+    """Time of each rival over ours to each of the panel's values, seed by seed; None where one of them stays above."""
+    metric, found = runs.worlds[0].metric, {}
+    for rival in [name for name in runs.panel.methods if name not in OURS]:
+        pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
+        found[rival] = {
+            str(value): [_ratio(time_to(their, value, metric), time_to(our, value, metric)) for their, our in pairs]
+            for value in runs.panel.values
+        }
+    return found
+
+
+def _ratio(theirs: float, ours: float) -> float | None:
+    return curves.short(theirs / ours) if math.isfinite(theirs + ours) else None
+
+
+def stage_norms(history: srp.History) -> list[list[float | int | None]]:
+    """Of each stage: its clients, the threshold of the norm of the gradient, and the lowest norm after its rounds."""
+    norm, threshold = history.metrics["global_grad_norm"], history.metrics["grad_norm_threshold"]
+    found = []
+    for stage in history.stages():
+        of = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
+        found.append([stage.cohort_size, curves.short(threshold[of][-1]), curves.short(np.nanmin(norm[of]))])
+    return found
+
+
+OURS = ("flanp", "gentle", "early", "half")
+
+
 def spread(values: list[float] | None) -> str:
     """Mean and standard deviation over seeds."""
     if values is None:
@@ -182,6 +214,10 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
     metric = runs.worlds[0].metric
     ax.set_yscale("log")
     ax.set_ylabel("distance to the minimum" if metric else "training loss")
+    if metric is None:  # a few values of one decade, which read better as 0.2 than as 2 * 10^-1
+        ax.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("{x:g}")
     ax.set_xlabel("communication rounds" if against == "round" else "simulated time (time units)")
     if against == "time":
         ax.set_xscale("log")
@@ -238,7 +274,12 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
     handles = [Line2D([], [], color=CURVES[n].color, linestyle=CURVES[n].style, label=CURVES[n].label) for n in names]
     note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=len(names), title=note, title_fontsize=8, frameon=False
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(names), 4),
+        title=note,
+        title_fontsize=8,
+        frameon=False,
     )
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=90)
@@ -258,20 +299,30 @@ def facts(runs: Runs) -> dict[str, Any]:
         }
         if metric is None:
             row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
-        if method in ("flanp", "heuristic", "gentle"):
+        if metric is None and method in OURS:
+            row["norms"] = [stage_norms(history) for history in histories]
+        if method in ("heuristic", *OURS):
             row["stages"] = [
                 [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
                 for h in histories
             ]
         found[method] = row
     found["speed_up"] = {name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"}
-    if "gentle" in runs.histories:
-        rivals = [name for name in runs.panel.methods if name not in ("flanp", "gentle")]
-        found["speed_up_gentle"] = {name: speed_ups(runs, name, "gentle") for name in rivals}
+    rivals = [name for name in runs.panel.methods if name not in OURS]
+    for ours in [name for name in OURS[1:] if name in runs.histories]:
+        found[f"speed_up_{ours}"] = {name: speed_ups(runs, name, ours) for name in rivals}
+    if runs.panel.values:
+        found["at"] = {ours: at_fixed_values(runs, ours) for ours in OURS if ours in runs.histories}
     return found
 
 
 _OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
+
+
+def compact(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each list of numbers."""
+    text = json.dumps(found, indent=1, allow_nan=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text) + "\n"
 
 
 def report(found: list[Mapping[str, Any]]) -> str:
@@ -289,6 +340,10 @@ def report(found: list[Mapping[str, Any]]) -> str:
                 f"  accuracy {spread([100 * a for a in panel[name]['accuracy']])}" if "accuracy" in panel[name] else ""
             )
             lines.append(f"  {CURVES[name].label:28s} lowest {spread(panel[name]['lowest'])}{tested}")
+        for ours, rivals in panel.get("at", {}).items():
+            for rival, ratios in rivals.items():
+                said = "  ".join(f"{value}: {spread(of) if None not in of else of}" for value, of in ratios.items())
+                lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {said}")
     return "\n".join(lines)
 
 
@@ -327,8 +382,9 @@ def main(name: str, arguments: list[str] | None = None) -> None:
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
     found = [facts(of_panel) for of_panel in runs]
-    draw(runs, figure.title, results / f"{name}.png")
+    file = results / (f"{name}_full" if args.scale == "full" else name)
+    draw(runs, figure.title, file.with_suffix(".png"))
     text = {"scale": args.scale, "results": found}
-    (results / f"{name}.json").write_text(json.dumps(text, indent=1, allow_nan=False) + "\n")
+    file.with_suffix(".json").write_text(compact(text))
     print(report(found))
-    print(f"wrote {results / name}.json and .png")
+    print(f"wrote {file}.json and .png")

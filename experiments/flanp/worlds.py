@@ -172,6 +172,10 @@ def _stages(world: World) -> srp.ParticipationPolicy:
     return srp.participation.statistical_accuracy(world.initial, **world.constants)
 
 
+def _half(world: World) -> srp.ParticipationPolicy:
+    return srp.participation.statistical_accuracy(world.data.num_clients // 2, **world.constants)
+
+
 def _heuristic(world: World) -> srp.ParticipationPolicy:
     return srp.participation.statistical_accuracy(world.initial)
 
@@ -188,17 +192,42 @@ def _everybody(world: World) -> srp.ParticipationPolicy:
     return srp.participation.full()
 
 
+def _early(world: World) -> srp.ParticipationPolicy:
+    """The same from the first norm itself, not from half of it."""
+    return srp.participation.statistical_accuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
+
+
 def _what_fits(world: World) -> srp.ParticipationPolicy:
     return srp.participation.partial_work(world.local_steps, ON_TIME)
+
+
+@functools.cache  # one policy, so that seeds share a program
+def _random_work(local_steps: int) -> srp.ParticipationPolicy:
+    """Everybody, with a number of steps that is drawn anew for each client and round: uniform on 1, ..., 2 tau - 1."""
+    full = srp.participation.full()
+
+    def select(key: jax.Array, state: Any, times: Any) -> tuple[Any, Any]:
+        cohort, state = full.select(key, state, times)
+        drawn = jax.random.randint(srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * local_steps)
+        return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
+
+    return full._replace(name="random_work", select=select)
+
+
+def _drawn(world: World) -> srp.ParticipationPolicy:
+    return _random_work(world.local_steps)
 
 
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
-    "gentle": Curve("FLANP, by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
+    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
+    "half": Curve("FLANP, n0 = N / 2", "#56B4E9", "fedgate", _half),
+    "early": Curve("FLANP from the first norm", "#009E73", "fedgate", _early),
     "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _everybody, style="--"),
     "fedavg": Curve("FedAvg", "#333333", "fedavg", _everybody, style=":"),
     "fednova": Curve("FedNova", "#882255", "fednova", _what_fits, by_step=True, style="-."),
+    "fednova_drawn": Curve("FedNova with random steps", "#CC79A7", "fednova", _drawn, by_step=True, style="-."),
     **{
         f"{kind}{k}": Curve(
             f"FedGATE, {k} {kind}", color, "fedgate",

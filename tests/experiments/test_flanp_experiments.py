@@ -15,6 +15,7 @@ import fedjax_srp as srp
 sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
 import figures
+import fixed_target
 import panels
 import time_ratios
 import worlds
@@ -104,6 +105,26 @@ def test_rules_of_linear_regression():
     assert made.constants["accuracy_constant"] == pytest.approx(c)
 
 
+@pytest.mark.parametrize(("method", "initial"), [("flanp", 1), ("fedgate", 4)])
+def test_rounds_of_exact_gradients_are_those_of_the_simulator(method, initial):
+    """Times, distances and the criterion, round by round; stages of 1, 2 and 4 clients, with unequal Hessians."""
+    one = worlds.linear(1, None, num_clients=4, samples=30, dim=3, full_batch=True)
+    run = worlds.CURVES[method].run(one, 1, 25, 25)
+    found = fixed_target.course(one, 1, initial, one.local_steps, 25)
+    np.testing.assert_allclose(found.elapsed, run.elapsed(), rtol=1e-5)
+    np.testing.assert_allclose(found.distance, run.metrics["distance"], rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(found.arrived, run.metrics["stage_completed"] * (run.cohort_size == 4) > 0)
+    assert found.arrived.any()
+
+
+def test_random_steps_are_drawn_anew_for_each_client_and_round():
+    policy, ones = worlds.CURVES["fednova_drawn"].policy(world()._replace(local_steps=3)), jnp.ones(50)
+    times, state = srp.ClientTimes(ones, ones), policy.init(jax.random.key(0), 50)
+    first, second = (policy.select(jax.random.key(i), state, times)[0].work for i in range(2))
+    assert {*first.tolist()} == {*range(1, 6)}  # 1, ..., 2 tau - 1
+    assert (first != second).any()
+
+
 def test_smoothness_of_logistic_regression_bounds_its_hessian():
     """H = mean of (diag p - p p') x (x, 1)(x, 1)', in NumPy, at random weights."""
     data, rng = srp.data.load("digits", 2, partition="iid", max_examples=20), np.random.default_rng(0)
@@ -130,7 +151,7 @@ def test_every_figure_has_every_scale():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("script", [*SCRIPTS, "criterion_for_fedrep"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "criterion_for_fedrep", "fixed_target", "theorems"])
 def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / "flanp" / script).with_suffix(".py")
     monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # of a process whose devices are set
@@ -142,5 +163,5 @@ def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     facts = json.loads(result.read_text())
     assert facts["scale"] == "smoke"
     assert facts["results"]
-    assert result.with_suffix(".png").exists() == (not script.startswith("table"))
+    assert result.with_suffix(".png").exists() == (not script.startswith(("table", "fixed", "theorems")))
     assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out

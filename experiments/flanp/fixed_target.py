@@ -1,0 +1,134 @@
+"""Tables 1 and 2 of the FLANP paper with a target that stays where it is, and with clients of equal speed.
+
+python experiments/flanp/fixed_target.py --scale smoke|cpu|full
+
+Exact gradients and tau = 100. FLANP's stages end by the criterion. Both methods are timed to |w - w*| <= eps, for two
+eps that do not depend on N and s and were fitted to the paper's tables, and, on the same runs, to the statistical
+accuracy of all samples, which tightens with N s, as in `time_ratios.py`.
+
+The tau exact local steps of a client on a quadratic are one affine map, so a round is a few products of matrices here,
+in double precision; a test compares the rounds with those of `srp.simulate`.
+
+At equal speeds a round takes as long with one client as with all of them (section 4.2), and the ratio of times is that
+of rounds: the clients' data do not depend on their speeds, and FedGATE's rounds not on the clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from panels import compact, curves, parser, spread
+from time_ratios import TABLES, gap_at_start
+from worlds import World, linear
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+TARGETS = (0.02, 0.0116)
+LOCAL_STEPS = 100
+SEEDS = {"smoke": 2, "cpu": 20, "full": 20}
+
+
+class Course(NamedTuple):
+    """Each round of a run: time at its end, |w - w*|, and whether all clients took part and met the criterion."""
+
+    elapsed: np.ndarray
+    distance: np.ndarray
+    arrived: np.ndarray
+
+
+def course(world: World, seed: int, initial: int, local_steps: int, num_rounds: int) -> Course:
+    """FLANP from `initial` clients, and FedGATE from all of them."""
+    x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
+    key, clock = jax.random.key(seed), world.clock(local_steps)
+    times, _ = clock.sample(key, clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), len(x)))
+    order = np.argsort(np.asarray(times.realised), kind="stable")
+    times, x, y = np.asarray(times.realised, np.float64)[order], x[order], y[order]
+    hessians, targets = np.einsum("isd,ise->ide", x, x) / x.shape[1], np.einsum("isd,is->id", x, y) / x.shape[1]
+    (mu, smoothness), num_clients = world.data.curvature, len(x)
+    minimiser = np.linalg.solve(hessians.mean(0), targets.mean(0))
+    # tau steps of w_i <- w_i - eta (H_i w_i - b_i - delta_i): w_i = A_i w + B_i (b_i + delta_i)
+    step = 1 / (2 * smoothness * local_steps)
+    values, vectors = np.linalg.eigh(hessians)
+    shrunk = (1 - step * values) ** local_steps
+    summed = np.where(step * values > 1e-12, (1 - shrunk) / np.maximum(values, 1e-12), step * local_steps)
+    powers, sums = ((vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed))
+
+    w, n, elapsed, found = start(world, seed), initial, 0.0, []
+    tracking = np.zeros_like(targets)
+    for _ in range(num_rounds):
+        own = powers[:n] @ w + np.einsum("ide,ie->id", sums[:n], targets[:n] + tracking[:n])
+        moves = (w - own) / step
+        tracking[:n] += (moves - moves.mean(0)) / local_steps
+        w, elapsed = w - step * moves.mean(0), elapsed + times[n - 1]
+        gradient = hessians[:n].mean(0) @ w - targets[:n].mean(0)
+        met = gradient @ gradient <= 2 * mu * world.constants["accuracy_constant"] / (
+            n * world.constants["samples_per_client"]
+        )
+        found.append((elapsed, np.linalg.norm(w - minimiser), met and n == num_clients))
+        if met and n < num_clients:
+            n, tracking = min(2 * n, num_clients), np.zeros_like(targets)
+    return Course(*map(np.array, zip(*found, strict=True)))
+
+
+def start(world: World, seed: int) -> np.ndarray:
+    """The model that all runs of a seed start from."""
+    key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
+    server = world.algorithm("fedgate", world.local_steps).init(key, world.data)
+    return np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
+
+
+def row(size: dict[str, Any], seeds: int) -> dict[str, Any]:
+    """Target -> times and rounds of both methods, and the ratios of times and rounds, of the seeds that reached it."""
+    found: dict[str, Any] = {name: {column: [] for column in COLUMNS} for name in (*map(str, TARGETS), "tightening")}
+    found["propositions_equal"] = []
+    for seed in range(seeds):
+        world = linear(seed, None, **size, full_batch=True)
+        runs = [course(world, seed, n, LOCAL_STEPS, 400) for n in (world.initial, world.data.num_clients)]
+        for name in (*map(str, TARGETS), "tightening"):
+            reached = [run.arrived if name == "tightening" else run.distance <= float(name) for run in runs]
+            if not all(of.any() for of in reached):
+                continue
+            n, m = (int(np.argmax(of)) + 1 for of in reached)
+            ours, theirs = runs[0].elapsed[n - 1], runs[1].elapsed[m - 1]
+            for column, value in zip(COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True):
+                found[name][column].append(curves.short(value))
+        found["propositions_equal"].append(curves.short(by_theory(world, seed)))
+    return found
+
+
+COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "equal_speeds")
+
+
+def by_theory(world: World, seed: int) -> float:
+    """Propositions 2 and 3 at equal speeds: the ratio of the two expressions of equation 4."""
+    samples, c = world.constants["samples_per_client"], world.constants["accuracy_constant"]
+    ones, gap = np.ones(world.data.num_clients), gap_at_start(world, seed)
+    return theory.flanp_time(ones, 1, 1, samples, 1, c) / theory.fedgate_time(ones, 1, samples, 1, c, gap)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    args = parser(__doc__ or "").parse_args(arguments)
+    sizes = [size for table in TABLES.values() for size in table.worlds]
+    if args.scale == "smoke":
+        sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
+    found = {}
+    for size in sizes:
+        title = f"N = {size['num_clients']}, s = {size['samples']}"
+        found[title] = row(size, args.seeds or SEEDS[args.scale])
+        print(f"{title}: equal speeds by Propositions 2 and 3: {spread(found[title]['propositions_equal'])}")
+        for target in (*map(str, TARGETS), "tightening"):
+            of = found[title][target]
+            said = ", ".join(f"{name} {spread(values)}" for name, values in of.items() if values)
+            print(f"{title}: to {target}: {said} ({len(of['ratio'])} seeds)", flush=True)
+    results = args.results or args.out
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "fixed_target.json").write_text(compact({"scale": args.scale, "results": found}))
+    print(f"wrote {results / 'fixed_target.json'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""FLANP's Theorem 1 and Proposition 1: stages with the theorem's step sizes, local steps and rounds.
+
+python experiments/flanp/theorems.py --scale smoke|cpu|full
+
+Linear regression, 64 clients with 100 samples. A stage starts at the first model of the stage before that met the
+criterion |grad L_m(w)|^2 <= 2 mu c / (m s), and runs for R = 12 kappa log 6 rounds with eta_n, gamma_n and tau of the
+theorem. Theorem 1: then E[L_n(w) - L_n(w_n*)] <= V_ns = c / (n s). Proposition 1: the stage starts at
+2 (n - m) / n (V_(n-m)s + V_ms) + V_ms at most. mu and L are those of the loss of all clients.
+
+The first three seeds are run in single precision too: eta_n is about 1e-6, not far above its rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from panels import compact, curves, parser, spread
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+SIZE = {"smoke": (4, 30, 3, 2), "cpu": (64, 100, 20, 10), "full": (64, 100, 20, 20)}  # N, s, d, seeds
+BATCH, CONDITION = 10, 10.0
+
+
+@functools.cache  # one function for all seeds, which then share programs
+def _build(dim: int, local_steps: int, dtype: str) -> Callable[..., srp.FederatedAlgorithm]:
+    model = srp.models.linear_regression(dim, jnp.dtype(dtype))
+
+    def build(values: Mapping[str, Any]) -> srp.FederatedAlgorithm:
+        algorithm = srp.algorithms.fedgate(
+            model, srp.algorithms.sgd(values["step"]), BATCH, local_epochs=None, local_steps=local_steps,
+            server_step_size=values["server_step"],
+        )  # fmt: skip
+        return algorithm._replace(metrics=_weights)
+
+    return build
+
+
+def _weights(server: Any, data: Any) -> dict[str, jax.Array]:
+    return {f"w{i}": weight for i, weight in enumerate(server.params.head["out"]["kernel"][:, 0])}
+
+
+class Stage:
+    """The loss of the first n clients, in double precision."""
+
+    def __init__(self, data: srp.data.LinearRegression, n: int) -> None:
+        """Hessian and minimum of L_n."""
+        self.x, self.y = np.asarray(data.x[:n], np.float64), np.asarray(data.y[:n], np.float64)
+        rows, targets = self.x.reshape(-1, self.x.shape[-1]), self.y.reshape(-1)
+        self.hessian = rows.T @ rows / len(rows)
+        self.minimiser = np.linalg.solve(self.hessian, rows.T @ targets / len(rows))
+
+    def gaps(self, weights: np.ndarray) -> np.ndarray:
+        """L_n(w) - L_n(w_n*) of each row."""
+        apart = weights - self.minimiser
+        return 0.5 * np.einsum("ri,ij,rj->r", apart, self.hessian, apart)
+
+    def squared_norms(self, weights: np.ndarray) -> np.ndarray:
+        """|grad L_n(w)|^2 of each row."""
+        return np.sum(((weights - self.minimiser) @ self.hessian) ** 2, axis=1)
+
+    def run(
+        self,
+        data: Any,
+        build: Any,
+        steps: tuple[float, float],
+        start: np.ndarray | None,
+        rounds: int,
+        seed: int,
+        dtype: str,
+    ) -> np.ndarray:
+        """The models before the first round and after each; a model starts where it does, so the data are shifted."""
+        algorithm = srp.tunable(build, {"step": steps[0], "server_step": steps[1]})
+        key = jax.random.key(seed)
+        own = dataclasses.replace(data, x=jnp.asarray(self.x, dtype), y=jnp.asarray(self.y, dtype))
+        server = algorithm.init(srp.named_key(srp.named_key(key, "server"), "init"), own)
+        origin = np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
+        shift = np.zeros_like(origin) if start is None else start - origin
+        shifted = dataclasses.replace(own, y=jnp.asarray(self.y - self.x @ shift, dtype))
+        history = srp.simulate(
+            algorithm, shifted, num_rounds=rounds, eval_every=rounds, evaluations=(), key=key, progress=False, devices=1
+        )
+        after = np.stack([history.metrics[f"w{i}"] for i in range(len(origin))], axis=1)
+        return np.concatenate([origin[None], np.asarray(after, np.float64)]) + shift
+
+
+def stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float | None]]]:
+    """n -> what its stage did, seed by seed."""
+    num_clients, samples, dim, _ = SIZE[scale]
+    worlds = [
+        srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, 1.0, CONDITION)
+        for seed in range(seeds)
+    ]
+    c = dim / 2
+    noise = float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH  # of a batch's gradient at the minimum
+    tau = math.ceil(theory.flanp_local_steps(samples, noise, c))
+    allowed = [math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu)) for of in (w.curvature for w in worlds)]
+    sizes = [2**k for k in range(int(math.log2(num_clients)) + 1)]
+    found = {str(n): {name: [] for name in COLUMNS} for n in sizes}
+    starts: list[np.ndarray | None] = [None] * seeds
+    for n in sizes:
+        for seed, data in enumerate(worlds):
+            of, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
+            steps = theory.flanp_step_sizes(n, of.mu, of.smoothness, c, tau)
+            models = stage.run(data, _build(dim, tau, dtype), steps, starts[seed], max(allowed), seed, dtype)
+            gaps, met = stage.gaps(models), stage.squared_norms(models)[1:] <= 2 * of.mu * accuracy
+            warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
+            within = gaps[1:] <= accuracy
+            ended = int(np.argmax(met)) + 1 if met.any() else len(met)
+            starts[seed] = models[ended]
+            values = (
+                steps[0], allowed[seed], gaps[0] / warm if n > 1 else None, gaps[allowed[seed]] / accuracy,
+                int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None,
+            )  # fmt: skip
+            for name, value in zip(COLUMNS, values, strict=True):
+                found[str(n)][name].append(None if value is None else curves.short(value))
+        said = {name: [v for v in values if v is not None] for name, values in found[str(n)].items()}
+        text = ", ".join(f"{name} {spread(values) if values else '-'}" for name, values in said.items())
+        print(f"{dtype}, tau = {tau}, n = {n}: {text}", flush=True)
+    return found
+
+
+COLUMNS = (
+    "eta",
+    "allowed_rounds",
+    "start_over_bound",
+    "gap_over_accuracy",
+    "rounds_to_accuracy",
+    "rounds_to_criterion",
+)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    args = parser(__doc__ or "").parse_args(arguments)
+    seeds = args.seeds or SIZE[args.scale][3]
+    found = {}
+    for dtype, few in (("float64", seeds), ("float32", min(seeds, 3))):
+        with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
+            found[dtype] = stages(args.scale, dtype, few)
+    results = args.results or args.out
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "theorems.json").write_text(compact({"scale": args.scale, "results": found}))
+    print(f"wrote {results / 'theorems.json'}")
+
+
+if __name__ == "__main__":
+    main()
