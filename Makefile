@@ -35,7 +35,7 @@ format: .venv/.dev ## mend lint and format
 	@$(BIN)/ruff format .
 
 bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorch where it is installed
-	@$(BIN)/fedjax-srp benchmark
+	@$(BIN)/python benchmarks/rounds.py
 
 docs: .venv/.docs ## the manual, into docs/_build
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build

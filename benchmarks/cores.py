@@ -20,11 +20,11 @@ ROUNDS = """
 import json, os, sys
 os.sched_setaffinity(0, {cores})
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, seconds, synthetic
+from harness.measure import Rounds, seconds, synthetic
 srp.use_all_cores()
 data = synthetic(100)
-model = srp.models.mlp(data.example_shape, 10, (512, 256, 64))
-algorithms = {{"FedAvg": srp.algorithms.fedavg(model), "FedRep": srp.algorithms.fedrep(model)}}
+model = srp.models.MLP(data.example_shape, 10, (512, 256, 64))
+algorithms = {{"FedAvg": srp.algorithms.FedAvg(model), "FedRep": srp.algorithms.FedRep(model)}}
 runs = {{name: Rounds(algorithm, data) for name, algorithm in algorithms.items()}}
 print(json.dumps({{name: min(seconds(run) for _ in range(10)) for name, run in runs.items()}}))
 """

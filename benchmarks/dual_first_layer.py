@@ -28,11 +28,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from harness.measure import Rounds, in_turn, machine, seconds, summary, synthetic
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.local import _shuffled, _steps_per_epoch  # the engine's batches
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.benchmark.measure import Rounds, in_turn, machine, seconds, summary, synthetic
 from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.sharding import layout, spread, total
 from fedjax_srp.loops import batch_max
@@ -48,9 +48,9 @@ class Training(NamedTuple):
     batch_size: int = 10
     epochs: int = 1
 
-    def sgd(self) -> optax.GradientTransformation:
+    def sgd(self) -> srp.SGD:
         """As the engine has it."""
-        return srp.algorithms.sgd(self.learning_rate, self.momentum, self.weight_decay)
+        return srp.SGD(self.learning_rate, self.momentum or None, self.weight_decay or None)
 
 
 class Trained(NamedTuple):
@@ -258,7 +258,7 @@ def exactness(
         x_test, y_test, judged = rng.normal(size=(len(counts), 6, 6)), y[: len(counts)], np.arange(len(counts))
         indices: dict[str, Any] = {"train_indices": own, "test_indices": judged[:, None]}
         data = srp.data.from_arrays(x, y, x_test, y_test, **indices, num_classes=10)
-        model = srp.models.mlp((6, 6), 10, hidden, dtype=jnp.float64)
+        model = srp.models.MLP((6, 6), 10, hidden, dtype=jnp.float64)
         dual, engine = _both(model, data, training, chunk)
         begin = dual.params
         for call in range(rounds):
@@ -269,7 +269,9 @@ def exactness(
 
 
 def _both(model: SplitModel, data: Any, training: Training, chunk: int) -> tuple[DualRounds, Rounds]:
-    algorithm = srp.algorithms.fedavg(model, training.sgd(), training.batch_size, training.epochs)
+    algorithm = srp.algorithms.FedAvg(
+        model, srp.Training(training.sgd(), batch_size=training.batch_size, epochs=training.epochs)
+    )
     return DualRounds(model, data, training, chunk), Rounds(algorithm, data)
 
 
@@ -317,7 +319,7 @@ def main() -> None:
     for what, apart in exact.items():
         print(f"double precision, {what}: {apart:.1e} of the move apart from the engine's FedAvg", flush=True)
     data = synthetic(args.clients, args.examples, tests=1)
-    model = srp.models.mlp(data.example_shape, 10, tuple(args.hidden))
+    model = srp.models.MLP(data.example_shape, 10, tuple(args.hidden))
     chunk = args.chunk or (1 if on_cpu else args.clients // devices)
     dual, engine = _both(model, data, training, chunk)
     begin = jax.device_get(dual.params)

@@ -27,9 +27,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness.measure import Rounds, arrays, paired, synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
 
 EXAMPLES, BATCH, RATE, HEAD_EPOCHS = 150, 10, 0.01, 10
 
@@ -41,7 +41,7 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
     data = synthetic(clients, EXAMPLES, tests=1)
     x, y, *_ = arrays(data)
     examples = [(str(i).encode(), fedjax.ClientDataset({"x": x[i], "y": y[i]})) for i in range(clients)]
-    model = srp.models.mlp(data.example_shape, data.num_classes)
+    model = srp.models.MLP(data.example_shape, data.num_classes)
     start, sgd = model.init(jax.random.key(0)), fedjax.optimizers.sgd(RATE)
     one_epoch = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=1, seed=0)
     head_epochs = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=HEAD_EPOCHS, seed=0)
@@ -130,11 +130,11 @@ def main() -> None:
         parser.error(f"--fedjax {args.fedjax}: FedJAX did not start; its message stands above")
     cores = srp.use_all_cores()
     data = synthetic(args.clients, EXAMPLES, tests=1)
-    model = srp.models.mlp(data.example_shape, data.num_classes)
-    sgd = srp.algorithms.sgd(RATE)
+    model = srp.models.MLP(data.example_shape, data.num_classes)
+    sgd = srp.SGD(RATE)
     ours = {
-        "fedavg": Rounds(srp.algorithms.fedavg(model, sgd), data),
-        "fedrep": Rounds(srp.algorithms.fedrep(model, sgd, head_epochs=HEAD_EPOCHS), data),
+        "fedavg": Rounds(srp.algorithms.FedAvg(model, srp.Training(sgd)), data),
+        "fedrep": Rounds(srp.algorithms.FedRep(model, srp.Training(sgd), head_epochs=HEAD_EPOCHS), data),
     }
     facts = {"device": jax.devices()[0].device_kind, "cores": cores, "jax": jax.__version__, "clients": args.clients}
     results: dict[str, Any] = {}

@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.measure import Rounds, synthetic
+
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, synthetic
 
 
 class Case(NamedTuple):
@@ -33,22 +34,22 @@ class Case(NamedTuple):
 
 CASES = {
     "1 epoch in batches of 10": Case(20, 600, {"batch_size": 10}),
-    "3 epochs in batches of 10": Case(20, 600, {"batch_size": 10, "local_epochs": 3}),
-    "3.2 epochs, 60 steps of 32": Case(20, 600, {"batch_size": 32, "local_epochs": None, "local_steps": 60}),
-    "10 epochs in batches of 10": Case(20, 200, {"batch_size": 10, "local_epochs": 10}),
+    "3 epochs in batches of 10": Case(20, 600, {"batch_size": 10, "epochs": 3}),
+    "3.2 epochs, 60 steps of 32": Case(20, 600, {"batch_size": 32, "epochs": None, "steps": 60}),
+    "10 epochs in batches of 10": Case(20, 200, {"batch_size": 10, "epochs": 10}),
 }
 
 
 def contenders(case: Case) -> dict[str, Rounds]:
     """Compiled rounds of each method."""
     data = synthetic(case.num_clients, case.examples, tests=10)
-    model = srp.models.mlp(data.example_shape, data.num_classes, (128, 64))
-    fedavg, fedgate = srp.algorithms.fedavg, srp.algorithms.fedgate
-    criterion = srp.participation.statistical_accuracy(case.num_clients)
+    model = srp.models.MLP(data.example_shape, data.num_classes, (128, 64))
+    fedavg, fedgate = srp.algorithms.FedAvg, srp.algorithms.FedGATE
+    training, criterion = srp.Training(**case.work), srp.participation.StatisticalAccuracy(case.num_clients)
     return {
-        "fedavg": Rounds(fedavg(model, **case.work), data),
-        "fedgate": Rounds(fedgate(model, **case.work), data),
-        "fedgate with criterion": Rounds(fedgate(model, **case.work), data, criterion),
+        "fedavg": Rounds(fedavg(model, training), data),
+        "fedgate": Rounds(fedgate(model, training), data),
+        "fedgate with criterion": Rounds(fedgate(model, training), data, criterion),
     }
 
 

@@ -26,10 +26,8 @@ import jax
 import numpy as np
 from gpu_compare import BOUNDS, SCORES_APART, WrongError, apart, close, learnt, store, stored
 from gpu_parts import WARM, How, World
-
-import fedjax_srp as srp
-from fedjax_srp.benchmark.loop import JitLoop
-from fedjax_srp.benchmark.measure import (
+from harness.loop import JitLoop
+from harness.measure import (
     Rounds,
     arrays,
     in_turn,
@@ -40,7 +38,9 @@ from fedjax_srp.benchmark.measure import (
     summary,
     synthetic,
 )
-from fedjax_srp.benchmark.profile import top_kernels
+from harness.profile import top_kernels
+
+import fedjax_srp as srp
 
 
 class SkippedError(Exception):
@@ -95,21 +95,24 @@ def _made(world: World, convolution: str) -> Made:
     """The same parts for equal arguments, so that their programs are shared."""
     policy = None
     if world.initial is not None:
-        policy = srp.participation.doubling(world.initial, world.per_stage or 1)
+        policy = srp.participation.Doubling(world.initial, world.per_stage or 1)
     elif world.cohort is not None:
-        policy = srp.participation.fastest(world.cohort)
+        policy = srp.participation.Fastest(world.cohort)
     if world.model == "linear":
         dim, rank = world.widths
         task = srp.data.linear_task(jax.random.key(0), world.clients, dim, rank, noise_std=1.0)
-        return Made(srp.algorithms.linear_fedrep(task, 0.1, 50, init="random"), task, policy)
+        return Made(
+            srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=50, start="random"), task, policy
+        )
     data = _data(world.clients, world.examples, world.tests, world.shape)
     if world.model == "mlp":
-        model = srp.models.mlp(data.example_shape, 10, world.widths)
+        model = srp.models.MLP(data.example_shape, 10, world.widths)
     else:
         convolve: Any = convolution
-        model = srp.models.lenet5(data.example_shape, 10, world.widths, convolution=convolve)
-    optimizer = srp.algorithms.sgd(0.01, momentum=world.momentum)
-    return Made(getattr(srp.algorithms, world.algorithm)(model, optimizer), data, policy, model)
+        model = srp.models.LeNet5(data.example_shape, 10, world.widths, convolution=convolve)
+    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[world.algorithm]
+    training = srp.Training(srp.SGD(0.01, momentum=world.momentum or None))
+    return Made(algorithm(model, training), data, policy, model)
 
 
 def _learnt(run: Rounds, state: Any) -> dict[str, np.ndarray]:
@@ -294,7 +297,7 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
         found |= {"rival_apart": checked["apart"], "wrong": checked["wrong"]}
         theirs: Callable[[], Any] = loop
     else:
-        from fedjax_srp.benchmark import torch_loop
+        from harness import torch_loop
 
         found["rival_precision"] = torch_loop.multiply_as(how.precision)
         net = torch_loop.mlp(math.prod(world.shape), world.widths)

@@ -27,14 +27,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness.measure import synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import synthetic
 
 RATES, SEEDS = (0.01, 0.02, 0.05, 0.1), (0, 1, 2, 3)
 POINTS = [(rate, seed) for rate in RATES for seed in SEEDS]
-SMALL = {"hidden": (64, 32), "local_epochs": 5}
-LARGE = {"hidden": (512, 256, 64), "local_epochs": 1}
+SMALL = {"hidden": (64, 32), "epochs": 5}
+LARGE = {"hidden": (512, 256, 64), "epochs": 1}
 
 
 def runs_of(data: Any, rounds: int, options: dict[str, Any], points: list[tuple[float, int]]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def processes(number: int, rounds: int) -> list[float]:
     """Processor seconds of whole processes of the command line, one at a time."""
     seconds = []
     words = ["run", "--method", "fedrep", "--dataset", "digits", "--num-clients", "50", "--classes-per-client", "3"]
-    words += ["--hidden", "64", "32", "--local-epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
+    words += ["--hidden", "64", "32", "--epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
     words += ["--no-progress", "--no-checkpoint"]
     for rate, seed in POINTS[:number]:
         with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ whatever else a machine does, so measure when it is quiet.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import json
 import os
@@ -22,9 +23,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from harness.measure import Rounds, arrays, limits, paired, seconds, synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, arrays, limits, paired, seconds, synthetic
 
 EXAMPLES, TESTS = 100, 50
 # Multiplications and additions of one image, forwards: conv1, conv2, fc1, fc2, out; backwards conv1 needs no gradient
@@ -57,13 +58,16 @@ def main() -> None:
 
     print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}; seconds, medians")
     report("matrix products, all devices", {"gflops": limits(1024)["matrix_flops"] / 1e9})
-    sgd = srp.algorithms.sgd(0.01, momentum=0.5)
-    model = srp.models.lenet5((32, 32, 3), data.num_classes)
-    augmented = srp.models.augmented(model, srp.models.augmentation("crop_flip", data))
+    sgd = srp.SGD(0.01, momentum=0.5)
+    model = srp.models.LeNet5((32, 32, 3), data.num_classes)
+    augmented = dataclasses.replace(model, augment=srp.models.augmentation("crop_flip", data))
     algorithms = {
-        "local training": (srp.algorithms.fedavg(model), TRAINING),
-        "FedRep round": (srp.algorithms.fedrep(model, sgd), sum(FORWARD) + TRAINING),
-        "FedRep round, crop and flip": (srp.algorithms.fedrep(augmented, sgd), 10 * sum(FORWARD) + TRAINING),
+        "local training": (srp.algorithms.FedAvg(model), TRAINING),
+        "FedRep round": (srp.algorithms.FedRep(model, srp.Training(sgd)), sum(FORWARD) + TRAINING),
+        "FedRep round, crop and flip": (
+            srp.algorithms.FedRep(augmented, srp.Training(sgd)),
+            10 * sum(FORWARD) + TRAINING,
+        ),
     }
     runs, images = {}, int(np.sum(data.train_counts))
     for name, (algorithm, _) in algorithms.items():
@@ -78,9 +82,8 @@ def main() -> None:
             measured(name, name, {"ours": statistics.median(seconds(run) for _ in range(args.repeats))})
     else:
         import torch
+        from harness.torch_loop import TorchLoop, lenet5
         from torch_processes import Processes
-
-        from fedjax_srp.benchmark.torch_loop import TorchLoop, lenet5
 
         torch.set_num_threads(cores)
         examples = arrays(data)

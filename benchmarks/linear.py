@@ -16,9 +16,9 @@ import statistics
 
 import jax
 import numpy as np
+from harness.measure import Rounds, in_turn, peak_memory, seconds
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, in_turn, peak_memory, seconds
 
 RANK, SAMPLES, STEP = 5, 50, 0.1
 
@@ -26,7 +26,9 @@ RANK, SAMPLES, STEP = 5, 50, 0.1
 def ours(num_clients, dim, sampling="subspace", chunk_size=None, length=1):
     """Compiled rounds of everybody."""
     task = srp.data.linear_task(jax.random.key(0), num_clients, dim, RANK, noise_std=1.0)
-    algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, sampling=sampling, init="random")
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=STEP, samples_per_round=SAMPLES, sampling=sampling, start="random"
+    )
     return Rounds(algorithm, task, length=length, chunk_size=chunk_size or min(4096, num_clients))
 
 

@@ -15,9 +15,9 @@ import statistics
 from pathlib import Path
 
 import jax
+from harness.measure import Rounds, peak_memory, seconds, synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, peak_memory, seconds, synthetic
 
 GIB = 2**30
 
@@ -38,11 +38,11 @@ def main() -> None:
     args = parser.parse_args()
     srp.use_all_cores()
     data = synthetic(args.clients, args.examples, tests=1)
-    model = srp.models.mlp(data.example_shape, 10, (512, 256, 64))
-    algorithm = srp.algorithms.fedrep(model, srp.algorithms.sgd(0.01, momentum=0.5))
+    model = srp.models.MLP(data.example_shape, 10, (512, 256, 64))
+    algorithm = srp.algorithms.FedRep(model, srp.Training(srp.SGD(0.01, momentum=0.5)))
     results = []
     for cohort in args.cohorts:
-        run = Rounds(algorithm, data, srp.participation.fastest(cohort), length=5)
+        run = Rounds(algorithm, data, srp.participation.Fastest(cohort), length=5)
         found = {"cohort": cohort, "working_gib": run.working_bytes / GIB, "chunk_size": run.plan.chunk_size}
         times = []
         for _ in range(2, max(2, args.rounds // run.length) + 1):

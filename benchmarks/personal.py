@@ -26,9 +26,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
 import numpy as np
+from harness.measure import Rounds, in_turn, synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import Rounds, in_turn, synthetic
 
 PASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "all layers": ("fedavg", {}),
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     def rounds(name: str, options: dict[str, Any]) -> Rounds:
         method = srp.methods.get(name, dataset=data, hidden=hidden, momentum=0.5, participation="full", **options)
-        return Rounds(method.algorithm, data, srp.participation.full(), devices=1)
+        return Rounds(method.algorithm, data, srp.participation.Full(), devices=1)
 
     machine = {"device": jax.devices()[0].device_kind, "processor": platform.machine(), "jax": jax.__version__}
     setting = {"clients": clients, "examples": examples, "hidden": list(hidden), "repeats": args.repeats}

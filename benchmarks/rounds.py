@@ -1,4 +1,4 @@
-"""Rounds, evaluations and how they scale, timed in turn with rivals: `fedjax-srp benchmark` where tyro is missing.
+"""Rounds, evaluations and how they scale, timed in turn with rivals: `make bench`.
 
 python benchmarks/rounds.py [--quick] [--skip-torch] [--out FOLDER]
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 
+from harness import suite
+
 import fedjax_srp as srp
-from fedjax_srp.benchmark import suite
 
 
 def main() -> None:

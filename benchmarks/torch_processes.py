@@ -8,8 +8,7 @@ import multiprocessing
 from collections.abc import Sequence
 
 import torch
-
-from fedjax_srp.benchmark.torch_loop import TorchLoop, lenet5
+from harness.torch_loop import TorchLoop, lenet5
 
 
 class Processes:

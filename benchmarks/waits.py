@@ -23,11 +23,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness.measure import Rounds, in_turn, seconds, synthetic
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, models
 from fedjax_srp.base import Array
-from fedjax_srp.benchmark.measure import Rounds, in_turn, seconds, synthetic
 from fedjax_srp.engine import program
 from fedjax_srp.engine import round as engine_round
 from fedjax_srp.engine.sharding import Layout
@@ -44,19 +44,19 @@ def as_they_come(plan: Layout, client_ids: Array, size: Array, *more: Array) -> 
 def cases(clients: int, examples: int, hidden: tuple[int, ...]) -> dict[str, Callable[..., Rounds]]:
     """Rounds by name, made with options of `Rounds`."""
     data = synthetic(clients, examples)
-    mlp, small = (models.mlp(data.example_shape, 10, widths) for widths in (hidden, hidden[-1:]))
-    two = models.mlp(data.example_shape, 10, hidden, cut=f"fc{len(hidden)}")
-    fedrep = functools.partial(Rounds, algorithms.fedrep(mlp, algorithms.sgd(0.01, momentum=0.5)), data)
-    few = srp.participation.fastest(max(1, clients // 10))
+    mlp, small = (models.MLP(data.example_shape, 10, widths) for widths in (hidden, hidden[-1:]))
+    two = models.MLP(data.example_shape, 10, hidden, cut=f"fc{len(hidden)}")
+    fedrep = functools.partial(Rounds, algorithms.FedRep(mlp, srp.Training(srp.SGD(0.01, momentum=0.5))), data)
+    few = srp.participation.Fastest(max(1, clients // 10))
     return {
-        "FedAvg, MLP": functools.partial(Rounds, algorithms.fedavg(mlp), data),
+        "FedAvg, MLP": functools.partial(Rounds, algorithms.FedAvg(mlp), data),
         "FedRep, MLP": fedrep,
         "FedRep, MLP, evaluation": functools.partial(fedrep, evaluations=("fine_tune",)),
         "FedRep, MLP, a tenth takes part": functools.partial(fedrep, participation=few, length=4),
         "FedRep, MLP, data sharded": functools.partial(fedrep, shard_data=True),
-        "FedRep, one hidden layer of 64": functools.partial(Rounds, algorithms.fedrep(small), data, length=2),
-        "Local only, one hidden layer of 64": functools.partial(Rounds, algorithms.local_only(small), data, length=2),
-        "LG-FedAvg, MLP": functools.partial(Rounds, algorithms.lg_fedavg(two), data),
+        "FedRep, one hidden layer of 64": functools.partial(Rounds, algorithms.FedRep(small), data, length=2),
+        "Local only, one hidden layer of 64": functools.partial(Rounds, algorithms.LocalOnly(small), data, length=2),
+        "LG-FedAvg, MLP": functools.partial(Rounds, algorithms.LGFedAvg(two), data),
     }
 
 

@@ -39,8 +39,7 @@ def constructed(model: Any) -> Any:
     algorithms = srp.algorithms
     if not hasattr(algorithms, "FedRep"):
         return algorithms.fedrep(model, algorithms.sgd(0.05))
-    optimizer = algorithms.SGD if hasattr(algorithms, "SGD") else algorithms.sgd
-    return algorithms.FedRep(model, optimizer(0.05))
+    return algorithms.FedRep(model, srp.Training(srp.SGD(0.05)))
 
 
 # End of the names.

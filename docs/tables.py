@@ -20,7 +20,6 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp.base import Examples, FederatedAlgorithm, RoundContext, Uncharged
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.parts import plain
 
 HERE = Path(__file__).parent
 LAYERS = ("fc1", "fc2", "fc3", "out")  # of the MLP that stands in for every model
@@ -76,24 +75,25 @@ def methods() -> list[list[str]]:
     return rows
 
 
-class CountedModel:
+COUNT: Counter[str] = Counter()  # examples that went through either side of a `CountedModel`
+
+
+@srp.part
+class CountedModel(srp.models.MLP):
     """A model that counts the examples that go through it."""
 
-    def __init__(self, head_layers: int):
-        self.count: Counter[str] = Counter()
-        model = srp.models.mlp((5,), 3, (4, 4, 4)).cut_above(head_layers)
-        counted = {name: self._counted(name, getattr(model, name)) for name in ("represent", "classify")}
-        self.model = model._replace(**counted)
+    def represent(self, representation: Any, x: Any, key: Any = None) -> Any:
+        """As its base, counted."""
+        COUNT["represent"] += x.shape[0]
+        return super().represent(representation, x, key)
 
-    def _counted(self, name: str, function: Any) -> Any:
-        def call(params: Any, x: Any, key: Any = None) -> Any:
-            self.count[name] += x.shape[0]
-            return function(params, x, key)
-
-        return call
+    def classify(self, head: Any, features: Any, key: Any = None) -> Any:
+        """As its base, counted."""
+        COUNT["classify"] += features.shape[0]
+        return super().classify(head, features, key)
 
 
-def passes(algorithm: FederatedAlgorithm, model: CountedModel) -> str:
+def passes(algorithm: FederatedAlgorithm) -> str:
     """What a participant trains in a round, in passes over its examples, counted while it trains."""
     examples, one = Examples(jnp.zeros((10, 5)), jnp.zeros(10, jnp.int32), jnp.int32(10)), jnp.int32(1)
     context = RoundContext(one, one, one, 100, one)
@@ -104,11 +104,11 @@ def passes(algorithm: FederatedAlgorithm, model: CountedModel) -> str:
                 algorithm.init_client(jax.random.key(1), server, examples),
                 algorithm.round.broadcast(server, context),
             )
-            model.count.clear()
+            COUNT.clear()
             algorithm.round.client(jax.random.key(2), down, state, examples, context)
-            if model.count:
+            if COUNT:
                 break
-    whole, head = model.count["represent"], model.count["classify"] - model.count["represent"]
+    whole, head = COUNT["represent"], COUNT["classify"] - COUNT["represent"]
     return " + ".join([f"{head // 10} of the head"] * bool(head) + [f"{whole // 10}"] * bool(whole))
 
 
@@ -124,28 +124,27 @@ def costs() -> list[list[str]]:
     ):
         method = srp.methods.get(name, dataset=data, participation="full")
         sizes = prepare(Request(method, data, evaluations=())).sizes
-        counted = CountedModel(srp.methods.recipe(name).head_layers)
-        algorithm = srp.methods.get(name, dataset=SHAPES, model=counted.model, participation="full").algorithm
+        counted = CountedModel((5,), 3, (4, 4, 4)).cut_above(srp.methods.recipe(name).head_layers)
+        algorithm = srp.methods.get(name, dataset=SHAPES, model=counted, participation="full").algorithm
         kilobytes = [f"{size / 1000:.0f}" for size in (sizes.up, sizes.down, sizes.client_state)]
-        rows.append([f"`{name}`", *kilobytes, passes(algorithm, counted), f"`algorithms/{name}.py`"])
+        rows.append([f"`{name}`", *kilobytes, passes(algorithm), f"`algorithms/{name}.py`"])
     return rows
 
 
 def evaluations() -> list[list[str]]:
     """One row an evaluation of an algorithm, the default one first."""
-    model = srp.models.mlp((5,), 3, (4, 4))
+    model = srp.models.MLP((5,), 3, (4, 4))
     task = srp.data.linear_task(jax.random.key(0), 4, dim=6, rank=2)
     linear = {
-        "linear_fedrep": srp.algorithms.linear_fedrep(task, 0.1, 4, head=1, init="random"),
-        "linear_fedavg": srp.algorithms.linear_fedavg(task, 0.1),
+        "linear_fedrep": srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=4, head=1, start="random"),
+        "linear_fedavg": srp.algorithms.LinearFedAvg(task, step_size=0.1),
     }
+    classes = {cls.name: cls for cls in (getattr(srp.algorithms, name) for name in srp.algorithms.__all__)}
     rows = [["algorithm", "evaluation", "judges"]]
-    for name in srp.algorithms.__all__:
-        if name not in srp.methods.algorithm_names() and name not in linear:
-            continue
-        algorithm = linear.get(name) or getattr(srp.algorithms, name)(model)
+    for name in sorted(classes):
+        algorithm = linear.get(name) or classes[name](model)
         for place, (evaluation, function) in enumerate(algorithm.evaluations.items()):
-            what = (inspect.getdoc(plain(function)) or "").replace("\n", " ")
+            what = (inspect.getdoc(function) or "").replace("\n", " ")
             rows.append([f"`{name}`", f"`{evaluation}`" + (" (default)" if place == 0 else ""), what])
     return rows
 

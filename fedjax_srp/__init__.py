@@ -18,24 +18,33 @@ from fedjax_srp.base import (
     Phase,
     RoundContext,
     RoundInfo,
+    TrainingLoss,
     Uncharged,
+    evaluation,
     named_key,
     nothing,
 )
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.engine.evaluate import evaluate
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
+from fedjax_srp.engine.simulation import Simulation
 from fedjax_srp.history import History
-from fedjax_srp.parts import interned, tunable
-from fedjax_srp.record import recorded
+from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Static, part
 
 if TYPE_CHECKING:
     from fedjax_srp import algorithms, methods, models
     from fedjax_srp.adaptation import adapt
+    from fedjax_srp.algorithms.local import Training
+    from fedjax_srp.algorithms.optimizers import SGD, optimizer
     from fedjax_srp.grids.grid import grid
     from fedjax_srp.report import plots
 
 __all__ = [
+    "SGD",
+    "Above",
+    "AtLeast",
+    "AtMost",
+    "Below",
     "ClientOutput",
     "ClientTimes",
     "Clock",
@@ -48,26 +57,30 @@ __all__ = [
     "Phase",
     "RoundContext",
     "RoundInfo",
+    "Simulation",
+    "Static",
+    "Training",
+    "TrainingLoss",
     "Uncharged",
     "adapt",
     "algorithms",
     "clocks",
     "data",
     "evaluate",
+    "evaluation",
     "grid",
-    "interned",
     "linear",
     "methods",
     "models",
     "named_key",
     "nothing",
+    "optimizer",
+    "part",
     "participation",
     "plots",
-    "recorded",
     "simulate",
     "simulate_seeds",
     "theory",
-    "tunable",
     "use_all_cores",
     "use_cuda_graphs",
     "watch",
@@ -80,7 +93,13 @@ _LATER = {
     "models": "fedjax_srp.models",
     "plots": "fedjax_srp.report.plots",
 }
-_LATER_FUNCTIONS = {"adapt": "fedjax_srp.adaptation", "grid": "fedjax_srp.grids.grid"}
+_LATER_FUNCTIONS = {
+    "SGD": "fedjax_srp.algorithms.optimizers",
+    "Training": "fedjax_srp.algorithms.local",
+    "adapt": "fedjax_srp.adaptation",
+    "grid": "fedjax_srp.grids.grid",
+    "optimizer": "fedjax_srp.algorithms.optimizers",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -94,4 +113,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

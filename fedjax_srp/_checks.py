@@ -146,13 +146,6 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
         raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{as_float}{place}; {remedy}")
 
 
-def called(optimizer: Any) -> Any:
-    """An optimizer, or a ValueError of one line where its maker stands in its place."""
-    if inspect.isroutine(optimizer) and "learning_rate" in inspect.signature(optimizer).parameters:
-        raise ValueError(f"optimizer={short(optimizer)} was not called; give e.g. srp.algorithms.sgd(0.01)")
-    return optimizer
-
-
 def per_example(losses: Any, num_examples: int) -> Any:
     """What a loss returned, or a ValueError of one line unless it is one number for each example of a batch.
 
@@ -186,26 +179,15 @@ def check_step_size(argument: str, value: Any) -> Any:
     return value
 
 
-def check_momentum(argument: str, value: Any) -> None:
-    """Raises a `ValueError` of one line unless `value` is a number in [0, 1), or a tracer."""
-    check_numbers(argument, value, "give 0 for none, or e.g. 0.5", max_ndim=0)
-    if not isinstance(value, Tracer) and value >= 1:
-        raise ValueError(f"{argument}={value} must be below 1; give 0 for none, or e.g. 0.5")
-
-
-def check_share(argument: str, value: Any) -> None:
-    """Raises a ValueError of one line unless `value` is a number in [0, 1], or a tracer."""
-    check_numbers(argument, value, "give a number from 0 to 1", max_ndim=0)
-    if not isinstance(value, Tracer) and value > 1:
-        raise ValueError(f"{argument}={value} must be at most 1; give a number from 0 to 1")
-
-
 REMEDIES = {  # where something else stands in the place of a part, or one that was not called
-    "Distribution": "give one of srp.clocks, e.g. exponential(rate=1.0), or constant(times) for times of your own",
+    "Clock": "give srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or another of srp.clocks",
+    "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
     "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
-    "GradientTransformation": "give an optimizer, e.g. srp.algorithms.sgd(0.01)",
     "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
-    "SplitModel": "give one of srp.models, called: srp.models.mlp(input_shape, num_classes)",
+    "Optimizer": "give e.g. srp.SGD(0.01)",
+    "ParticipationPolicy": "give srp.participation.Full() or another of srp.participation",
+    "SplitModel": "give one of srp.models, called: srp.models.MLP(input_shape, num_classes)",
+    "Training": "give srp.Training(optimizer=srp.SGD(0.01), batch_size=10, epochs=1)",
 }
 
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedjax_srp._checks import check_choice, check_integer, check_integers, checked, short
-from fedjax_srp.algorithms.local import LocalTraining, Optimizer, example_loss, fine_tuning, head_problem, local_sgd
+from fedjax_srp.algorithms.local import Training, example_loss, head_problem, local_sgd
+from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -20,22 +20,20 @@ from fedjax_srp.base import (
     FederatedAlgorithm,
     FederatedSource,
     Key,
-    Phase,
     PyTree,
     ServerState,
     named_key,
-    nothing,
 )
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.engine.evaluate import check_kept, fitted
 from fedjax_srp.engine.follow import Course, Steps
 from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import as_bits, of_bits, place
+from fedjax_srp.engine.sharding import place
 from fedjax_srp.linear import LinearClient, samplers
 from fedjax_srp.linear.sampling import least_squares
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts import interned
+from fedjax_srp.parts import part
 
 ALL = np.iinfo(np.int32).max  # more samples than any client has
 
@@ -57,13 +55,6 @@ class Adaptation(NamedTuple):
     mean: np.ndarray
 
 
-class Learner(NamedTuple):
-    """What is trained, and what its optimizer remembers from step to step, as bits: sums of them lose nothing."""
-
-    params: PyTree
-    memory: PyTree
-
-
 @checked
 def adapt(
     model: SplitModel | LinearTask,
@@ -74,7 +65,7 @@ def adapt(
     part: Literal["head", "all"] = "head",
     epochs: int = 10,
     num_samples: Sequence[int] | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Given | None = None,
     batch_size: int = 10,
     chunk_size: int | None = None,
     devices: Sequence[Any] | int | None = None,
@@ -120,7 +111,7 @@ def adapt(
         >>> method = srp.methods.get("fedrep", dataset=data, hidden=(32,))
         >>> history = srp.simulate(method, data, num_rounds=2, key=jax.random.key(0), progress=False)
         >>> new = srp.data.load("digits", num_clients=10, classes_per_client=5, seed=1)
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
         >>> options = {"epochs": 3, "num_samples": [5, 20]}
         >>> srp.adapt(model, new, history.server_state, key=jax.random.key(1), **options).scores.shape
         (2, 4, 10)
@@ -137,10 +128,12 @@ def adapt(
     else:
         check_integer("epochs", epochs, 1)
         model.check_fits(data)
-        _training(optimizer, batch_size)
-        course = _course(model, check_choice("part", part, ("head", "all")), epochs, optimizer, batch_size)
+        chosen = as_optimizer("optimizer", SGD(0.01) if optimizer is None else optimizer)
+        course = Fit(model, Training(chosen, batch_size), check_choice("part", part, ("head", "all")), epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
-    run = prepare(Request(_STILL, data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data))
+    run = prepare(
+        Request(_Still(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
+    )
     placed = place(run.plan, fitted("server_state", state, expected))
     root, on_devices = run.placed(key)
     limits = place(run.plan, jnp.asarray(counts or (ALL,), jnp.int32))
@@ -168,17 +161,18 @@ def params_of(server_state: ServerState) -> SplitParams:
     return SplitParams(fields["representation"], fields["head"])
 
 
-_STILL = FederatedAlgorithm(  # the engine prepares data and devices for it; nothing of it runs
-    name="adapt",
-    init=lambda key, data: (),
-    init_client=lambda key, server, client: (),
-    round=Phase(nothing, lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s),
-    evaluations={},
-)
+@part
+class _Still(FederatedAlgorithm):
+    """The engine prepares data and devices for it; nothing of it runs."""
 
+    def init(self, key: Key, data: Any) -> Any:
+        return ()
 
-def _training(optimizer: Optimizer | None, batch_size: int) -> LocalTraining:
-    return fine_tuning(optimizer, None, batch_size, 1, argument="optimizer")
+    def client(self, key: Key, broadcast: Any, state: Any, data: Any, context: Any) -> ClientOutput:
+        return ClientOutput(())
+
+    def server(self, key: Key, server: Any, mean: Any, context: Any) -> Any:
+        return server
 
 
 def _check_left_out(**given: Any) -> None:
@@ -191,19 +185,6 @@ def _check_left_out(**given: Any) -> None:
             )
 
 
-def remembering(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same steps on a `Learner`, whose memory stands among the parameters, so that epochs may come one by one."""
-
-    def update(direction: Learner, state: tuple, learner: Any) -> tuple[Learner, tuple]:
-        like = optimizer.init(learner.params)
-        updates, memory = optimizer.update(
-            direction.params, jax.tree.map(of_bits, learner.memory, like), learner.params
-        )
-        return Learner(updates, jax.tree.map(jnp.subtract, jax.tree.map(as_bits, memory), learner.memory)), state
-
-    return optax.GradientTransformation(lambda learner: (), update)  # type: ignore[arg-type]
-
-
 def some(key: Key, examples: Examples, count: Array) -> Examples:
     """At most `count` of a client's examples, drawn at random, in the order in which they were; fewer among more."""
     rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
@@ -213,41 +194,47 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
     return Examples(examples.x[order], examples.y[order], jnp.minimum(examples.count, count))
 
 
-@interned
-def _course(model: SplitModel, part: str, epochs: int, optimizer: Optimizer | None, batch_size: int) -> Course:
-    """Epochs of a head, or of all layers; the draws are those of `fine_tune` and `fine_tune_all`."""
-    training = _training(optimizer, batch_size)
-    one = training._replace(optimizer=remembering(training.optimizer))  # type: ignore[arg-type]
+@part
+class Fit:
+    """How a head, or all layers, adapt, epoch by epoch; the draws are those of `fine_tune` and `fine_tune_all`.
 
-    def begin(key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:
-        examples = some(named_key(key, "samples"), examples, count)
-        if part == "head":
+    Attributes:
+        num_epochs: how many.
+        together: see `Course`.
+    """
+
+    model: SplitModel
+    training: Training
+    trains: str  # "head" or "all"
+    num_epochs: int
+
+    @property
+    def together(self) -> bool:
+        """Whether what was judged after each epoch is kept, since all share a representation."""
+        return self.trains == "head"
+
+    def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:
+        """The start and the epochs of one client."""
+        examples, model = some(named_key(key, "samples"), examples, count), self.model
+        if self.trains == "head":
             start, key_part = server.head, named_key(key, "head")
             loss, frozen, seen = head_problem(model, server.representation, examples)
         else:
             start, key_part = server, named_key(key, "local")
             loss, frozen, seen = example_loss(model), (), examples
+        now = self.training.alone(epochs=1)
 
-        def of_learner(learner: Learner, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-            return loss(learner.params, frozen, x, y, key)
-
-        def descend(objective: Any, learner: Learner, weights: Array) -> Learner:
-            slope = jax.grad(lambda params: objective(Learner(params, learner.memory), weights))(learner.params)
-            return Learner(slope, learner.memory)
-
-        def epoch(learner: Learner, e: Array) -> Learner:
-            return local_sgd(key_part, of_learner, learner, frozen, seen, one, e, descend)
+        def epoch(carry: tuple[PyTree, PyTree], e: Array) -> tuple[PyTree, PyTree]:
+            params, memory = carry
+            trained = local_sgd(key_part, loss, params, frozen, seen, now, e, optimizer_state=memory)
+            return trained.params, trained.optimizer
 
         def predict(params: PyTree, x: Array) -> Array:
-            if part == "head":
+            if self.trains == "head":
                 return model.classify(params, model.represent(server.representation, x))
             return model.logits(params, x)
 
-        memory = jax.tree.map(as_bits, training.optimizer.init(start))  # type: ignore[union-attr]
-        learner = Learner(start, memory)
-        return Steps(learner, epoch, lambda learner: learner.params, predict)
-
-    return Course(begin, epochs, together=part == "head")
+        return Steps((start, now.optimizer.init(start)), epoch, lambda carry: carry[0], predict)
 
 
 def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...] | None) -> tuple[Course, Any, Any]:
@@ -258,19 +245,21 @@ def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...]
     if "representation" not in fields:
         raise ValueError(f"server_state={short(server_state)} has no representation; give that of linear_fedrep")
     shape = jax.ShapeDtypeStruct((task.dim, task.rank), task.representation.dtype)
-    return _fit(max(counts)), {"representation": fields["representation"]}, {"representation": shape}
+    return LeastSquares(max(counts)), {"representation": fields["representation"]}, {"representation": shape}
 
 
-@interned
-def _fit(most: int) -> Course:
+@part
+class LeastSquares:
     """A head fitted to the first of `most` samples of a client, in closed form."""
-    sampler = samplers.full(most)
 
-    def begin(key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> Steps:
+    most: int
+    num_epochs: int = 0
+    together: bool = True
+
+    def begin(self, key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> Steps:
+        """The fit of one client; there are no epochs."""
         b = server["representation"]
-        batch = sampler.draw(key, b, (), client)
-        taken = (jnp.arange(most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros
+        batch = samplers.full(self.most).draw(key, b, (), client)
+        taken = (jnp.arange(self.most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros
         w = least_squares(batch.features * taken[:, None], batch.y * taken)
         return Steps(w, lambda w, e: w, lambda w: w, lambda w, x: x @ (b @ w))
-
-    return Course(begin, 0, together=True)

@@ -8,20 +8,23 @@ A simulation puts together parts that never know each other:
 * a `Clock` says how long a unit of local work takes each client.
 * the data answers `train_client(id)`, `test_client(id)` and `score(predict, test)`.
 
-All of them are pure functions on arrays in a NamedTuple. Behaviour is closed over, arrays are arguments; whatever is
-random takes a key, and keys are derived from what they are for (stream, round, client id, purpose), never from the
-order of calls. So two methods that do equal work draw equal batches, and every method meets the same stragglers.
+The first three are parts (`srp.part`): frozen dataclasses whose fields are the hyper-parameters and whose methods are
+pure functions of arrays. Whatever is random takes a key, and keys are derived from what they are for (stream, round,
+client id, purpose), never from the order of calls. So two methods that do equal work draw equal batches, and every
+method meets the same stragglers.
 
-A `Method` is an algorithm together with a policy: SRPFL is `fedrep` with `doubling`.
+A `Method` is an algorithm together with a policy: SRPFL is `FedRep` with `Doubling`.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import jax
+
+from fedjax_srp.parts import part
 
 Array = jax.Array
 Key = jax.Array
@@ -36,6 +39,7 @@ ClockState = Any
 Predict = Callable[[Array], Array]
 
 GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
+TRAINING_LOSS = "training_loss"  # a metric, where a run records it
 
 
 class RoundContext(NamedTuple):
@@ -46,6 +50,14 @@ class RoundContext(NamedTuple):
     cohort_size: Array  # () int32, traced: how many clients take part
     num_clients: int  # in the whole federation
     work: Array  # () int32: units of local work of this client (1 for most policies; 0 in a padded slot of a chunk)
+    records_loss: bool = False  # whether the run records the training loss, so that local training computes it
+
+
+class TrainingLoss(NamedTuple):
+    """The loss of a client's local training: of each step's batch before the step, as training sees it."""
+
+    mean: Array  # () float, over the steps
+    steps: Array  # () int32: how many; without any the mean does not count
 
 
 class ClientOutput(NamedTuple):
@@ -54,13 +66,14 @@ class ClientOutput(NamedTuple):
     The engine averages `message` over the cohort, integers and flags as floats, weighted by `weight`: a scalar, or a
     pytree prefix of `message` where parts want different weights. `state` is written back as the client's new state;
     None leaves it as it was. `info` is a dict of scalars to look at: its mean over the cohort joins the metrics of the
-    round and costs no communication.
+    round and costs no communication. `loss` is that of `local_sgd`, for runs that record it.
     """
 
     message: PyTree
     state: ClientState | None = None
     weight: PyTree = 1.0
     info: Mapping[str, Array] = {}
+    loss: TrainingLoss | None = None
 
 
 class Uncharged(NamedTuple):
@@ -93,48 +106,101 @@ def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
     return ()
 
 
-def no_metrics(server: ServerState, data: Any) -> dict[str, Array]:
-    """The default of `FederatedAlgorithm.metrics`."""
-    del server, data
-    return {}
+def evaluation(name: str | Callable[..., Any]) -> Any:
+    """Makes a method of an algorithm an evaluation, a named way to judge a client.
+
+    The method is `(self, key, server state, client state, TRAINING data of the client) -> predict`, with
+    `predict(x) -> outputs`; the test data stays with the engine. Its docstring says what is judged.
+
+    Args:
+        name: of the evaluation; used as `@evaluation` without brackets, it is that of the method.
+    """
+    if isinstance(name, str):
+        return lambda function: _named_evaluation(function, name)
+    return _named_evaluation(name, name.__name__)
 
 
-class FederatedAlgorithm(NamedTuple):
+def _named_evaluation(function: Any, name: str) -> Any:
+    function.evaluation = name
+    return function
+
+
+@part
+class FederatedAlgorithm:
     """A federated method without its participation: pure functions, those of clients written for one client.
 
+    A subclass is a part (`@srp.part`) whose fields are the hyper-parameters. It defines `init`, `client` and `server`,
+    `init_client` where clients keep something and `broadcast` where they download something else than the server's
+    state, and evaluations (`@srp.evaluation`): those of the class itself come first, in their order, then those of its
+    bases; the first one is the default. The rest is optional.
+
     Attributes:
-        name: as in the registry, the file and the results.
-        init: `(key, data) -> server state`.
-        init_client: `(key, server state, client data) -> client state`; `()` where nothing is personal.
-        round: download, local work, aggregation.
-        evaluations: named ways to judge a client, the default one first. Each is `(key, server state, client state,
-            TRAINING data of the client) -> predict` with `predict(x) -> outputs`; the test data stays with the engine.
+        name: as in the registry and the results; that of the class in small letters unless it says otherwise.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
             (FedGATE's tracking variables, the model that FedBuff hands out).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
-        gradient: a client function whose message is the local gradient at the model that `round` broadcasts, for
+        gradient: a client function whose message is the local gradient at the model that `broadcast` hands out, for
             policies that need the norm of the mean gradient. It is the model that the next round starts from, so its
             download is not charged twice.
-        metrics: `(server state, data) -> dict of scalars`, recorded every round, so cheap.
+        communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
+            means always, except where no message and no broadcast has a charged byte (local training alone).
         sends: shapes (`jax.ShapeDtypeStruct`) of what a client really sends in a round, for algorithms whose message is
             an exact short cut to the mean; None: the message.
-        communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
-            means always, except where no message and no broadcast has a charged byte (Local-only).
-        options: what made it, by name, for the record of a run (`srp.recorded` writes it); None: unknown.
     """
 
-    name: str
-    init: Callable[[Key, Any], ServerState]
-    init_client: Callable[[Key, ServerState, ClientData], ClientState]
-    round: Phase
-    evaluations: Mapping[str, Personalize]
-    finish: Phase | None = None
-    prepare: Phase | None = None
-    gradient: ClientFunction | None = None
-    metrics: Callable[[ServerState, Any], dict[str, Array]] = no_metrics
-    sends: PyTree = None
-    communicates: Callable[[ServerState, RoundContext], Array] | None = None
-    options: Mapping[str, Any] | None = None
+    name: ClassVar[str] = "algorithm"
+    finish = cast(Any, None)  # a property that returns a `Phase`
+    prepare = cast(Any, None)  # likewise
+    gradient = cast(Any, None)  # a method like `client`
+    communicates = cast(Any, None)  # a method
+    sends = cast(Any, None)  # a property
+
+    def init(self, key: Key, data: Any, /) -> ServerState:
+        """The server's state before the first round."""
+        raise NotImplementedError(f"{type(self).__name__} defines no init(self, key, data)")
+
+    def init_client(self, key: Key, server: ServerState, data: ClientData, /) -> ClientState:
+        """The state of a client before its first round; `()` where nothing is personal."""
+        del key, server, data
+        return ()
+
+    def broadcast(self, server: ServerState, context: RoundContext, /) -> Broadcast:
+        """What every participant downloads: the server's state."""
+        del context
+        return server
+
+    def client(
+        self, key: Key, broadcast: Broadcast, state: ClientState, data: ClientData, context: RoundContext, /
+    ) -> ClientOutput:
+        """Local work of ONE client."""
+        raise NotImplementedError(
+            f"{type(self).__name__} defines no client(self, key, broadcast, state, data, context)"
+        )
+
+    def server(self, key: Key, server: ServerState, mean: PyTree, context: RoundContext, /) -> ServerState:
+        """The new state of the server, from the weighted mean of the messages."""
+        raise NotImplementedError(f"{type(self).__name__} defines no server(self, key, server, mean, context)")
+
+    def metrics(self, server: ServerState, data: Any, /) -> Mapping[str, Array]:
+        """Scalars of the server's state, recorded in every round, so cheap."""
+        del server, data
+        return {}
+
+    @property
+    def round(self) -> Phase:
+        """Download, local work, aggregation."""
+        return Phase(self.broadcast, self.client, self.server)
+
+    @property
+    def evaluations(self) -> dict[str, Personalize]:
+        """Named ways to judge a client, the default one first."""
+        found: dict[str, Personalize] = {}
+        for cls in type(self).__mro__:
+            for attribute, value in vars(cls).items():
+                name = getattr(value, "evaluation", None) if callable(value) else None
+                if name is not None:
+                    found.setdefault(name, getattr(self, attribute))
+        return found
 
 
 class ClientTimes(NamedTuple):
@@ -171,43 +237,70 @@ class RoundInfo(NamedTuple):
     metrics: Mapping[str, Array]
 
 
-class ParticipationPolicy(NamedTuple):
+@part
+class ParticipationPolicy:
     """Who takes part in a round, decided from times alone.
 
-    `select` gets a key of this round and may remember whom it picked; `update` sees the finished round and is where
-    stages advance. Both return a state like the one that `init` made. A policy with `needs_global_gradient` gets
-    `RoundInfo.global_grad_norm`, at the price of one more gradient per participant; a metric of the history too.
-    `metrics` are recorded in every round, of the state that `update` made; `stage_completed` among them says whether
-    the criterion that ends the stage held (`History.stages`). The rounds of an `asynchronous` policy overlap, so that
-    no communication cost can be added to them afterwards. `options` are as in `FederatedAlgorithm`.
+    A subclass is a part whose fields are its numbers; it defines `select`, and `init` and `update` where it remembers
+    something. All three return states of one kind.
+
+    Attributes:
+        name: as in the results; that of the class in small letters unless it says otherwise.
+        needs_global_gradient: `RoundInfo.global_grad_norm` is computed, at the price of one more gradient per
+            participant; a metric of the history too.
+        asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """
 
-    name: str
-    init: Callable[[Key, int], PolicyState]  # (key, num_clients)
-    select: Callable[[Key, PolicyState, ClientTimes], tuple[Cohort, PolicyState]]
-    update: Callable[[PolicyState, RoundInfo], PolicyState]
-    needs_global_gradient: bool = False
-    asynchronous: bool = False
-    options: Mapping[str, Any] | None = None
-    metrics: Callable[[PolicyState], dict[str, Array]] = lambda state: {}
+    name: ClassVar[str] = "policy"
+    needs_global_gradient: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
+
+    def init(self, key: Key, num_clients: int, /) -> PolicyState:
+        """What the policy remembers before the first round."""
+        del key, num_clients
+        return ()
+
+    def select(self, key: Key, state: PolicyState, times: ClientTimes, /) -> tuple[Cohort, PolicyState]:
+        """The cohort of a round, with the key of this round; the state may remember whom it picked."""
+        raise NotImplementedError(f"{type(self).__name__} defines no select(self, key, state, times)")
+
+    def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
+        """The state behind a finished round: where stages advance."""
+        del info
+        return state
+
+    def metrics(self, state: PolicyState, /) -> Mapping[str, Array]:
+        """Scalars that are recorded in every round, of the state that `update` made.
+
+        `stage_completed` among them says whether the criterion that ends the stage held (`History.stages`).
+        """
+        del state
+        return {}
 
 
-class Clock(NamedTuple):
-    """How long a unit of local work takes every client, drawn in-graph once a round; `options` as in the others."""
+@part
+class Clock:
+    """How long a unit of local work takes every client, drawn in-graph once a round."""
 
-    name: str
-    init: Callable[[Key, int], ClockState]  # (key, num_clients)
-    sample: Callable[[Key, ClockState], tuple[ClientTimes, ClockState]]
-    options: Mapping[str, Any] | None = None
+    name: ClassVar[str] = "clock"
+
+    def init(self, key: Key, num_clients: int, /) -> ClockState:
+        """What stays the same over the rounds."""
+        del key, num_clients
+        return ()
+
+    def sample(self, key: Key, state: ClockState, /) -> tuple[ClientTimes, ClockState]:
+        """The times of one round."""
+        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state)")
 
 
-class Method(NamedTuple):
+@part
+class Method:
     """An algorithm with its participation: what a curve of a figure stands for."""
 
     name: str
     algorithm: FederatedAlgorithm
     participation: ParticipationPolicy
-    options: Mapping[str, Any] | None = None  # every hyper-parameter by name; `srp.methods.get` fills it, None: unknown
 
 
 class FederatedSource(Protocol):

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp._checks import check_numbers, is_number, short
-from fedjax_srp.base import STAGE_COMPLETED
+from fedjax_srp.base import STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
+from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.stored import jsonable
 
@@ -172,6 +173,18 @@ class History:
         """The first round (from 1) after which the server's state was not finite; None when there is none."""
         return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
 
+    @property
+    def method(self) -> Method:
+        """The method of this run, made again of its record: it runs once more as it is.
+
+        Raises:
+            ValueError: something in it was not written down in full, such as a function of one's own or a long array.
+        """
+        made = self.config.get("method")
+        if made is None:
+            raise ValueError(f"history {self.name!r} has no record of its method; simulate writes one")
+        return Method(made["name"], rebuild(made["algorithm"]), rebuild(made["participation"]))
+
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
         """(R,) simulated time at the end of each round, in time units, at a cost per communicating round.
 
@@ -182,7 +195,7 @@ class History:
         if self.asynchronous and communication:
             raise ValueError(
                 f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
-                "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.fixed(..., communication=10)"
+                "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.Fixed(..., communication=10)"
             )
         return np.cumsum(self.compute_time + communication * self.communicated)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -12,21 +14,71 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedjax_srp.base import Array
 
+_reversible: ContextVar[int] = ContextVar("reversible", default=0)  # the most work of a client; 0: not reversible
 
-@custom_vmap
+
+@contextlib.contextmanager
+def reversible(most_work: int) -> Iterator[None]:
+    """Makes what is traced here differentiable in reverse mode, which knows no loops whose length the device decides.
+
+    Args:
+        most_work: units of work that no client exceeds, so that loops have a static bound; 0 changes nothing.
+    """
+    token = _reversible.set(most_work)
+    try:
+        yield
+    finally:
+        _reversible.reset(token)
+
+
+def most_work() -> int:
+    """Units of work that no client exceeds, where loops must be `reversible`; else 1."""
+    return _reversible.get() or 1
+
+
+def fori_loop(upper: Array, body: Callable[[Any, Any], Any], start: Any, at_most: int) -> Any:
+    """`jax.lax.fori_loop` from 0; where it must be `reversible`, all trips up to a static bound, of which some count.
+
+    Args:
+        upper: () int32, number of trips.
+        body: (index, carry) -> carry.
+        start: the first carry.
+        at_most: what `upper` does not exceed; where it does in a reversible loop, floats become nan.
+    """
+    if not _reversible.get():
+        return jax.lax.fori_loop(jnp.int32(0), upper, body, start)
+
+    def masked(carry: Any, index: Array) -> tuple[Any, None]:
+        return jax.tree.map(lambda new, old: jnp.where(index < upper, new, old), body(index, carry), carry), None
+
+    end = jax.lax.scan(masked, start, jnp.arange(at_most, dtype=jnp.int32))[0]
+    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.where(upper > at_most, jnp.nan, leaf) if is_float(leaf) else leaf, end)
+
+
+def barrier(tree: Any) -> Any:
+    """`jax.lax.optimization_barrier`, which has no gradient."""
+    return tree if _reversible.get() else jax.lax.optimization_barrier(tree)
+
+
 def batch_max(bound: Array) -> Array:
     """A loop bound that stays one number under vmap: the largest of the batch.
 
     A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate
     stays plain, and whoever is done earlier has to be masked by the loop's body.
     """
+    return bound if _reversible.get() else _batch_max(bound)
+
+
+@custom_vmap
+def _batch_max(bound: Array) -> Array:
     return bound
 
 
-@batch_max.def_vmap
+@_batch_max.def_vmap
 def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tuple[Array, bool]:
     del axis_size
-    return batch_max(jnp.max(bound, axis=0) if in_batched[0] else bound), False
+    return _batch_max(jnp.max(bound, axis=0) if in_batched[0] else bound), False
 
 
 def sequential(function: Callable) -> Callable:
@@ -35,6 +87,8 @@ def sequential(function: Callable) -> Callable:
     Gradients have to be taken inside `function`. A vmap around it has to be under `jax.jit` if it closes over what the
     vmap maps.
     """
+    if _reversible.get():
+        return function
 
     def run(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)

@@ -1,251 +1,466 @@
-"""Float hyper-parameters as arguments of a program: other values, the same compiled program.
+"""Parts as values: frozen dataclasses that are pytrees by their annotations.
 
-Parts (`FederatedAlgorithm`, `Clock`, `ParticipationPolicy`) are NamedTuples of functions, and functions that are closed
-over a number have it compiled in. Where a function is a `jax.tree_util.Partial`, the floats and arrays that it carries
-are leaves of the part instead: the engine takes them off (`detach`), compiles without them, and passes them along with
-key and data. Clocks of this package are made so; `tunable` makes an algorithm so. Everything else about a part is
-compared as Python compares it, functions by identity: parts that are equal share their programs (`interned`).
+Algorithms, policies, clocks, distributions, models and optimizers are parts. A field that is annotated as a float, an
+array or a part is a leaf; everything else is static. What follows needs no machinery:
+
+* the engine hands parts to `jax.jit` as arguments, so JAX decides what is shared: another learning rate, or a part
+  built again, compiles nothing; another number of epochs, or momentum where there was none, does;
+* `jax.vmap` over leaves runs a batch of rates, `jax.grad` differentiates with respect to them;
+* fields are the record of a run, the options of the command line, and the axes of a grid.
+
+Checks stand in the annotations and run when a part is built, never when JAX unflattens one. A number that leaves a
+computation out where it is zero is None instead: None is no leaf.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import numbers
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jax.tree_util import Partial
+from jax.core import Tracer
+from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import is_number, short
-from fedjax_srp.base import Array, FederatedAlgorithm, Phase, PyTree
-from fedjax_srp.outside import reads
-from fedjax_srp.record import Options, recorded
+from fedjax_srp._checks import REMEDIES, check_choice, check_integer, check_numbers, is_key, is_number, short
 
-P = ParamSpec("P")
-Part = TypeVar("Part")
-Values = Mapping[str, Any]  # of hyper-parameters: numbers, or tracers while a program is traced
-Build = Callable[[Values], FederatedAlgorithm]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Function:
-    """A function of the algorithm that `build` makes of the values; equal where build and place are."""
-
-    build: Build
-    place: tuple[str, ...]  # fields and keys that lead to it
-    outside: tuple[Any, ...] = ()  # what `build` read when the algorithm was made
-
-    def of(self, values: Values) -> Callable[..., Any]:
-        found: Any = self.build(values)
-        for name in self.place:
-            found = found[name] if isinstance(found, Mapping) else getattr(found, name)
-        return found
-
-    def __call__(self, values: Values, *args: Any) -> Any:
-        return self.of(values)(*args)
+T = TypeVar("T")
+_STATIC = "static"
+_LEAF = "leaf"
+Static = Annotated[T, _STATIC]  # a float that shapes the program, e.g. `Static[float]`
+Leaf = Annotated[T, _LEAF]  # a pytree of another kind
 
 
-def tunable(build: Build, values: Values) -> FederatedAlgorithm:
-    """An algorithm whose float hyper-parameters are arguments of the compiled program.
+class AtLeast(NamedTuple):
+    """A bound of a field, `Annotated[float, AtLeast(0)]`; a text beside it is the remedy in the error."""
 
-    `build` is called with numbers once, and with traced numbers whenever a function is traced: it must make the same
-    algorithm for all values but for the numbers in it. Programs are shared between calls with an equal `build`, so make
-    that function once, outside a sweep.
+    low: float
 
-    Args:
-        build: `values -> FederatedAlgorithm`; no Python `if` on a value.
-        values: name -> float, or an array; a whole number is a float too.
+    def holds(self, value: Any) -> Any:
+        """Whether a number, or each of an array, is within the bound."""
+        return value >= self.low
 
-    Returns:
-        `build(values)`, with functions that carry the values.
+    def __str__(self) -> str:
+        return f"at least {self.low}"
+
+
+class AtMost(NamedTuple):
+    """As `AtLeast`, from above."""
+
+    high: float
+
+    def holds(self, value: Any) -> Any:
+        """Whether a number, or each of an array, is within the bound."""
+        return value <= self.high
+
+    def __str__(self) -> str:
+        return f"at most {self.high}"
+
+
+class Above(NamedTuple):
+    """As `AtLeast`, without the bound itself."""
+
+    low: float
+
+    def holds(self, value: Any) -> Any:
+        """Whether a number, or each of an array, is within the bound."""
+        return value > self.low
+
+    def __str__(self) -> str:
+        return "positive" if self.low == 0 else f"above {self.low}"
+
+
+class Below(NamedTuple):
+    """As `AtMost`, without the bound itself."""
+
+    high: float
+
+    def holds(self, value: Any) -> Any:
+        """Whether a number, or each of an array, is within the bound."""
+        return value < self.high
+
+    def __str__(self) -> str:
+        return f"below {self.high}"
+
+
+Bound = AtLeast | AtMost | Above | Below
+Count = Annotated[int, AtLeast(1)]
+StepSize = Annotated[float, Above(0), "give a step size, e.g. 0.1"]
+Share = Annotated[float, AtLeast(0), AtMost(1), "give a number from 0 to 1"]
+Weighting = typing.Literal["uniform", "num_examples"]
+
+
+KNOWN: dict[str, type] = {}  # every class of parts in this process, by module and name
+
+
+class _Frozen:
+    """A static value in the place of a leaf, such as a schedule where a number may stand."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+jax.tree_util.register_pytree_node(_Frozen, lambda node: ((), node.value), lambda value, _: _Frozen(value))
+
+
+class Fields(NamedTuple):
+    """The fields of a part."""
+
+    leaves: tuple[str, ...]
+    static: tuple[str, ...]
+    hints: dict[str, Any]  # every field -> its annotation
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def part(cls: type[T]) -> type[T]:
+    """Makes a class a part: a frozen dataclass that is a pytree, see the module.
+
+    `name` of the class, unless it has one, is its own in small letters.
+
+    Fields are checked when a part is built: types, bounds (`AtLeast` and the like), choices (`Literal`). A
+    `__post_init__` of the class runs after that, for what concerns several fields. `dataclasses.replace` makes a part
+    with other values.
 
     Raises:
-        ValueError: what `build` refuses.
+        ValueError: when a part is built with a value out of range, in one line.
 
     Example:
         >>> import jax, fedjax_srp as srp
-        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
-        >>> build = lambda values: srp.algorithms.fedavg(model, srp.algorithms.sgd(values["learning_rate"]))
-        >>> for rate in (0.01, 0.1):  # compiles once
-        ...     algorithm = srp.tunable(build, {"learning_rate": rate})
-        ...     history = srp.simulate(algorithm, data, num_rounds=2, key=jax.random.key(0), progress=False)
+        >>> from typing import Annotated
+        >>> @srp.part
+        ... class Penalty:
+        ...     strength: Annotated[float, srp.AtLeast(0)] = 0.1  # a leaf
+        ...     kind: str = "l2"  # static
+        >>> jax.tree.leaves(Penalty(0.5)), Penalty() == Penalty(0.1)
+        ([0.5], True)
     """
-    whole = {name: float(v) for name, v in values.items() if isinstance(v, numbers.Integral) and is_number(v)}
-    values, outside = {**values, **whole}, reads(build)
+    inherited = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    if "name" not in {*vars(cls), *inspect.get_annotations(cls), *inherited}:
+        cls.name = cls.__name__.lower()  # type: ignore[attr-defined]
+    hook = getattr(cls, "__post_init__", None)
 
-    def carry(part: Any, place: tuple[str, ...]) -> Any:
-        if isinstance(part, FederatedAlgorithm | Phase):
-            return type(part)(*(carry(value, (*place, name)) for name, value in part._asdict().items()))
-        if isinstance(part, Mapping) and not isinstance(part, Options):
-            return {name: carry(value, (*place, name)) for name, value in part.items()}
-        return Partial(_Function(build, place, outside), values) if callable(part) else part
+    def check(self: Any) -> None:
+        if type(self) is made:  # once, by the most derived class
+            _check(self)
+        elif "__is_part__" not in vars(type(self)):
+            raise ValueError(f"class {type(self).__name__}: below {made.__name__} and no part; put @srp.part above it")
+        if hook is not None:
+            hook(self)
+        if type(self) is made:
+            _check_hashable(self)
 
-    return carry(build(values), ())
-
-
-def plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `build` made of a function of a tunable algorithm; any other function as it is."""
-    if isinstance(function, Partial) and isinstance(function.func, _Function):
-        return function.func.of(*function.args)
-    return function
-
-
-def interned(factory: Callable[P, Part]) -> Callable[P, Part]:
-    """Makes a factory return the very same part for equal arguments, by place or by name, defaults given or not.
-
-    Arguments that cannot be hashed make a new part, and so does a factory of one's own that reads something else from
-    outside than before: another helper, another number of its module.
-    """
-    cached = functools.lru_cache(maxsize=256, typed=True)(lambda outside, *args, **kwargs: factory(*args, **kwargs))
-    signature = inspect.signature(factory)
-
-    @functools.wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Part:
-        try:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            return cached(reads(factory), *bound.args, **dict(sorted(bound.kwargs.items())))
-        except TypeError:  # an argument that cannot be hashed, or a call that the factory refuses itself
-            return factory(*args, **kwargs)
-
-    return make
+    cls.__post_init__ = check  # type: ignore[attr-defined]
+    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
+    made.__is_part__ = True  # type: ignore[attr-defined]
+    caller = sys._getframe(1)  # whose names may be gone later, those of a function or of a file that was run
+    made.__hints__ = _resolved(made, inspect.get_annotations(made), {**caller.f_globals, **caller.f_locals})  # type: ignore[attr-defined]
+    KNOWN[path_of(made)] = made
+    jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
+    return made
 
 
-def own_factory(
-    what: str, name: str, factory: Callable[..., Part], makes: type[Part], known: Collection[str], given: int = 0
-) -> Callable[..., Part]:
-    """The factory of a part of one's own with a name: it records its arguments, and makes one part for equal ones.
+def path_of(cls: type) -> str:
+    """Module and name of a class, as records have it."""
+    return f"{cls.__module__}.{cls.__qualname__}"
 
-    Args:
-        what: the name is of, "participation" say.
-        name: the name.
-        factory: checked here.
-        makes: the type of what it returns, checked in every call.
-        known: names that are taken.
-        given: how many of its first arguments are no options; every other one must have a name, and a default too where
-            some are.
+
+def is_part(value: Any) -> bool:
+    """Whether a value, or a class, is one of parts."""
+    return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
+
+
+@functools.cache
+def fields(cls: type) -> Fields:
+    """The fields of a class of parts, in their order."""
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    hints = _hints(cls)
+    of_leaves = [name for name in names if is_leaf(hints[name])]
+    return Fields(tuple(of_leaves), tuple(n for n in names if n not in of_leaves), {n: hints[n] for n in names})
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The annotations of a class; those that name what is known to type checkers alone are `Any`."""
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
+        hints = _resolved(base, hints, vars(inspect.getmodule(base) or typing))
+    return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
+
+
+def _resolved(cls: type, hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations with those evaluated that are texts; those that name what is not known stay."""
+    found = dict(hints)
+    for name, hint in hints.items():
+        with contextlib.suppress(NameError):
+            found[name] = eval(hint, {**scope, cls.__name__: cls}) if isinstance(hint, str) else hint
+    return found
+
+
+def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The types that an annotation allows, each with what `Annotated` says of it."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *more = typing.get_args(hint)
+        yield from members(inner, (*metadata, *more))
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for kind in typing.get_args(hint):
+            yield from members(kind, metadata)
+    else:
+        yield hint, metadata
+
+
+def is_leaf(hint: Any) -> bool:
+    """Whether a field with this annotation is a leaf."""
+    for kind, metadata in members(hint):
+        if _STATIC in metadata or _LEAF in metadata:
+            return _LEAF in metadata
+        inside = typing.get_args(kind) if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence) else ()
+        is_array = isinstance(kind, type) and issubclass(kind, float | jax.Array | np.ndarray)
+        if is_array or is_part(kind) or any(map(is_leaf, inside)):
+            return True
+    return False
+
+
+def _frozen(value: Any) -> Any:
+    return _Frozen(value) if isinstance(value, str) or (callable(value) and not is_part(value)) else value
+
+
+def _flatten(self: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    found = fields(type(self))
+    return [_frozen(getattr(self, name)) for name in found.leaves], tuple(getattr(self, n) for n in found.static)
+
+
+def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    values, static = _flatten(self)
+    return list(zip(map(GetAttrKey, fields(type(self)).leaves), values, strict=True)), static
+
+
+def _unflatten(cls: type, static: Any, values: Iterable[Any]) -> Any:
+    """Tracers, axes and placeholders come through here: nothing is checked."""
+    new, found = object.__new__(cls), fields(cls)
+    new.__dict__.update(zip(found.static, static, strict=True))
+    plain = (value.value if isinstance(value, _Frozen) else value for value in values)
+    new.__dict__.update(zip(found.leaves, plain, strict=True))
+    return new
+
+
+def _equal(self: Any, other: Any) -> bool:
+    if type(self) is not type(other):
+        return False
+    (ours, structure), (theirs, structure_of_other) = jax.tree.flatten(self), jax.tree.flatten(other)
+    return structure == structure_of_other and all(map(_same, ours, theirs))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if is_key(one) or is_key(other):
+        return is_key(one) and is_key(other) and bool(np.all(jax.random.key_data(one) == jax.random.key_data(other)))
+    return np.shape(one) == np.shape(other) and bool(np.all(np.asarray(one) == np.asarray(other)))
+
+
+def _hash(self: Any) -> int:
+    return hash((type(self), _flatten(self)[1]))
+
+
+def _repr(self: Any) -> str:
+    """The call that makes the part, without the fields that have their default."""
+    given = {}
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        if value is field.default or (
+            type(value) is type(field.default) and is_plain(value) and value == field.default
+        ):
+            continue
+        given[field.name] = value
+    return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value can be compared at any time: no array, no tracer in it."""
+    return not any(isinstance(leaf, np.ndarray | jax.Array | Tracer) for leaf in jax.tree.leaves(value))
+
+
+# ---- checks -------------------------------------------------------------------------------------------------------
+def _check(self: Any) -> None:
+    """Checks every field, and puts plain numbers and tuples in the place of NumPy's and of lists."""
+    for name, hint in fields(type(self)).hints.items():
+        object.__setattr__(self, name, checked_value(name, getattr(self, name), hint))
+
+
+def _check_hashable(self: Any) -> None:
+    """Raises a ValueError of one line where a static field has no hash."""
+    try:
+        hash(self)
+    except TypeError as error:
+        culprit = next((n for n in fields(type(self)).static if not _is_hashable(getattr(self, n))), "a field")
+        said = " ".join(str(error).split())
+        said = said if len(said) <= 120 else f"{said[:117]}..."
+        raise ValueError(f"{culprit}={short(getattr(self, culprit, None))}: {said}; give a tuple, or a part") from None
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def checked_value(argument: str, value: Any, hint: Any) -> Any:
+    """A value as a field with this annotation has it.
 
     Raises:
-        ValueError: a name that is taken or none, a factory that is none, an argument that cannot be an option.
+        ValueError: it does not fit, with argument, value and remedy.
     """
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name={short(name)} is no name; give a string")
-    if name in known:
-        raise ValueError(f"name={name!r} is a {what} of the package; choose another name")
-    if not callable(factory) or isinstance(factory, makes):
-        raise ValueError(
-            f"{short(factory)} is no factory: give the function that makes the {what}, not what it returns"
-        )
-    called = getattr(factory, "__name__", type(factory).__name__)
-    parameters = list(inspect.signature(factory).parameters.values())
-    if len(parameters) < given:
-        raise ValueError(f"{called}: takes {len(parameters)} arguments, it is called with {given} and its options")
-    for parameter in parameters[given:]:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ValueError(f"{called}: {parameter} cannot be given by name, as options are; give it a name")
-        if given and parameter.default is parameter.empty:
-            raise ValueError(f"{called}: {parameter.name} has no default, as options of a {what} have; give it one")
-
-    @functools.wraps(factory)
-    def make(*args: Any, **options: Any) -> Part:
-        part = factory(*args, **options)
-        if not isinstance(part, makes):
-            raise ValueError(f"{called}: returned {short(part)}, not a {makes.__name__}")
-        return part
-
-    return interned(recorded(make))
+    kinds = list(members(hint))
+    if value is None and any(kind in (None, type(None)) for kind, _ in kinds):
+        return None
+    errors = []
+    for kind, metadata in kinds:
+        if kind not in (None, type(None)):
+            try:
+                return _as(argument, value, kind, metadata)
+            except ValueError as error:
+                errors.append(error)
+    # where several types are allowed, a bound that is missed says more than a type that does not fit
+    misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
+    raise next((error for error in errors if not misfit.match(str(error))), errors[0])
 
 
-class Static(NamedTuple):
-    """Parts without their values: hashable, equal where the parts differ in values alone."""
+def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...]) -> Any:
+    bounds = [bound for bound in metadata if isinstance(bound, Bound)]
+    remedy = next((text for text in metadata if isinstance(text, str) and text not in (_STATIC, _LEAF)), "")
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        return _as_choice(argument, value, typing.get_args(kind))
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{argument}={short(value)} must be a flag, True or False")
+        return value
+    if kind is int:
+        low = next((bound.low for bound in bounds if isinstance(bound, AtLeast)), None)
+        number = check_integer(argument, value, -(2**31) if low is None else int(low), otherwise=remedy)
+        _check_bounds(argument, value, number, bounds, remedy)
+        return number
+    if kind is float:
+        if _STATIC in metadata and not is_number(value):  # an array has no hash
+            raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
+        return _as_float(argument, float(value) if _STATIC in metadata else value, bounds, remedy)
+    if kind is str and not isinstance(value, str):
+        raise ValueError(f"{argument}={short(value)} must be a text")
+    if inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array) and isinstance(value, list | tuple):
+        return _as_array(value)
+    if origin in (tuple, Sequence) or (inspect.isclass(origin) and origin is list):
+        return _as_tuple(argument, value, typing.get_args(kind), bounds)
+    if is_part(kind) and not isinstance(value, kind):
+        name = short(getattr(value, "__name__", value))
+        remedy = "call it" if isinstance(value, type) else REMEDIES.get(kind.__name__, remedy)
+        raise ValueError(f"{argument}={name} must be {_a(kind.__name__)}" + (f"; {remedy}" if remedy else ""))
+    if origin is Callable and not callable(value):
+        raise ValueError(f"{argument}={short(value)} must be a function")
+    return value
 
-    structure: Any  # PyTreeDef
-    leaves: tuple[Any, ...]  # None in the places of values
+
+def _as_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if all(isinstance(choice, str) for choice in choices):
+        return check_choice(argument, value, choices)
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise ValueError(f"{argument}={short(value)} is unknown; choose from {', '.join(map(str, choices))}")
+    return value
 
 
-def _is_value(leaf: Any) -> bool:
-    return isinstance(leaf, float | np.floating | np.ndarray | jax.Array)
+def _a(name: str) -> str:
+    """A name with its article."""
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def detach(parts: PyTree) -> tuple[Static, list[Any]]:
-    """Takes the floats and arrays off parts: what is left, and the values."""
-    leaves, structure = jax.tree.flatten(parts)
-    values = [leaf for leaf in leaves if _is_value(leaf)]
-    return Static(structure, tuple(None if _is_value(leaf) else leaf for leaf in leaves)), values
+def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str) -> Any:
+    if isinstance(value, Tracer):
+        return value
+    is_array = isinstance(value, np.ndarray | jax.Array) and not is_key(value)
+    if not (is_array or is_number(value)):
+        raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
+    number = value if is_array else float(value)
+    check_numbers(argument, np.abs(number), remedy or "give a finite number")
+    _check_bounds(argument, value, number, bounds, remedy)
+    return number
 
 
-def attach(static: Static, values: list[Any]) -> PyTree:
-    """Undoes `detach`, with these values."""
-    remaining = iter(values)
-    leaves = [next(remaining) if leaf is None else leaf for leaf in static.leaves]
-    return jax.tree.unflatten(static.structure, leaves)
+def _check_bounds(argument: str, value: Any, number: Any, bounds: Sequence[Bound], remedy: str) -> None:
+    for bound in bounds:
+        if not np.all(bound.holds(np.asarray(number))):
+            raise ValueError(f"{argument}={short(value)} must be {bound}" + (f"; {remedy}" if remedy else ""))
 
 
-def with_values(algorithm: FederatedAlgorithm, values: Mapping[str, Array]) -> FederatedAlgorithm:
-    """A tunable algorithm with some of its values replaced, say by an axis of them.
+def _as_array(value: Any) -> Any:
+    """Lists of plain numbers as an array, anything else as it is."""
+    if not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of unequal length
+        return value
+
+
+def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Bound]) -> Any:
+    if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
+        raise ValueError(f"{argument}={short(value)} must be several; ({short(value)},) is one of them")
+    entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
+    kinds = [inside[0] if inside else Any] * len(entries)
+    if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
+        kinds = list(inside)
+    if len(kinds) != len(entries):
+        raise ValueError(f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}")
+    kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
+    of_each = enumerate(zip(entries, kinds, strict=True))
+    return tuple(checked_value(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each)
+
+
+# ---- values by name -----------------------------------------------------------------------------------------------
+def values_of(given: Any) -> dict[str, Any]:
+    """The leaves of a part by their dotted names, "training.optimizer.learning_rate" say."""
+    return {_dotted(path): leaf for path, leaf in jax.tree.leaves_with_path(given)}
+
+
+def _dotted(path: tuple[Any, ...]) -> str:
+    return ".".join(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)
+
+
+def with_values(given: T, values: Mapping[str, Any]) -> T:
+    """A part with some of its leaves replaced, by dotted names: with tracers, say, or an axis of numbers."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_dotted(path), leaf), given)
+
+
+def rebuilt(given: T) -> T:
+    """The same part, and those in it, with their checks run again, as JAX runs none.
 
     Raises:
-        ValueError: the algorithm has no value of that name.
+        ValueError: a field out of range.
     """
-    known = values_of(algorithm)
-    if unknown := sorted(values.keys() - known.keys()):
-        has = ", ".join(known) or "none; make it with srp.methods.get or srp.tunable"
-        raise ValueError(f"values has {unknown[0]!r}, which is no float of algorithm {algorithm.name!r}; it has {has}")
-
-    def change(path: tuple[Any, ...], leaf: Any) -> Any:
-        return values[_name(path)] if _name(path) in values and _is_value(leaf) else leaf
-
-    evaluations = {name: jax.tree_util.tree_map_with_path(change, f) for name, f in algorithm.evaluations.items()}
-    changed = jax.tree_util.tree_map_with_path(change, algorithm._replace(evaluations={}))
-    options = None if algorithm.options is None else Options({**algorithm.options, **values})
-    return changed._replace(evaluations=evaluations, options=options)
+    if not is_part(given):
+        return given
+    inner = {field.name: rebuilt(getattr(given, field.name)) for field in dataclasses.fields(given)}  # type: ignore[arg-type]
+    return type(given)(**inner)
 
 
-def check_values(algorithm: Any, values: Mapping[str, Any]) -> None:
-    """Lets whoever builds a tunable algorithm judge the values of every run; a program gets them traced, unseen.
-
-    Args:
-        algorithm: or a `Method`; what is not tunable has nothing to judge.
-        values: name -> one number a run.
-
-    Raises:
-        ValueError: the first run whose values are refused, and why.
-    """
-    build, known = _built(algorithm)
-    if build is None or not values.keys() <= known.keys():  # `with_values` says what is unknown
-        return
-    for place, of_run in enumerate(zip(*values.values(), strict=True)):
-        given = {name: float(value) for name, value in zip(values, of_run, strict=True)}
-        try:
-            build({**known, **given})
-        except ValueError as error:
-            raise ValueError(f"values of run {place}: {error}") from error
-
-
-def are_named(part: Any, names: Collection[str]) -> list[bool]:
-    """Which of the values that `detach` takes off a part have one of these names, as `with_values` finds them."""
-    return [_name(path) in names for path, leaf in jax.tree.leaves_with_path(part) if _is_value(leaf)]
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    """Of a leaf in a dict; "" elsewhere."""
-    return str(getattr(path[-1], "key", "")) if path else ""
-
-
-def values_of(algorithm: FederatedAlgorithm) -> dict[str, Any]:
-    """The values of a tunable algorithm by name; {} for any other."""
-    return _built(algorithm)[1]
-
-
-def _built(algorithm: Any) -> tuple[Build | None, dict[str, Any]]:
-    """What a tunable algorithm is built by, and of which values; None and {} for any other."""
-    for leaf in jax.tree.leaves(algorithm, is_leaf=lambda node: isinstance(node, Partial)):
-        function = leaf.func if isinstance(leaf, Partial) else None
-        if isinstance(function, _Function):
-            return function.build, dict(leaf.args[0])
-    return None, {}
+def several(given: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves with axes where a number is wanted, by dotted names; arrays stand where an annotation says so."""
+    for name in fields(type(given)).leaves:
+        value, kinds = getattr(given, name), [kind for kind, _ in members(fields(type(given)).hints[name])]
+        if is_part(value):
+            yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
+        elif not any(isinstance(kind, type) and issubclass(kind, jax.Array | np.ndarray) for kind in kinds):
+            leaves = jax.tree.leaves_with_path(value) if float in kinds or dict[str, float] in kinds else []
+            yield from ((".".join(filter(None, (name, _dotted(path)))), leaf) for path, leaf in leaves if np.ndim(leaf))

@@ -36,8 +36,8 @@ class Progress(NamedTuple):
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
         rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
-            and `run`, eight digits that are the same for the same parts, data and key (left out where a part does not
-            say what made it, see `srp.recorded`); the last row of a seed has the scores as `accuracy_<evaluation>`.
+            and `run`, eight digits that are the same for the same parts, data and key (left out where a field of a part
+            cannot be written down, a lambda say); the last row of a seed has the scores as `accuracy_<evaluation>`.
         server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; to be called
             within the callback.
         history: makes a `History` of the run so far, a list of them where there are seeds; to be called within the

@@ -41,13 +41,13 @@ pd.read_csv(path).head(3)
 # %% [markdown]
 # ## A clock
 #
-# `srp.clocks.trace` plays them round after round, and starts again at the end. A time is that of a round's local work;
+# `srp.clocks.Trace` plays them round after round, and starts again at the end. A time is that of a round's local work;
 # a device that was measured on something else needs a factor, `work=`.
 
 # %%
 measured = pd.read_csv(path).pivot(index="round", columns="device", values="seconds").to_numpy()
-phones = srp.clocks.trace(measured)
-exponential = srp.clocks.fixed(srp.clocks.exponential(1 / measured.mean()))  # Exp with the same mean
+phones = srp.clocks.Trace(measured)
+exponential = srp.clocks.Fixed(srp.clocks.Exponential(1 / measured.mean()))  # Exp with the same mean
 slowest = measured.mean(axis=0).max() / measured.mean()
 print(f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponential times the largest is 4.5 times it")
 
@@ -58,7 +58,7 @@ print(f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponentia
 
 # %%
 data = srp.data.load("digits", num_clients=50, classes_per_client=3)
-options = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5, "initial": 5}
+options = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5, "initial": 5}
 keys = jax.random.split(jax.random.key(0), 3)
 rows = []
 for clock_name, clock in {"exponential": exponential, "phones": phones}.items():
@@ -86,4 +86,4 @@ print(
 )
 
 # %% [markdown]
-# A clock with a law of its own, rush hours for instance, is two functions: *Writing a clock* in the manual.
+# A clock with a law of its own, rush hours for instance, is a class with two methods: *Writing a clock* in the manual.

@@ -24,7 +24,7 @@ grid = srp.grid(
         "num_clients": 30,
         "classes_per_client": 3,
         "hidden": [32],
-        "local_epochs": 5,
+        "epochs": 5,
         "initial": 4,
         "rounds_per_stage": 6,
         "num_rounds": 24,

@@ -94,7 +94,7 @@ for t in range(121):
 
 # %% [markdown]
 # The distance falls by a constant factor per round and then stays at a *noise floor*, because the samples are finite
-# and noisy. The package runs the same round for any number of clients with `linear_fedrep`, draws fresh samples in
+# and noisy. The package runs the same round for any number of clients with `LinearFedRep`, draws fresh samples in
 # every round as the theory does, and keeps the time.
 #
 # ## Stragglers
@@ -131,8 +131,8 @@ for i in (16, 64, 128, 256):
 
 # %%
 STEP, ROUNDS = 0.15, 150
-algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES)
-clock = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES)
+clock = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 common = {
     "clock": clock,
     "num_rounds": ROUNDS,
@@ -142,7 +142,7 @@ common = {
     "progress": False,
 }
 runs = {
-    f"{n} fastest": srp.simulate_seeds(algorithm, task, participation=srp.participation.fastest(n), **common)
+    f"{n} fastest": srp.simulate_seeds(algorithm, task, participation=srp.participation.Fastest(n), **common)
     for n in (16, 64, 256)
 }
 
@@ -173,10 +173,10 @@ for label, floor in floors.items():
 # ## Doubling
 #
 # SRPFL takes both. It begins with the $n_0$ fastest, and whenever their floor is near it doubles $n$ and goes on from
-# the representation it has. Nothing else changes: SRPFL is `linear_fedrep` with another participation.
+# the representation it has. Nothing else changes: SRPFL is `LinearFedRep` with another participation.
 
 # %%
-srpfl = srp.participation.doubling(initial=16, rounds_per_stage=20)
+srpfl = srp.participation.Doubling(initial=16, rounds_per_stage=20)
 runs = {
     "SRPFL": srp.simulate_seeds(algorithm, task, participation=srpfl, **common),
     "FedRep": runs["256 fastest"],
@@ -229,7 +229,7 @@ plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)
 for n, rounds, time in zip(plan.cohort_sizes, plan.rounds_per_stage, plan.stage_times, strict=True):
     print(f"n = {n:3d}: {rounds:3d} rounds of expected time {time:.3f}")
 print(f"SRPFL {plan.time:.0f}, FedRep {theory.fedrep_time(0.02, 256, 1, 1.1):.0f} time units")
-srp.participation.doubling(initial=1, rounds_per_stage=plan.rounds_per_stage).name
+srp.participation.Doubling(initial=1, rounds_per_stage=plan.rounds_per_stage).name
 
 # %% [markdown]
 # The first stages get no rounds at all: their clients are fast, but their noise is above what is reached already.
@@ -246,11 +246,11 @@ CLIENTS, FACTORS, INITIAL, SEEDS = (32, 128, 512), (2.0, 1.3), 16, 4
 times = {"FedRep": [], "SRPFL": []}  # (clients, factors, seeds)
 for n in CLIENTS:
     many = srp.data.linear_task(jax.random.key(3), num_clients=n, dim=40, rank=3, noise_std=0.5)
-    random_start = srp.algorithms.linear_fedrep(many, STEP, SAMPLES, init="random")
+    random_start = srp.algorithms.LinearFedRep(many, step_size=STEP, samples_per_round=SAMPLES, start="random")
     lengths = [20 + 60, *[20] * int(np.log2(n / INITIAL) - 1)]  # 60 rounds to get under way
     common |= {"keys": jax.random.split(jax.random.key(n), SEEDS), "num_rounds": 220, "eval_every": 220}
     fedrep = srp.simulate_seeds(random_start, many, **common)
-    srpfl = srp.simulate_seeds(random_start, many, participation=srp.participation.doubling(INITIAL, lengths), **common)
+    srpfl = srp.simulate_seeds(random_start, many, participation=srp.participation.Doubling(INITIAL, lengths), **common)
     targets = [history.metrics["distance"][-30:].mean() for history in fedrep]
     for name, histories in (("FedRep", fedrep), ("SRPFL", srpfl)):
         times[name].append([

@@ -5,6 +5,8 @@
 # is trained when a client asks for its own model. The package does not have it. Here it is, whole.
 
 # %%
+from typing import Annotated
+
 import jax
 import numpy as np
 
@@ -15,49 +17,55 @@ srp.use_all_cores()
 
 
 # %%
-@srp.recorded  # the arguments stand in the record of every run
-def fedbabu(model, optimizer=None, batch_size: int = 10, local_epochs: int = 1, fine_tune_epochs: int = 10):
-    training = local.local_training(optimizer, batch_size, local_epochs)
-    tuning = local.fine_tuning(None, optimizer, batch_size, fine_tune_epochs)
+@srp.part
+class FedBABU(srp.FederatedAlgorithm):
+    """Only the body is trained; the head stays as it was drawn."""
 
-    def init(key, data):
-        return model.init(key)  # body and head; the head never changes
+    model: srp.models.SplitModel
+    training: srp.Training = srp.Training(weighting="num_examples")
+    fine_tune_epochs: Annotated[int, srp.AtLeast(0)] = 10
 
-    def client(key, params, state, examples, context):
+    def init(self, key, data):
+        return self.model.init(key)  # body and head; the head never changes
+
+    def client(self, key, params, state, examples, context):
         body = local.fit_representation(
-            key, model, params.representation, params.head, examples, training.in_round(context)
+            key, self.model, params.representation, params.head, examples, self.training.in_round(context)
         )
-        return srp.ClientOutput(body, weight=local.client_weight("num_examples", examples))
+        return srp.ClientOutput(body.params, weight=self.training.weight(examples), loss=body.loss)
 
-    def server(key, params, mean_body, context):
+    def server(self, key, params, mean_body, context):
         return params._replace(representation=mean_body)
 
-    def tuned(key, params, state, examples):
-        return local.with_tuned_head(key, model, params, examples, tuning)
+    @srp.evaluation
+    def fine_tune(self, key, params, state, examples):
+        tuning = self.training.alone(epochs=self.fine_tune_epochs)
+        return local.with_tuned_head(key, self.model, params, examples, tuning)
 
-    return srp.FederatedAlgorithm(
-        name="fedbabu",
-        init=init,
-        init_client=lambda key, server, examples: (),
-        round=srp.Phase(lambda server, context: server, client, server),
-        evaluations={
-            "fine_tune": tuned,
-            "global": lambda key, server, state, examples: lambda x: model.logits(server, x),
-        },
-    )
+    @srp.evaluation("global")
+    def as_it_is(self, key, params, state, examples):
+        return lambda x: self.model.logits(params, x)
 
 
 # %% [markdown]
-# These are functions of ONE client and of the server. The engine gives them a client axis, a clock, any participation,
-# checkpoints and devices. Registered, the method has options, a label and a place in tables and figures; a file with
-# these lines makes `fedjax-srp run --load my_methods.py --method fedbabu` work.
+# A class with `@srp.part` is a value: its fields are the hyper-parameters, checked when it is built, and its methods
+# are pure functions of ONE client and of the server. The engine gives them a client axis, a clock, any participation,
+# checkpoints and devices. Floats among the fields, here the step size within `training`, are arguments of the compiled
+# program: another one compiles nothing.
 
 # %%
-srp.methods.register("fedbabu", fedbabu, label="FedBABU", source="Oh et al. 2022")
-srp.methods.register("fedbabu_doubling", fedbabu, participation="doubling", twin="fedbabu", label="FedBABU, doubling")
+FedBABU(srp.models.MLP((8, 8), num_classes=10), srp.Training(srp.SGD(0.05), epochs=5))
+
+# %% [markdown]
+# Registered, the method has options, a label and a place in tables and figures; a file with these lines makes
+# `fedjax-srp run --load my_methods.py --method fedbabu` work. The options are the fields, and those of `training`.
+
+# %%
+srp.methods.register("fedbabu", FedBABU, label="FedBABU", source="Oh et al. 2022")
+srp.methods.register("fedbabu_doubling", FedBABU, participation="doubling", twin="fedbabu", label="FedBABU, doubling")
 
 data = srp.data.load("digits", num_clients=50, classes_per_client=3)
-shared = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5, "initial": 5}
+shared = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5, "initial": 5}
 names = ("fedbabu", "fedbabu_doubling", "srpfl")
 methods = {name: srp.methods.get(name, dataset=data, shared=shared) for name in names}
 keys = jax.random.split(jax.random.key(0), 3)
@@ -81,9 +89,15 @@ for name, runs in histories.items():
 #
 # Mistakes against the contract are refused before the first round, in one line that names the function:
 
+
 # %%
-wrong = fedbabu(srp.models.mlp((8, 8), num_classes=10, hidden=(16,)))
-wrong = wrong._replace(round=wrong.round._replace(server=lambda key, params, mean_body, context: mean_body))
+@srp.part
+class Wrong(FedBABU):
+    def server(self, key, params, mean_body, context):
+        return mean_body  # and where is the head?
+
+
+wrong = Wrong(srp.models.MLP((8, 8), num_classes=10, hidden=(16,)))
 try:
     srp.simulate(wrong, data, num_rounds=1, key=jax.random.key(0), progress=False)
 except ValueError as error:
@@ -94,10 +108,10 @@ except ValueError as error:
 # FedBABU is FedAvg, bit for bit, because equal work draws equal batches.
 
 # %%
-uncut = srp.models.mlp((8, 8), num_classes=10, hidden=(16,), cut=None)
+uncut = srp.models.MLP((8, 8), num_classes=10, hidden=(16,), cut=None)
 ours, theirs = (
     srp.simulate(algorithm, data, num_rounds=3, key=jax.random.key(0), evaluations=("global",), progress=False)
-    for algorithm in (fedbabu(uncut), srp.algorithms.fedavg(uncut, client_weighting="num_examples"))
+    for algorithm in (FedBABU(uncut), srp.algorithms.FedAvg(uncut, srp.Training(weighting="num_examples")))
 )
 (
     np.array_equal(ours.accuracy, theirs.accuracy),

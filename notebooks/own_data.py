@@ -90,7 +90,7 @@ layers = [
     srp.models.Layer("block", Residual(32)),
     srp.models.Layer("out", nn.Dense(2)),
 ]
-model = srp.models.split("residual", layers, cut="out", input_shape=(30,), num_classes=2)
+model = srp.models.Split((30,), 2, layers, name="residual")
 {name: jax.tree.map(np.shape, part) for name, part in model.init(jax.random.key(0))._asdict().items()}
 
 # %% [markdown]
@@ -100,11 +100,11 @@ model = srp.models.split("residual", layers, cut="out", input_shape=(30,), num_c
 
 # %%
 algorithms = srp.algorithms
-sgd = algorithms.sgd(0.05, momentum=0.5)
+sgd = srp.SGD(0.05, momentum=0.5)
 rivals = {
-    "alone": algorithms.local_only(model, sgd),
-    "one model for all": algorithms.fedavg(model, sgd),
-    "shared representation, own heads": algorithms.fedrep(model, sgd, head_epochs=5),
+    "alone": algorithms.LocalOnly(model, srp.Training(sgd)),
+    "one model for all": algorithms.FedAvg(model, srp.Training(sgd)),
+    "shared representation, own heads": algorithms.FedRep(model, srp.Training(sgd), head_epochs=5),
 }
 keys = jax.random.split(jax.random.key(1), 5)
 

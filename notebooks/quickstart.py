@@ -21,9 +21,9 @@ data
 
 # %%
 names = ("srpfl", "fedrep", "flanp_fedavg", "fedavg")
-options = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5, "initial": 5}  # each takes its own
+options = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5, "initial": 5}  # each takes its own
 methods = [srp.methods.get(name, dataset=data, shared=options) for name in names]
-clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
+clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 histories = [
     srp.simulate(method, data, clock=clock, num_rounds=60, eval_every=2, key=jax.random.key(0), progress=False)
@@ -71,12 +71,12 @@ owners = np.array_split(
 own_data = srp.data.from_arrays(
     inputs, labels, inputs, labels, train_indices=owners, test_indices=np.array_split(np.arange(300, 400), 5)
 )
-model = srp.models.mlp((8,), num_classes=4, hidden=(16,))
+model = srp.models.MLP((8,), num_classes=4, hidden=(16,))
 history = srp.simulate(
-    srp.algorithms.fedrep(model, srp.algorithms.sgd(0.1)),
+    srp.algorithms.FedRep(model, srp.Training(srp.SGD(0.1))),
     own_data,
-    participation=srp.participation.fastest(3),
-    clock=srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(0.2, 1.0))),
+    participation=srp.participation.Fastest(3),
+    clock=srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.2, 1.0))),
     num_rounds=20,
     eval_every=5,
     key=jax.random.key(1),

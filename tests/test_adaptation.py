@@ -11,8 +11,8 @@ from fedjax_srp.adaptation import params_of, some
 from fedjax_srp.base import Examples
 
 KEY = jax.random.key(3)
-MODEL = srp.models.mlp((8, 8), num_classes=10, hidden=(6,))
-SGD = srp.algorithms.sgd(0.1, momentum=0.5)
+MODEL = srp.models.MLP((8, 8), num_classes=10, hidden=(6,))
+SGD = srp.SGD(0.1, momentum=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     assert found.scores.shape == (1, 4, 5)
     assert found.num_samples.tolist() == [-1]
     for epochs in (0, 3):
-        algorithm = srp.algorithms.fedavg(MODEL, SGD, fine_tune_epochs=epochs)
+        algorithm = srp.algorithms.FedAvg(MODEL, srp.Training(SGD), fine_tune_epochs=epochs)
         expected = srp.evaluate(algorithm, data, state, key=KEY, evaluations=evaluation, devices=1)[evaluation]
         np.testing.assert_allclose(found.scores[0, epochs], expected, rtol=1e-6)
     assert found.mean[0, 3] > found.mean[0, 0]
@@ -67,7 +67,7 @@ def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, pa
     """Judged by the loss of the trained model, which shows every bit of it."""
     data = srp.data.training_loss(data, srp.models.cross_entropy)
     optimizer = OPTIMIZERS[memory]()
-    algorithm = srp.algorithms.fedavg(MODEL, SGD, fine_tune_epochs=3, fine_tune_optimizer=optimizer)
+    algorithm = srp.algorithms.FedAvg(MODEL, srp.Training(SGD), fine_tune_epochs=3, fine_tune_optimizer=optimizer)
     with jax.numpy_dtype_promotion("standard"):  # optax's adam and low-precision momentum need it
         found = srp.adapt(MODEL, data, params, key=KEY, epochs=3, optimizer=optimizer, devices=1)
         expected = srp.evaluate(algorithm, data, {"params": params}, key=KEY, evaluations="fine_tune", devices=1)
@@ -102,7 +102,9 @@ def test_samples_are_nested_and_never_padding():
 
 def test_linear_heads_are_least_squares():
     task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2, noise_std=0.3)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 4, sampling="full", init="random", evaluation_samples=7)
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=0.1, samples_per_round=4, sampling="full", start="random", evaluation_samples=7
+    )
     state = srp.simulate(algorithm, task, num_rounds=1, key=KEY, progress=False, devices=1).server_state
     found = srp.adapt(task, task, state, key=KEY, num_samples=(1, 3, 7), devices=1)
     assert found.scores.shape == (3, 1, 6)
@@ -131,9 +133,9 @@ def test_linear_heads_are_least_squares():
         ({"server_state": None}, ["server_state=None", "models=True"]),
         ({"server_state": (1, 2)}, ["server_state=", "representation", "SplitParams"]),
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
-        ({"model": "mlp"}, ["model='mlp'", "srp.models.mlp"]),
+        ({"model": "mlp"}, ["model='mlp'", "srp.models.MLP"]),
         ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
-        ({"optimizer": lambda round: SGD}, ["optimizer=<", "follow the round"]),
+        ({"optimizer": lambda round: SGD}, ["optimizer=", "must be a Optimizer", "srp.SGD(0.01)"]),
     ],
 )
 def test_bad_input_is_answered_in_one_line(data, params, change, words):

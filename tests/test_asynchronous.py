@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import made_policy
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli, clock
@@ -54,11 +55,11 @@ def test_tables_and_figures_leave_such_costs_out(runs):
 
 
 CLOCKS = {
-    "fixed": lambda **cost: srp.clocks.fixed(srp.clocks.exponential(1.0), work=2.0, **cost),
-    "dynamic": lambda **cost: srp.clocks.dynamic(
-        srp.clocks.exponential(srp.clocks.uniform(0.5, 1.0)), work=2.0, **cost
+    "fixed": lambda **cost: srp.clocks.Fixed(srp.clocks.Exponential(1.0), work=2.0, **cost),
+    "dynamic": lambda **cost: srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(0.5, 1.0)), work=2.0, **cost
     ),
-    "trace": lambda **cost: srp.clocks.trace(np.arange(10.0).reshape(2, 5), work=2.0, **cost),
+    "trace": lambda **cost: srp.clocks.Trace(np.arange(10.0).reshape(2, 5), work=2.0, **cost),
 }
 
 
@@ -100,8 +101,8 @@ def test_a_duration_alone_does_not_make_rounds_overlap():
         cohort = srp.participation.cohorts.make_cohort(ids)
         return cohort._replace(duration=jnp.asarray(5.0)), state
 
-    full = srp.participation.full()
-    policy = srp.ParticipationPolicy("deadline", full.init, select, full.update)
+    full = srp.participation.Full()
+    policy = made_policy("deadline", full.init, select, full.update)
     method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,), participation=policy)
     history = srp.simulate(method, DATA, num_rounds=2, key=jax.random.key(0), progress=False)
     assert history.elapsed().tolist() == [5, 10]

@@ -6,24 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers
+from reference.small import KEY, algorithm_of, changed, clients_of, federation, made_clock, made_policy, model, numbers
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Clock, Cohort, ParticipationPolicy
+from fedjax_srp.base import ClientOutput, ClientTimes, Cohort
 from fedjax_srp.engine import memory
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
-FEDAVG = srp.algorithms.fedavg(MLP)
+FEDAVG = srp.algorithms.FedAvg(MLP)
 METHOD = srp.methods.get("fedavg", dataset=DATA, hidden=(3,))
-EXP, FIXED = srp.clocks.exponential(1.0), srp.clocks.fixed
+EXP, FIXED = srp.clocks.Exponential(1.0), srp.clocks.Fixed
 RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
 
 MISPLACED = {
     "a distribution": ({"clock": EXP}, "clock is the distribution 'exponential'; say when it is drawn"),
-    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.fixed is no clock; give srp.clocks.fixed("),
-    "a policy not called": ({"participation": srp.participation.full}, "is no policy; call one"),
+    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.Fixed is no clock; give srp.clocks.Fixed("),
+    "a policy not called": ({"participation": srp.participation.Full}, "is no policy; call one"),
     "a method by name": ({"algorithm": "fedavg"}, "algorithm='fedavg' is no algorithm; give srp.methods.get(name"),
-    "an algorithm not called": ({"algorithm": srp.algorithms.fedavg}, "called with a model"),
+    "an algorithm not called": ({"algorithm": srp.algorithms.FedAvg}, "called with a model"),
     "a pair of arrays": ({"data": (np.ones(3), np.ones(3))}, "is no federation, it has no num_clients; give"),
     "data by name": ({"data": "digits"}, "data='digits' is no federation, it has no num_clients; give srp.data."),
     "swapped": ({"algorithm": DATA, "data": FEDAVG}, "data='fedavg' is an algorithm; the algorithm comes first"),
@@ -35,7 +35,7 @@ MISPLACED = {
         {"participation": FIXED(EXP)},
         "participation='fixed' is no participation but made for clock=",
     ),
-    "a policy as clock": ({"clock": srp.participation.full()}, "clock='full' is no clock but made for participation="),
+    "a policy as clock": ({"clock": srp.participation.Full()}, "clock='full' is no clock but made for participation="),
     "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
     "a key of old": (
         {"key": jax.random.PRNGKey(0)},
@@ -64,7 +64,7 @@ def own_clock(expected, realised):
         later = usual.at[1].set(jnp.where(round > 0, realised, 1.0))
         return ClientTimes(usual.at[1].set(expected), later), round + 1
 
-    return Clock("mine", lambda key, num_clients: jnp.int32(0), sample)
+    return made_clock("mine", lambda key, num_clients: jnp.int32(0), sample)
 
 
 @pytest.mark.parametrize("time", [np.inf, np.nan, -1.0])
@@ -75,7 +75,7 @@ def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
         "eval_every": 2,
         "key": KEY,
         "progress": False,
-        "participation": srp.participation.uniform(3),
+        "participation": srp.participation.Uniform(3),
     }
     with pytest.raises(
         ValueError, match=f"clock 'mine': the time of client 1 is {time}; times must be finite and >= 0"
@@ -97,7 +97,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
         cohort = Cohort(picked, jnp.where(state >= from_round, asked, len(ids)), works.astype(jnp.int32), jnp.int32(0))
         return cohort, state + 1
 
-    return ParticipationPolicy("mine", lambda key, num_clients: jnp.int32(0), select, lambda state, info: state)
+    return made_policy("mine", lambda key, num_clients: jnp.int32(0), select, lambda state, info: state)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -144,7 +144,7 @@ def test_a_policy_that_reads_what_a_run_lacks_is_told_what_it_has():
         return state + info.metrics["training_loss"].astype(jnp.int32)
 
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    policy = own_policy([0, 1])._replace(update=update)
+    policy = changed(own_policy([0, 1]), update=update)
     with pytest.raises(KeyError, match="training_loss") as error:
         srp.simulate(algorithm, numbers(1.0, 2.0), participation=policy, num_rounds=1, key=KEY, progress=False)
     told = "policy 'mine': info.metrics has [], and 'training_loss' with record_loss=True"
@@ -183,7 +183,7 @@ def test_users_that_are_left_out_are_counted_with_the_reason():
     srp.data.partition.natural(train[:3], test[:2])  # nobody is left out, nothing is said
 
 
-@pytest.mark.parametrize("make", [srp.clocks.exponential, srp.clocks.constant, lambda x: FIXED(EXP, work=x)])
+@pytest.mark.parametrize("make", [srp.clocks.Exponential, srp.clocks.Constant, lambda x: FIXED(EXP, work=x)])
 def test_times_that_no_float_of_a_program_has_are_refused(make):
     with pytest.raises(ValueError, match=r"finite.*got 1e.300, which is inf as float32;"):
         make(1e300)
@@ -191,14 +191,14 @@ def test_times_that_no_float_of_a_program_has_are_refused(make):
 
 def test_a_rate_that_is_zero_in_a_program_is_refused():
     with pytest.raises(ValueError, match=r"rate must be finite and positive, got 1e-50, which is 0.0 as float32;"):
-        srp.clocks.exponential(1e-50)
+        srp.clocks.Exponential(1e-50)
 
 
 def test_an_optimizer_that_was_not_called_is_no_function_of_the_round():
-    with pytest.raises(ValueError, match=r"optimizer=.*sgd was not called; give e.g. srp.algorithms.sgd\(0.01\)"):
-        srp.algorithms.fedavg(MLP, srp.algorithms.sgd)
-    follows = lambda round: srp.algorithms.sgd(0.1 / (1 + round))  # noqa: E731
-    srp.algorithms.fedavg(MLP, follows, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+    with pytest.raises(ValueError, match=r"optimizer=.*SGD was not called; give e.g. srp.SGD\(0.01\)"):
+        srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD))
+    follows = lambda round: srp.SGD(0.1 / (1 + round))  # noqa: E731
+    srp.algorithms.FedAvg(MLP, srp.Training(follows), fine_tune_optimizer=srp.SGD(0.1))
 
 
 def test_a_small_integer_of_numpy_cuts_a_model_as_any_other():

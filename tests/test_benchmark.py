@@ -6,13 +6,12 @@ from pathlib import Path
 
 import jax
 import pytest
+from harness import files, suite
+from harness.loop import JitLoop
+from harness.measure import Rounds, arrays, paired, synthetic
 from reference.small import assert_close
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark import files, suite
-from fedjax_srp.benchmark.loop import JitLoop
-from fedjax_srp.benchmark.measure import Rounds, arrays, paired, synthetic
-from fedjax_srp.commands import cli
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import waits
@@ -35,7 +34,7 @@ def test_a_full_disk_leaves_the_results_as_they_were(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", TINY)
-    assert cli.main(["benchmark", "--quick", "--no-torch", "--out", str(tmp_path)], set_up_cores=False) == 0
+    suite.run(tmp_path, quick=True, torch=False)
     results = json.loads((tmp_path / "benchmark.json").read_text())
     assert {pair["name"] for pair in results["pairs"]} >= {
         "FedAvg round",
@@ -84,10 +83,10 @@ def test_pairs_are_measured_in_turn():
     assert found == {"ours": 1.0, "rival": 3.0, "rival_over_ours": 3.0}
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedrep"])
-def test_the_jitted_loop_computes_what_the_engine_computes(name):
+@pytest.mark.parametrize("cls", [srp.algorithms.FedAvg, srp.algorithms.FedRep])
+def test_the_jitted_loop_computes_what_the_engine_computes(cls):
     data = synthetic(3, examples=12, tests=1)  # on more devices than clients
-    algorithm = getattr(srp.algorithms, name)(srp.models.mlp(data.example_shape, 10, (8,)))
+    algorithm = cls(srp.models.MLP(data.example_shape, 10, (8,)))
     loop, run = JitLoop(algorithm, data), Rounds(algorithm, data, devices=2)
     while run.state.round < loop.round:
         run()
@@ -98,7 +97,7 @@ def test_the_jitted_loop_computes_what_the_engine_computes(name):
 
 def test_the_pytorch_loop_that_caches_features_computes_the_same():
     torch = pytest.importorskip("torch")
-    from fedjax_srp.benchmark import torch_loop
+    from harness import torch_loop
 
     examples = arrays(synthetic(2, examples=12, tests=3))
     found = []

@@ -10,7 +10,6 @@ from reference.small import KEY, clients_of, federation, model
 import fedjax_srp as srp
 from fedjax_srp import algorithms, models, participation, theory
 from fedjax_srp._checks import INT32_MAX, check_choice, check_integer
-from fedjax_srp.algorithms import local
 from fedjax_srp.commands import demo
 from fedjax_srp.data import partition
 
@@ -24,15 +23,15 @@ SPLIT = {"train_indices": [[0], [1]], "test_indices": [[2], [3]]}
 
 
 def simulate(argument, value):
-    return srp.simulate(algorithms.fedavg(MLP), DATA, **RUN | {argument: value})
+    return srp.simulate(algorithms.FedAvg(MLP), DATA, **RUN | {argument: value})
 
 
 def linear_fedavg(**options):
-    return algorithms.linear_fedavg(TASK, **{"step_size": 0.1, "local_steps": 1} | options)
+    return algorithms.LinearFedAvg(TASK, **{"step_size": 0.1, "local_steps": 1} | options)
 
 
 def linear_fedrep(**options):
-    return algorithms.linear_fedrep(TASK, **{"step_size": 0.1, "samples_per_round": 5} | options)
+    return algorithms.LinearFedRep(TASK, **{"step_size": 0.1, "samples_per_round": 5} | options)
 
 
 # (who asks, what the argument is called in the message) -> (call of the value, the least that is allowed, is None)
@@ -43,33 +42,33 @@ INTEGERS = {
     ("simulate", "eval_last"): (partial(simulate, "eval_last"), 0, False),
     ("simulate", "chunk_size"): (partial(simulate, "chunk_size"), 1, True),
     ("simulate", "devices"): (partial(simulate, "devices"), 1, True),
-    ("fedavg", "batch_size"): (lambda v: algorithms.fedavg(MLP, batch_size=v), 1, False),
-    ("fedavg", "local_epochs"): (lambda v: algorithms.fedavg(MLP, local_epochs=v), 0, True),
-    ("fedavg", "local_steps"): (lambda v: algorithms.fedavg(MLP, local_epochs=None, local_steps=v), 0, True),
-    ("fedavg", "fine_tune_epochs"): (lambda v: algorithms.fedavg(MLP, fine_tune_epochs=v), 0, True),
-    ("fedrep", "local_epochs"): (lambda v: algorithms.fedrep(MLP, local_epochs=v), 1, False),
-    ("hf_maml", "inner_steps"): (lambda v: algorithms.hf_maml(MLP, inner_steps=v), 1, False),
-    ("local", "mine_steps"): (lambda v: local.local_training(None, 1, steps=v, what="mine"), 0, True),
+    ("fedavg", "batch_size"): (lambda v: algorithms.FedAvg(MLP, srp.Training(batch_size=v)), 1, False),
+    ("fedavg", "epochs"): (lambda v: algorithms.FedAvg(MLP, srp.Training(epochs=v)), 0, True),
+    ("fedavg", "steps"): (lambda v: algorithms.FedAvg(MLP, srp.Training(epochs=None, steps=v)), 0, True),
+    ("fedavg", "fine_tune_epochs"): (lambda v: algorithms.FedAvg(MLP, fine_tune_epochs=v), 0, True),
+    ("fedrep", "head_epochs"): (lambda v: algorithms.FedRep(MLP, head_epochs=v), 0, False),
+    ("fedrep", "representation_epochs"): (lambda v: algorithms.FedRep(MLP, representation_epochs=v), 0, False),
+    ("hf_maml", "inner_steps"): (lambda v: algorithms.HFMAML(MLP, inner_steps=v), 1, False),
     ("linear_fedavg", "local_steps"): (lambda v: linear_fedavg(local_steps=v), 1, False),
     ("linear_fedavg", "fine_tune_steps"): (lambda v: linear_fedavg(fine_tune_steps=v), 1, False),
     ("linear_fedrep", "samples_per_round"): (lambda v: linear_fedrep(samples_per_round=v), 1, False),
     ("linear_fedrep", "evaluation_samples"): (lambda v: linear_fedrep(evaluation_samples=v), 1, True),
     ("linear_fedrep", "head"): (lambda v: linear_fedrep(head=v), 1, False),
-    ("doubling", "doubling: initial"): (lambda v: participation.doubling(v, 1), 1, False),
-    ("doubling", "doubling: pool"): (lambda v: participation.doubling(1, 1, pool=v), 1, True),
-    ("doubling", "doubling: rounds_per_stage"): (lambda v: participation.doubling(1, v), 1, False),
-    ("doubling", "doubling: rounds_per_stage[1]"): (lambda v: participation.doubling(1, [1, v]), 0, False),
-    ("fastest", "fastest: k"): (participation.fastest, 1, False),
-    ("uniform", "uniform: k"): (participation.uniform, 1, False),
-    ("mlp", "hidden[1]"): (lambda v: models.mlp(SHAPE, 4, hidden=(3, v)), 1, False),
-    ("mlp", "num_classes"): (lambda v: models.mlp(SHAPE, v), 1, False),
-    ("mlp", "input_shape[0]"): (lambda v: models.mlp((v,), 4), 1, False),
-    ("lenet5", "channels[0]"): (lambda v: models.lenet5(IMAGES, 4, channels=(v, 2)), 1, False),
-    ("lenet5", "num_classes"): (lambda v: models.lenet5(IMAGES, v), 1, False),
-    ("lstm", "features"): (lambda v: models.lstm((7,), 2, features=v), 1, False),
-    ("lstm", "vocabulary"): (lambda v: models.lstm((7,), 2, vocabulary=v), 2, False),
+    ("doubling", "initial"): (lambda v: participation.Doubling(v, 1), 1, False),
+    ("doubling", "pool"): (lambda v: participation.Doubling(1, 1, pool=v), 1, True),
+    ("doubling", "rounds_per_stage"): (lambda v: participation.Doubling(1, v), 1, False),
+    ("doubling", "rounds_per_stage[1]"): (lambda v: participation.Doubling(1, [1, v]), 0, False),
+    ("fastest", "k"): (participation.Fastest, 1, False),
+    ("uniform", "k"): (participation.Uniform, 1, False),
+    ("mlp", "hidden[1]"): (lambda v: models.MLP(SHAPE, 4, hidden=(3, v)), 1, False),
+    ("mlp", "num_classes"): (lambda v: models.MLP(SHAPE, v), 1, False),
+    ("mlp", "input_shape[0]"): (lambda v: models.MLP((v,), 4), 1, False),
+    ("lenet5", "channels[0]"): (lambda v: models.LeNet5(IMAGES, 4, channels=(v, 2)), 1, False),
+    ("lenet5", "num_classes"): (lambda v: models.LeNet5(IMAGES, v), 1, False),
+    ("lstm", "features"): (lambda v: models.LSTM((7,), 2, features=v), 1, False),
+    ("lstm", "vocabulary"): (lambda v: models.LSTM((7,), 2, vocabulary=v), 2, False),
     ("cut_above", "head_layers"): (MLP.cut_above, 0, False),
-    ("crop_and_flip", "padding"): (models.crop_and_flip, 0, False),
+    ("crop_and_flip", "padding"): (models.CropAndFlip, 0, False),
     ("partition", "num_clients"): (lambda v: partition.iid(Y, Y, v), 1, False),
     ("partition", "classes_per_client"): (lambda v: partition.by_classes(Y, Y, 4, v), 1, False),
     ("load", "num_clients"): (lambda v: srp.data.load("digits", num_clients=v), 1, False),
@@ -102,7 +101,7 @@ def test_what_is_no_integer_is_refused_in_the_same_words(case, kind):
     (_, argument), (call, minimum, may_be_none), value = case, INTEGERS[case], NO_INTEGERS[kind]
     if value is None and may_be_none:
         pytest.skip("None has a meaning")
-    if (kind, argument) in (("array", "doubling: rounds_per_stage"), ("array", "devices"), ("text", "devices")):
+    if (kind, argument) in (("array", "rounds_per_stage"), ("array", "devices"), ("text", "devices")):
         pytest.skip("has a meaning, or a remedy of its own")
     if (kind, *case) == ("none", "load", "num_clients"):
         pytest.skip("says which partition needs it")
@@ -119,15 +118,15 @@ def test_integers_out_of_range_are_refused_in_the_same_words(case):
 
 
 CHOICES = {
-    "fedavg": (lambda v: algorithms.fedavg(MLP, evaluation=v), "evaluation", "fine_tune", "fine_tun"),
-    "weighting": (lambda v: algorithms.fedrep(MLP, client_weighting=v), "client_weighting", "uniform", "unifrom"),
+    "fedavg": (lambda v: algorithms.FedAvg(MLP, evaluation=v), "evaluation", "fine_tune", "fine_tun"),
+    "weighting": (lambda v: algorithms.FedRep(MLP, srp.Training(weighting=v)), "weighting", "uniform", "unifrom"),
     "sampling": (lambda v: linear_fedrep(sampling=v), "sampling", "subspace", "subspce"),
-    "init": (lambda v: linear_fedrep(init=v), "init", "random", "rondom"),
-    "redraw": (lambda v: participation.doubling(1, 1, redraw=v), "doubling: redraw", "stage", "stages"),
-    "doubling": (lambda v: participation.doubling(1, 1, by=v), "doubling: by", "expected", "expcted"),
-    "fastest": (lambda v: participation.fastest(1, by=v), "fastest: by", "realised", "realized"),
-    "output": (lambda v: models.mlp(SHAPE, 4, output=v), "output", "softmax", "sofmax"),
-    "convolution": (lambda v: models.lenet5(IMAGES, 4, convolution=v), "convolution", "winograd", "winogradd"),
+    "start": (lambda v: linear_fedrep(start=v), "start", "random", "rondom"),
+    "redraw": (lambda v: participation.Doubling(1, 1, redraw=v), "redraw", "stage", "stages"),
+    "doubling": (lambda v: participation.Doubling(1, 1, by=v), "by", "expected", "expcted"),
+    "fastest": (lambda v: participation.Fastest(1, by=v), "by", "realised", "realized"),
+    "output": (lambda v: models.MLP(SHAPE, 4, output=v), "output", "softmax", "sofmax"),
+    "convolution": (lambda v: models.LeNet5(IMAGES, 4, convolution=v), "convolution", "winograd", "winogradd"),
     "heads": (lambda v: srp.data.linear_task(KEY, 4, 8, 2, heads=v), "linear_task: heads", "gaussian", "gausian"),
     "partition": (
         lambda v: srp.data.load("digits", num_clients=2, partition=v, alpha=0.5),
@@ -150,14 +149,14 @@ def test_unknown_choices_are_refused_in_the_same_words(case):
 
 
 def test_a_layer_is_a_choice_as_well():
-    message = refusal(lambda v: models.mlp(SHAPE, 4, hidden=(3,), cut=v), "fc2")
+    message = refusal(lambda v: models.MLP(SHAPE, 4, hidden=(3,), cut=v), "fc2")
     assert message == "cut='fc2' is no layer of model 'mlp' (did you mean fc1?); choose from fc1, out, or None"
 
 
 @pytest.mark.parametrize("value", [32, "32"])
 def test_one_integer_in_place_of_several_is_told_so(value):
-    message = refusal(lambda v: models.mlp(SHAPE, 4, hidden=v), value)
-    assert message == f"hidden={value!r} must be several integers; ({value!r},) is one of them"
+    message = refusal(lambda v: models.MLP(SHAPE, 4, hidden=v), value)
+    assert message == f"hidden={value!r} must be several; ({value!r},) is one of them"
 
 
 def test_an_integer_may_be_any_that_python_takes_for_one():
@@ -166,7 +165,7 @@ def test_an_integer_may_be_any_that_python_takes_for_one():
     assert type(check_integer("n", jax.numpy.int32(3), 1)) is int
     assert check_integer("n", INT32_MAX, 1) == INT32_MAX
     assert check_integer("n", 2**70, 1, maximum=None) == 2**70
-    assert participation.uniform(INT32_MAX).name == "uniform"
+    assert participation.Uniform(INT32_MAX).name == "uniform"
 
 
 def test_a_tracer_is_no_integer_and_no_choice():

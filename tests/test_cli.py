@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import typing
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.commands import cli, clock, options, run
 from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.history import History
+from fedjax_srp.options import argument_help, options_of
 
 TINY = shlex.split(
     "run --method srpfl --dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 8 "
@@ -94,7 +95,7 @@ def test_the_folder_says_what_made_it(finished):
     assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
     assert arguments["seed"] == 3
     assert arguments["method"] == "srpfl"
-    read = set(srp.methods.option_names("srpfl")) - {"optimizer", "head_layers"}
+    read = {name for name in srp.methods.option_names("srpfl") if name != "head_layers" and "." not in name}
     assert read <= set(arguments)  # those with a default too
     assert arguments["learning_rate"] == 0.01
     assert "inner_step_size" not in arguments
@@ -352,6 +353,158 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
     assert error == "\nit ends\n"
 
 
+def test_fine_tuning_has_options_of_its_own(tmp_path, capsys):
+    words = (*TINY, "--num-rounds", 2, "--no-checkpoint", "--learning-rate", 0.2, "--out", tmp_path / "run")
+    words += ("--fine-tune-optimizer.momentum", 0.5, "--head-optimizer.learning-rate=0.3")
+    assert main(*words) == 0
+    history = History.load(tmp_path / "run")
+    given = {"fine_tune_optimizer.momentum": 0.5, "head_optimizer.learning_rate": 0.3}
+    arguments = history.config["arguments"]
+    assert {name: value for name, value in arguments.items() if "." in name} == given
+    data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
+    method = srp.methods.get(
+        "srpfl",
+        dataset=data,
+        hidden=(8,),
+        head_epochs=1,
+        fine_tune_epochs=1,
+        initial=5,
+        rounds_per_stage=2,
+        learning_rate=0.2,
+        **given,
+    )
+    assert method.algorithm.fine_tune_optimizer == srp.SGD(0.2, 0.5)
+    expected = srp.simulate(method, data, num_rounds=2, eval_every=2, key=jax.random.key(0), progress=False)
+    np.testing.assert_array_equal(history.accuracy, expected.accuracy)
+    assert main(*words) == 0
+    assert "holds this run already, finished" in capsys.readouterr().out
+    assert main(*words, "--fine-tune-optimizer.momentum", 0.9) == 2
+    assert "with fine_tune_optimizer.momentum=0.5 where this one has 0.9" in capsys.readouterr().err
+    assert main(*words, "--fine-tune-momentum", 0.9) == 2
+    assert "unknown argument --fine-tune-momentum" in capsys.readouterr().err
+
+
+CLASH = """
+from __future__ import annotations
+from typing import Annotated
+import fedjax_srp as srp
+
+
+@srp.part
+class Mine(srp.algorithms.FedAvg):
+    \"\"\"Mine.
+
+    Args:
+        alpha: of mine.
+        checkpoint: a switch.
+    \"\"\"
+
+    name = "mine"
+    alpha: Annotated[float, srp.AtLeast(0)] = 0.5
+    checkpoint: bool = False
+
+
+@srp.part
+class Few(srp.participation.Uniform):
+    \"\"\"Few.
+
+    Args:
+        seed: of few.
+        alpha: of few.
+    \"\"\"
+
+    seed: int = 3
+    alpha: Annotated[float, srp.AtLeast(0)] = 0.1
+
+
+def small(input_shape, num_classes, target: int = 4):
+    \"\"\"Small.
+
+    Args:
+        input_shape: of one example.
+        num_classes: width of the output.
+        target: width of the layer.
+    \"\"\"
+    return srp.models.MLP(input_shape, num_classes, hidden=(target,))
+
+
+srp.methods.register("mine", Mine)
+srp.methods.register_participation("few", Few)
+srp.models.register("small", small)
+"""
+
+
+@pytest.fixture
+def clash(tmp_path, registries):
+    """A file for --load: parts of one's own whose fields are called as options of the data and of the simulation."""
+    (tmp_path / "clash.py").write_text(CLASH)
+    return ("run", "--load", tmp_path / "clash.py", *DATA, "--max-examples", 8, "--num-rounds", 1, "--no-progress")
+
+
+@pytest.fixture
+def registries():
+    before = [(of, dict(of)) for of in (srp.methods.RECIPES, srp.methods.POLICIES, srp.models.FACTORIES)]
+    yield
+    for of, rows in before:
+        of.clear()
+        of.update(rows)
+
+
+def test_an_option_that_the_data_or_the_simulation_have_too_is_written_with_its_part(clash, tmp_path, capsys):
+    out = tmp_path / "run"
+    own = ("--method.alpha", 0.25, "--method.checkpoint", "--k", 2, "--participation.seed", 5, "--model.target", 6)
+    words = (*clash, "--method", "mine", "--participation", "few", "--model", "small", "--seed", 4, "--out", out)
+    assert main(*words, *own) == 2  # both parts have an alpha, and one value would go to both
+    assert "alpha: read by its algorithm and by participation 'few'" in capsys.readouterr().err
+    words = (*clash, "--method", "mine", "--model", "small", "--seed", 4, "--out", out)
+    own = ("--method.alpha", 0.25, "--method.checkpoint", "--model.target", 6, "--target", 0.99)
+    assert main(*words, *own) == 0, capsys.readouterr().err
+    history = History.load(out)
+    options, arguments = history.config["options"], history.config["arguments"]
+    assert (options["alpha"], options["checkpoint"], options["hidden"]) == (0.25, True, [6])
+    assert (history.config["seed"], history.config["target"]) == (4, 0.99)
+    written = {"alpha": None, "method.alpha": 0.25, "method.checkpoint": True, "model.target": 6, "target": 0.99}
+    assert {name: arguments[name] for name in written} == written
+    capsys.readouterr()
+    assert main(*words, *own) == 0
+    assert "holds this run already, finished" in capsys.readouterr().out
+    assert main(*words, *own, "--method.alpha", 0.5) == 2
+    assert "holds another run, with method.alpha=0.25 where this one has 0.5" in capsys.readouterr().err
+    assert main(*clash, "--help") == 0
+    assert {"--method.checkpoint,", "--participation.alpha", "--checkpoint,"} <= {*capsys.readouterr().out.split()}
+
+
+def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
+    words = (*clash, "--method", "fedavg", "--hidden", 4, "--participation", "few", "--k", 2, "--out", tmp_path / "run")
+    assert main(*words, "--participation.seed", 5, "--participation.alpha", 0.2) == 0, capsys.readouterr().err
+    config = History.load(tmp_path / "run").config
+    assert {name: config["options"][name] for name in ("k", "seed", "alpha")} == {"k": 2, "seed": 5, "alpha": 0.2}
+    assert (config["seed"], config["dataset_options"]["alpha"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--method", "fedavg", "--method.alpha", 1), "method.alpha: has no effect on this run, whose method has no"),
+        (
+            ("--method", "fedavg", "--participation.seed", 1),
+            "participation.seed: has no effect on this run",
+        ),
+        (("--method", "mine", "--model.target", 1), "model.target: has no effect on this run, whose model has no such"),
+        (("--method", "mine", "--method.alpha", -1), "alpha=-1.0 must be at least 0"),
+        (
+            ("--method", "mine", "--method.alhpa", 1),
+            "--method.alhpa; did you mean --method.alpha or",
+        ),
+    ],
+)
+def test_what_is_wrong_with_such_options_is_one_line(words, message, clash, tmp_path, capsys):
+    assert main(*clash, *words, "--out", tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
 ERRORS = [
     (
@@ -389,9 +542,12 @@ ERRORS = [
     ),
     (("run", "--method", "lg_fedavg", *DATA, "--hidden"), "method 'lg_fedavg' takes the last 2 layers of a model"),
     (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate must be finite and positive, got -1"),
-    (("run", "--method", "fedavg", *DATA, "--momentum", 1), "momentum=1.0 must be below 1; give 0 for none"),
-    (("run", "--method", "fedavg", *DATA, "--weight-decay", -1), "weight_decay must be finite and >= 0, got -1.0"),
-    (("run", "--method", "hf_maml", *DATA, "--inner-step-size", -1), "inner_step_size must be finite and >= 0, got -1"),
+    (("run", "--method", "fedavg", *DATA, "--momentum", 1), "momentum=1.0 must be below 1; give None for none"),
+    (("run", "--method", "fedavg", *DATA, "--weight-decay", -1), "weight_decay=-1.0 must be at least 0; give None"),
+    (
+        ("run", "--method", "hf_maml", *DATA, "--inner-step-size", -1),
+        "inner_step_size=-1.0 must be at least 0; give",
+    ),
     (
         ("run", "--method", "fedrep", *DATA, "--redraw", "stage"),
         "redraw: has no effect on method 'fedrep', only on participation",
@@ -543,15 +699,55 @@ def test_defaults_come_from_the_functions():
                 assert known[name].default == parameter.default, name
                 assert known[name].help, name
     assert all(option.help for option in known.values())
-    routed = [f for name in srp.methods.names() for f in srp.methods.routes(name).sources().items()]
-    for function, read in routed:
-        defaults = inspect.signature(function).parameters
+    for maker, read in (f for name in srp.methods.names() for f in srp.methods.routes(name).sources().items()):
+        fields = options_of(maker)
         for name in read:
-            assert known[name].default is None  # left to the function
-            default = defaults[name].default
+            assert known[name].default is None  # left to the part
+            default = fields[name].default
             assert default is None or f"default {default}" in known[name].help
     names = [option.name for group in run_command.groups().values() for option in group]
     assert len(names) == len(set(names))
+
+
+@srp.part
+class Model:
+    """A part with fields of every kind.
+
+    Args:
+        optimizer: a part, no option.
+        rate: with bounds.
+        widths: several.
+        kind: one of two.
+        pace: or an array.
+        step: or a schedule.
+        share: that shapes the program.
+        anything: no option.
+    """
+
+    optimizer: srp.SGD = srp.SGD(0.3)
+    rate: Annotated[float, srp.AtLeast(0), "a remedy"] | None = None
+    widths: tuple[Annotated[int, srp.AtLeast(1)], ...] = (4, 2)
+    kind: Literal["a", "b"] = "a"
+    pace: jax.Array | float | int = 0.5
+    step: float | typing.Callable[[int], float] = 0.5
+    share: srp.Static[float] = 0.5
+    anything: typing.Any = None
+
+
+def test_options_follow_the_fields_of_a_part():
+    found = {option.name: (option.type, option.default, option.help) for option in options.options_of(Model)}
+    of_sgd = argument_help(srp.SGD)
+    assert found == {
+        "learning_rate": (float, 0.3, of_sgd["learning_rate"]),
+        "momentum": (float | None, None, of_sgd["momentum"]),
+        "weight_decay": (float | None, None, of_sgd["weight_decay"]),
+        "rate": (float | None, None, "with bounds."),
+        "widths": (tuple[int, ...], (4, 2), "several."),
+        "kind": (Literal["a", "b"], "a", "one of two."),
+        "pace": (float, 0.5, "or an array."),
+        "step": (float, 0.5, "or a schedule."),
+        "share": (float, 0.5, "that shapes the program."),
+    }
 
 
 def test_options_follow_a_signature():
@@ -607,7 +803,7 @@ def test_clocks_in_words(text, name, expected):
 
 
 def test_the_random_clock_is_the_one_of_the_paper():
-    made, paper = clock.parse("random", 5), srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(1 / 5, 1)))
+    made, paper = clock.parse("random", 5), srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 5, 1)))
     key = jax.random.key(0)
     for left, right in zip(*(c.sample(key, c.init(key, 5))[0] for c in (made, paper)), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -631,7 +827,7 @@ def test_other_words_are_refused(text):
 def test_list_knows_everything(capsys):
     assert main("list") == 0
     text = capsys.readouterr().out
-    names = [*srp.methods.names(), *srp.data.names(), *srp.models.names(), *srp.participation.__all__, "own_head"]
+    names = [*srp.methods.names(), *srp.data.names(), *srp.models.names(), *srp.methods.POLICIES, "own_head"]
     for name in names:
         assert name in text
     for row in srp.methods.RECIPES.values():

@@ -13,7 +13,7 @@ from fedjax_srp.report import table
 TINY = demo.QUICK._replace(
     num_rounds=6,
     federation={"num_clients": 10, "classes_per_client": 3},
-    hyperparameters=demo.QUICK.hyperparameters | {"hidden": (8,), "local_epochs": 1, "rounds_per_stage": 2},
+    hyperparameters=demo.QUICK.hyperparameters | {"hidden": (8,), "epochs": 1, "rounds_per_stage": 2},
 )
 
 

@@ -1,7 +1,6 @@
 """The tables of methods say what the registry has, and the examples in the manual run."""
 
 import functools
-import inspect
 import re
 import sys
 import tomllib
@@ -44,7 +43,7 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
     text = (ROOT / "docs/methods.md").read_text()
     readme = (ROOT / "README.md").read_text()
     for name in srp.algorithms.__all__:
-        assert name == "sgd" or f"`{name}`" in text
+        assert f"`{getattr(srp.algorithms, name).name}`" in text
     for name in srp.methods.names():
         assert f"`{name}`" in readme
 
@@ -55,10 +54,9 @@ def test_the_manual_names_the_algorithms_that_stages_by_a_criterion_take():
     able = {name for name in srp.methods.algorithm_names() if build(name).algorithm.gradient is not None}
     text = (ROOT / "docs/methods.md").read_text()
     section = text[text.index("## Stages that end") : text.index("those that have a `gradient`")]
-    of_rows = {
-        srp.methods.recipe(name).factory.__name__ for name in ("flanp", "flanp_fedavg_criterion", "flanp_fednova")
-    }
-    assert {name for name in srp.algorithms.__all__ if f"`{name}`" in section} | of_rows == able
+    rows = "flanp", "flanp_fedavg_criterion", "flanp_fednova"
+    of_rows = {srp.methods.name_of(srp.methods.recipe(name).factory) for name in rows}
+    assert {name for name in srp.methods.algorithm_names() if f"`{name}`" in section} | of_rows == able
 
 
 PUBLIC = {
@@ -103,55 +101,59 @@ def accuracy(algorithm):
 
 
 def test_the_example_of_an_algorithm_is_fedavg_without_its_proximal_term():
-    fedprox, model = page("new_algorithm")["fedprox"], srp.models.mlp((8, 8), 10, hidden=(8,))
-    fedavg = accuracy(srp.algorithms.fedavg(model, srp.algorithms.sgd(0.1)))
-    np.testing.assert_array_equal(accuracy(fedprox(model, 0.0, srp.algorithms.sgd(0.1))), fedavg)
-    assert (accuracy(fedprox(model, 10.0, srp.algorithms.sgd(0.1))) != fedavg).any()
+    fedprox, model = page("new_algorithm")["FedProx"], srp.models.MLP((8, 8), 10, hidden=(8,))
+    training = srp.Training(srp.SGD(0.1))
+    fedavg = accuracy(srp.algorithms.FedAvg(model, training))
+    np.testing.assert_array_equal(accuracy(fedprox(model, training, mu=0.0)), fedavg)
+    assert (accuracy(fedprox(model, training, mu=10.0)) != fedavg).any()
+    with pytest.raises(ValueError, match=r"mu=-0\.1"):
+        fedprox(model, training, mu=-0.1)
 
 
 def test_the_skeleton_of_an_algorithm_is_fedavg():
-    model, sgd = srp.models.mlp((8, 8), 10, hidden=(8,)), srp.algorithms.sgd(0.1)
-    fedavg = srp.algorithms.fedavg(model, sgd, client_weighting="num_examples")
-    np.testing.assert_array_equal(accuracy(page("new_algorithm")["skeleton"](model, sgd)), accuracy(fedavg))
+    model, training = srp.models.MLP((8, 8), 10, hidden=(8,)), srp.Training(srp.SGD(0.1), weighting="num_examples")
+    fedavg = srp.algorithms.FedAvg(model, training)
+    np.testing.assert_array_equal(accuracy(page("new_algorithm")["Skeleton"](model, training)), accuracy(fedavg))
 
 
 def test_the_registered_example_knows_its_options():
     method = page("new_algorithm")["method"]
-    assert (method.name, method.participation.name, method.options["mu"]) == ("my_fedprox", "full", 0.1)
-    assert 0.1 in jax.tree.leaves(method.algorithm.round)  # an argument of the program, as its annotation says
+    assert (method.name, method.participation.name, method.algorithm.mu) == ("my_fedprox", "full", 0.1)
+    assert jax.tree.leaves(method.algorithm) == [0.05, 0.1]  # arguments of the program
     assert "my_fedprox" not in srp.methods.names()
 
 
 def test_the_registered_policy_knows_its_options():
     method = page("new_policy")["method"]
-    assert (method.name, method.participation.options) == ("fedrep + round_robin", {"k": 5})
+    assert (method.name, method.participation) == ("fedrep + round_robin", page("new_policy")["RoundRobin"](5))
     assert "round_robin" not in srp.methods.POLICIES
 
 
 def test_the_example_of_a_policy_takes_turns():
-    policy = page("new_policy")["round_robin"](3)
+    policy = page("new_policy")["RoundRobin"](3)
     times = jnp.asarray([4.0, 1.0, 3.0, 2.0, 5.0])
     state, cohorts = policy.init(jax.random.key(0), 5), []
     for _ in range(4):
         cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         cohorts.append(cohort.client_ids.tolist())
     assert cohorts == [[1, 2, 0], [3, 0, 4], [1, 3, 2], [1, 0, 4]]
-    assert page("new_policy")["round_robin"](3) is policy
-    with pytest.raises(ValueError, match="k=6"):
-        page("new_policy")["round_robin"](6).init(jax.random.key(0), 5)
+    assert page("new_policy")["RoundRobin"](3) == policy
+    for wrong in (0, 6):
+        with pytest.raises(ValueError, match=f"k={wrong}"):
+            page("new_policy")["RoundRobin"](wrong).init(jax.random.key(0), 5)
 
 
 def test_the_policy_with_a_deadline_lasts_until_then_or_until_somebody_is_done():
     times = jnp.asarray([4.0, 1.0, 3.0])
     for limit, size, duration in ((3.5, 2, 3.5), (0.5, 1, 1.0), (9.0, 3, 9.0)):
-        policy = page("new_policy")["deadline"](limit)
+        policy = page("new_policy")["Deadline"](limit)
         cohort, _ = policy.select(jax.random.key(0), (), srp.ClientTimes(times, times))
         assert cohort.client_ids.tolist() == [1, 2, 0]
         assert (int(cohort.size), float(cohort.duration)) == (size, duration)
 
 
 def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
-    clock = page("new_clock")["rush_hour"](mean=2.0, slowdown=3.0, period=8.0)
+    clock = page("new_clock")["RushHour"](mean=2.0, slowdown=3.0, period=8.0)
     state, waves = clock.init(jax.random.key(0), 6), []
     start = state
     for _ in range(8):
@@ -161,34 +163,30 @@ def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
     angles = 2 * np.pi * (np.arange(8)[:, None] / 8 + np.asarray(start.phase))
     np.testing.assert_allclose(waves, 1 + 3 * np.maximum(np.sin(angles), 0), rtol=1e-4)
     with pytest.raises(ValueError, match="period"):
-        page("new_clock")["rush_hour"](period=0.0)
+        page("new_clock")["RushHour"](period=0.0)
 
 
 def test_the_example_of_a_clock_compiles_once():
-    rush_hour, traces = page("new_clock")["rush_hour"], []
-    names = inspect.unwrap(rush_hour).__globals__
-    sample = names["sample_rush_hour"]
+    traces = []
 
-    def counted(*args):
-        traces.append(1)
-        return sample(*args)
+    @srp.part
+    class Counted(page("new_clock")["RushHour"]):
+        def sample(self, key, state):
+            traces.append(1)
+            return super().sample(key, state)
 
     data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    algorithm = srp.algorithms.fedavg(srp.models.mlp((8, 8), 10, hidden=(8,)))
+    algorithm = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(8,)))
 
     def traced(slowdown, seed):
         traces.clear()
         options = {"num_rounds": 1, "key": jax.random.key(seed), "progress": False, "evaluations": ()}
-        time = srp.simulate(algorithm, data, clock=rush_hour(slowdown=slowdown), **options).compute_time[0]
+        time = srp.simulate(algorithm, data, clock=Counted(slowdown=slowdown), **options).compute_time[0]
         return len(traces), time
 
-    names["sample_rush_hour"] = counted
-    try:
-        (first, _), (another_key, _), (slower, long), (faster, short) = (
-            traced(*setting) for setting in ((1.0, 0), (1.0, 1), (90.0, 0), (0.1, 0))
-        )
-    finally:
-        names["sample_rush_hour"] = sample
+    (first, _), (another_key, _), (slower, long), (faster, short) = (
+        traced(*setting) for setting in ((1.0, 0), (1.0, 1), (90.0, 0), (0.1, 0))
+    )
     assert another_key == slower == faster < first  # what is left is the check at the door
     assert long > short
 
@@ -226,13 +224,13 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     assert len(namespace["grid"].to_frame()) == 4 * 4
 
 
-@pytest.mark.parametrize("name", [pytest.param("faq", marks=pytest.mark.long), "data", "models"])
+@pytest.mark.parametrize("name", [pytest.param("faq", marks=pytest.mark.long), "data", "kernel", "models"])
 def test_answers_with_code_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 7, "data": 2, "models": 4}[name]
+    assert len(blocks) == {"faq": 7, "data": 2, "kernel": 6, "models": 4}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
@@ -245,12 +243,23 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         assert history.test_count.tolist() == [25] * 20
         assert 0 < history.mean_accuracy[-1] < 0.2 < np.var(np.sin(namespace["x"][..., 0]))
         assert "squared error" in repr(history)
+    if name == "kernel":
+        alone = [namespace["run"](namespace["federation"](rate), key) for rate, key in _pairs(namespace)]
+        np.testing.assert_allclose(namespace["accuracies"], [accuracy for accuracy, _ in alone], atol=0.02)
+        np.testing.assert_allclose(namespace["times"], [times for _, times in alone], rtol=1e-6)
+        assert 0 < namespace["num_rounds"] < 50
+        assert namespace["forward"] < 0  # at this rate training is slow
+        np.testing.assert_allclose(namespace["forward"], namespace["backward"], rtol=1e-3)
     if name == "faq":
         tuning, data = namespace["tuning"], namespace["data"]
         assert (np.asarray(tuning.train_counts) + np.asarray(tuning.test_counts) == np.asarray(data.train_counts)).all()
         slow, fast = (namespace["histories"][name].compute_time for name in ("fedrep", "fedavg"))
         np.testing.assert_allclose(slow, 11 * fast, rtol=1e-6)
         assert len(namespace["grid"].summary()) == 8
+
+
+def _pairs(namespace):
+    return zip(namespace["rates"].tolist(), namespace["keys"], strict=True)
 
 
 def test_pages_are_read_in_a_terminal_too():

@@ -6,15 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+import harness
 import jax
 import numpy as np
 import pytest
+from harness import profile
+from harness.measure import Rounds, synthetic
 
-from fedjax_srp import benchmark
-from fedjax_srp.algorithms import fedrep
-from fedjax_srp.benchmark import profile
-from fedjax_srp.benchmark.measure import Rounds, synthetic
-from fedjax_srp.models import mlp
+from fedjax_srp.algorithms import FedRep
+from fedjax_srp.models import MLP
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import children
@@ -292,7 +292,7 @@ def test_evaluations_with_a_chunk_of_their_own_score_what_the_cpu_scores(tmp_pat
 
 def test_as_many_are_judged_at_once_as_was_asked_for():
     with pytest.raises(ValueError, match="judged_at_once=0"):
-        Rounds(fedrep(mlp((4, 4), 10, (3,))), synthetic(2, 4, 1, (4, 4)), judged_at_once=0)
+        Rounds(FedRep(MLP((4, 4), 10, (3,))), synthetic(2, 4, 1, (4, 4)), judged_at_once=0)
 
 
 @pytest.mark.parametrize(
@@ -339,8 +339,8 @@ class FakeTorchLoop:
 )
 def test_the_pytorch_loop_is_warm_before_it_is_timed(name, called, tmp_path, monkeypatch):
     module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop, multiply_as=str)
-    monkeypatch.setitem(sys.modules, "fedjax_srp.benchmark.torch_loop", module)
-    monkeypatch.setattr(benchmark, "torch_loop", module, raising=False)
+    monkeypatch.setitem(sys.modules, "harness.torch_loop", module)
+    monkeypatch.setattr(harness, "torch_loop", module, raising=False)
     monkeypatch.setattr(gpu_cases.importlib.util, "find_spec", lambda name: name == "torch")
     FakeTorchLoop.calls.clear()
     results = in_process(some_cases(gpu_parts.rivals(gpu_parts.QUICK), [name]), tmp_path)

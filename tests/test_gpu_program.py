@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from harness.measure import synthetic
 
 import fedjax_srp as srp
-from fedjax_srp.benchmark.measure import synthetic
 from fedjax_srp.engine.prepare import Request, prepare
 
 ROOT = Path(__file__).parents[1]

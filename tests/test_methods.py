@@ -1,12 +1,12 @@
 """The methods as SRPFL's paper and code have them, written down again: layers, evaluations, cohorts, defaults."""
 
+import dataclasses
 import doctest
 import functools
-import inspect
 import itertools
 import sys
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
+from fedjax_srp import parts
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
 from fedjax_srp.commands import cli, run_options
 from fedjax_srp.history import History
 from fedjax_srp.methods import build, options, own, table
-from fedjax_srp.parts import values_of
+from fedjax_srp.options import values_of
 from fedjax_srp.report import drawing
 
 NUM_CLIENTS = 100
@@ -68,21 +69,20 @@ TABLE = {
     "flanp_fedavg_criterion": FEDAVG._replace(twin="fedavg"),
 }
 BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
-COMMON = {"batch_size": 10, "local_epochs": 1, "fine_tune_epochs": 10, "client_weighting": "uniform"}
-ALONE = {option: value for option, value in COMMON.items() if option != "client_weighting"}
+COMMON = {"learning_rate": 0.01, "batch_size": 10, "epochs": 1, "weighting": "uniform", "fine_tune_epochs": 10}
 DEFAULTS = {
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
     "fedbuff": COMMON | {"server_step_size": 1.0, "staleness_exponent": 0.5},
     "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
-    "local_only": ALONE,
-    "fedsgd": {"batch_size": 10, "fine_tune_epochs": 10, "client_weighting": "num_examples"},
+    "local_only": COMMON,
+    "fedsgd": COMMON | {"weighting": "num_examples"},
     "fedprox": COMMON | {"mu": 0.1},
-    "scaffold": ALONE | {"server_step_size": 1.0, "counts_momentum": True},
-    "fed_mtl": ALONE,
+    "scaffold": COMMON | {"server_step_size": 1.0, "counts_momentum": True},
+    "fed_mtl": COMMON,
     "fedper": COMMON,
-    "per_fedavg": COMMON | {"inner_step_size": 1e-4, "difference": 1e-3, "support_fraction": 0.8},
+    "per_fedavg": COMMON | {"inner_step_size": 1e-4, "difference": 1e-3, "inner_steps": 1, "support_fraction": 0.8},
     "l2gd": COMMON | {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
     "apfl": COMMON | {"own_share": 0.75, "adaptive": False},
     "ditto": COMMON | {"penalty": 1.0},
@@ -156,18 +156,14 @@ def test_who_takes_part(name):
     assert cohort_sizes(get(pool=20).participation, rounds) == of_a_fifth
 
 
-def given_to_factory(monkeypatch, name, **options):
-    """The algorithm's name and the arguments that its factory gets."""
-    row, seen = srp.methods.recipe(name), {}
+def algorithm_of(name, **options):
+    """The algorithm of a method, on the paper's MLP with fewer units."""
+    return srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
 
-    @functools.wraps(row.factory)
-    def spy(*args, **arguments):
-        seen.update(arguments)
-        return row.factory(*args, **arguments)
 
-    monkeypatch.setitem(srp.methods.RECIPES, name, row._replace(factory=spy))
-    algorithm = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
-    return algorithm.name, seen
+def record(name, **options):
+    """Every option of a method with its value, as runs record them."""
+    return srp.methods.choose(name, **options).record()
 
 
 def steps_of(optimizer):
@@ -180,22 +176,22 @@ def steps_of(optimizer):
     return steps
 
 
-def test_defaults_are_the_papers(name, monkeypatch):
+def test_defaults_are_the_papers(name):
     """Step size 0.01 in all experiments, neither momentum nor decay; fine-tuning by the optimizer of training."""
-    algorithm, given = given_to_factory(monkeypatch, name)
-    optimizer = given.pop("optimizer")
-    np.testing.assert_allclose(steps_of(optimizer), [-0.01] * 4, rtol=1e-6)
-    assert given.get("fine_tune_optimizer") is None
-    given.pop("evaluation", None)
-    assert {option: value for option, value in given.items() if value is not None} == DEFAULTS[algorithm]
+    algorithm = algorithm_of(name)
+    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [-0.01] * 4, rtol=1e-6)
+    assert algorithm.fine_tune_optimizer is None
+    assert algorithm.tuning.optimizer == algorithm.training.optimizer
+    found = values_of(algorithm, leave_out=("model", "evaluation"))
+    assert {option: value for option, value in found.items() if value is not None} == DEFAULTS[algorithm.name]
 
 
-def test_the_optimizers_of_the_code(name, monkeypatch):
+def test_the_optimizers_of_the_code(name):
     """Momentum 0.5 in fine-tuning alone, decay 1e-4 on weights and not on biases."""
-    _, given = given_to_factory(monkeypatch, name, fine_tune_momentum=0.5, weight_decay=1e-4)
+    algorithm = algorithm_of(name, **{"fine_tune_optimizer.momentum": 0.5}, weight_decay=1e-4)
     plain, heavy = -0.01 * (1 + 1e-4), -0.01
-    np.testing.assert_allclose(steps_of(given["optimizer"]), [plain, -0.01, plain, -0.01], rtol=1e-6)
-    tuning = steps_of(given["fine_tune_optimizer"])
+    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [plain, -0.01, plain, -0.01], rtol=1e-6)
+    tuning = steps_of(algorithm.fine_tune_optimizer)
     np.testing.assert_allclose(tuning, [plain, heavy, 1.5 * plain, 1.5 * heavy], rtol=1e-6)
 
 
@@ -207,8 +203,9 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
     unread |= {"initial"} if TABLE[name].twin is None else set()
     unread |= {"rounds_per_stage", "redraw"} if TABLE[name].twin is None or name in BY_CRITERION else set()
-    assert {option for option in options if option not in method.options} == unread
-    assert {option: method.options[option] for option in options.keys() - unread} == {
+    recorded = record(name, shared=options)
+    assert {option for option in options if option not in recorded} == unread
+    assert {option: recorded[option] for option in options.keys() - unread} == {
         option: value for option, value in options.items() if option not in unread
     }
     for option in options:
@@ -221,32 +218,37 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
         srp.methods.get(name, dataset=SHAPES, shared={"inital": 5})
 
 
-def test_every_option_of_every_function_reaches_its_function(name, monkeypatch):
-    """Options are read off signatures: what a factory or a policy takes is an option, and arrives."""
+def test_every_field_of_every_algorithm_is_an_option_and_arrives(name):
+    """Options are read off the dataclass: what an algorithm and the parts in it have is an option, and arrives."""
     route = srp.methods.routes(name)
-    assert set(route.algorithm) | set(srp.methods.OBJECTS) >= set(inspect.signature(route.factory).parameters) - {
-        "model",
-        *getattr(route.factory, "keywords", {}),
-    }
-    other = {"local_steps": 3, "fine_tune_epochs": 4, "inner_steps": 2, "local_epochs": 2, "head_epochs": 3}
+    fixed = getattr(route.factory, "keywords", {})
+    names = {field.name for field in dataclasses.fields(algorithm_of(name))} - {"model", *fixed}
+    assert {option.path for option in route.algorithm.values() if "." not in option.path} == names
+    other = {"steps": 3, "fine_tune_epochs": 4, "inner_steps": 2, "epochs": 2, "head_epochs": 3, "learning_rate": 0.2}
     for option in other.keys() & set(route.algorithm):
-        _, given = given_to_factory(monkeypatch, name, **{option: other[option]})
-        monkeypatch.undo()
+        if (option, route.factory) == ("steps", srp.algorithms.FedRep):
+            with pytest.raises(ValueError, match=r"training\.epochs=None: how many times a round of FedRep alternates"):
+                algorithm_of(name, steps=3)
+            continue
+        given = values_of(algorithm_of(name, **{option: other[option]}))
         assert given[option] == other[option]
-        assert option != "local_steps" or given["local_epochs"] is None
+        assert option != "steps" or given["epochs"] is None
 
 
 @pytest.mark.usefixtures("registry")
 def test_a_row_may_set_what_any_part_reads():
-    row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.algorithms.sgd(0.3)}
-    srp.methods.register("mine", srp.algorithms.fedavg, participation="doubling", options=row)
-    found = srp.methods.get("mine", dataset=SHAPES).options
+    row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.SGD(0.3)}
+    srp.methods.register("mine", srp.algorithms.FedAvg, participation="doubling", options=row)
+    method, found = srp.methods.get("mine", dataset=SHAPES), record("mine")
     assert {name: found[name] for name in ("initial", "hidden", "learning_rate")} == {
         "initial": 5,
         "hidden": [4],
         "learning_rate": 0.2,
     }
     assert found["fine_tune_optimizer"]["learning_rate"] == 0.3
+    assert (method.participation.initial, method.algorithm.model.hidden) == (5, (4,))
+    assert method.algorithm.training.optimizer == srp.SGD(0.2)
+    assert method.algorithm.fine_tune_optimizer == srp.SGD(0.3)
 
 
 def test_rows_may_have_options_of_their_own():
@@ -254,13 +256,13 @@ def test_rows_may_have_options_of_their_own():
     get = functools.partial(srp.methods.get, dataset=SHAPES, hidden=(4,))
     asked = {"flanp": (1, 1.0), "flanp_fednova": (10, 0.5), "fednova": (10, 0.5)}
     for name, expected in asked.items():
-        method = get(name)
-        assert (method.options["max_work"], method.options["on_time"]) == expected
-        assert (method.participation.options["max_work"], method.participation.options["on_time"]) == expected
-    assert get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).options["max_work"] == 4
-    assert get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).options["on_time"] == 0.25
-    elsewhere = get("flanp_fednova", participation="uniform", k=10)  # a policy that has no such options
-    assert "max_work" not in elsewhere.options
+        policy, found = get(name).participation, record(name)
+        assert (found["max_work"], found["on_time"]) == expected
+        assert (policy.max_work, policy.on_time) == expected
+    chosen = get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).participation
+    assert (chosen.max_work, chosen.on_time) == (4, 0.25)
+    elsewhere = record("flanp_fednova", participation="uniform", k=10)  # a policy that has no such options
+    assert "max_work" not in elsewhere
 
 
 @pytest.mark.parametrize(("policy", "fast"), [("uniform", None), ("fastest", list(range(10)))])
@@ -277,45 +279,61 @@ def test_fedgate_with_k_random_and_k_fastest_is_a_policy_by_name(policy, fast):
 def test_any_algorithm_goes_with_any_participation():
     method = srp.methods.get("fedrep", dataset=SHAPES, hidden=(4,), participation="doubling", initial=7)
     assert (method.name, method.participation.name) == ("fedrep + doubling", "doubling")
-    assert method.options["initial"] == 7
+    assert record("fedrep", participation="doubling", initial=7)["initial"] == 7
     assert srp.methods.label(method.name) == "FedRep + doubling"
     assert cohort_sizes(method.participation, (0, 10)) == [7, 14]
-    own = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.fastest(3))
+    own = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Fastest(3))
     assert (own.name, own.participation.name) == ("srpfl + fastest", "fastest")
     with pytest.raises(ValueError, match="initial: has no effect"):
-        srp.methods.get("srpfl", dataset=SHAPES, participation=srp.participation.fastest(3), initial=3)
+        srp.methods.get("srpfl", dataset=SHAPES, participation=srp.participation.Fastest(3), initial=3)
     with pytest.raises(ValueError, match="k is missing: 'uniform' needs it"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
     with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
     with pytest.raises(ValueError, match="is neither a name nor a policy; call it"):
-        srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.full)
+        srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
 def test_an_optimizer_of_ones_own_stands_in_for_the_options_of_sgd():
-    mine = srp.algorithms.sgd(0.3)
-    method = srp.methods.get("fedavg", dataset=SHAPES, hidden=(4,), optimizer=mine)
-    assert "learning_rate" not in method.options
-    with pytest.raises(ValueError, match="learning_rate: the optimizer that is given has its own"):
+    mine = srp.SGD(0.3)
+    assert algorithm_of("fedavg", optimizer=mine).training == srp.Training(mine)
+    assert "learning_rate" not in record("fedavg", optimizer=mine)
+    with pytest.raises(ValueError, match=r"learning_rate: the training\.optimizer that is given has its own"):
         srp.methods.get("fedavg", dataset=SHAPES, optimizer=mine, learning_rate=0.1)
 
 
-def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum(monkeypatch):
-    """It reaches the factory, whatever other methods fine-tune with; both at once are refused."""
-    mine = srp.algorithms.sgd(0.3)
-    with pytest.raises(ValueError, match="fine_tune_momentum: the fine_tune_optimizer that is given has its own"):
-        srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=0.5)
-    srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, fine_tune_momentum=None)  # asks for nothing
-    shared = {"fine_tune_momentum": 0.5, "learning_rate": 0.2}
-    assert "fine_tune_momentum" not in srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine).options
-    _, given = given_to_factory(monkeypatch, "fedavg", fine_tune_optimizer=mine, shared=shared)
-    np.testing.assert_allclose(steps_of(given["fine_tune_optimizer"]), [-0.3] * 4, rtol=1e-6)
-    np.testing.assert_allclose(steps_of(given["optimizer"]), [-0.2] * 4, rtol=1e-6)
+def test_training_as_a_whole_stands_in_for_its_options():
+    """Shared options, and those of a row, are for the methods that have use for them."""
+    mine = srp.Training(srp.SGD(0.3), batch_size=5)
+    shared = {"learning_rate": 0.2, "steps": 3, "batch_size": 2}
+    assert algorithm_of("fedavg", training=mine, shared=shared).training == mine
+    assert not {"learning_rate", "steps", "epochs"} & record("fedavg", training=mine, shared=shared).keys()
+    assert algorithm_of("fedavg", training=mine, momentum=None).training == mine  # asks for nothing
+    with pytest.raises(ValueError, match="batch_size: the training that is given has its own; leave one of the two"):
+        srp.methods.get("fedavg", dataset=SHAPES, training=mine, batch_size=5)
 
 
-def counted(model, pace: float | jax.Array = 0.5, local_epochs: int = 1):
+def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum():
+    """It reaches the algorithm, whatever other methods fine-tune with; both at once are refused."""
+    mine, momentum = srp.SGD(0.3), "fine_tune_optimizer.momentum"
+    with pytest.raises(ValueError, match="momentum: the fine_tune_optimizer that is given has its own"):
+        srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, **{momentum: 0.5})
+    assert algorithm_of("fedavg", fine_tune_optimizer=mine, **{momentum: None}).fine_tune_optimizer == mine
+    shared = {momentum: 0.5, "learning_rate": 0.2}
+    assert momentum not in record("fedavg", fine_tune_optimizer=mine)
+    algorithm = algorithm_of("fedavg", fine_tune_optimizer=mine, shared=shared)
+    np.testing.assert_allclose(steps_of(algorithm.fine_tune_optimizer), [-0.3] * 4, rtol=1e-6)
+    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [-0.2] * 4, rtol=1e-6)
+
+
+@srp.part
+class Counted(srp.algorithms.FedAvg):
+    """FedAvg by somebody else."""
+
+
+def counted(model, pace: float = 0.5, local_epochs: int = 1):
     """A method of somebody else's: FedAvg at a step size of `pace`."""
-    return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace), local_epochs=local_epochs)._replace(name="counted")
+    return Counted(model, srp.Training(srp.SGD(pace), epochs=local_epochs))
 
 
 @pytest.fixture
@@ -330,28 +348,36 @@ def registry():
 
 
 @pytest.mark.usefixtures("registry")
-def test_a_factory_without_an_optimizer_may_have_options_of_sgd_as_its_own():
+def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
     seen = []
 
-    def mine(model, learning_rate: float = 0.5, momentum: float | jax.Array = 0.25, weight_decay: int = 3):
+    def mine(model, learning_rate: float = 0.5, momentum: float = 0.25, weight_decay: int = 3):
         seen.append((learning_rate, momentum, weight_decay))
-        return srp.algorithms.fedavg(model)
+        return srp.algorithms.FedAvg(model)
 
     srp.methods.register("mine", mine)
-    method = srp.methods.get("mine", dataset=SHAPES, learning_rate=0.1, weight_decay=4)
+    options = {"learning_rate": 0.1, "weight_decay": 4}
+    method, recorded = srp.methods.get("mine", dataset=SHAPES, **options), record("mine", **options)
     assert seen == [(0.1, 0.25, 4)]
-    assert {o: method.options[o] for o in ("learning_rate", "momentum", "weight_decay")} == {
+    assert {o: recorded[o] for o in ("learning_rate", "momentum", "weight_decay")} == {
         "learning_rate": 0.1,
         "momentum": 0.25,
         "weight_decay": 4,
     }
-    assert values_of(method.algorithm) == {"momentum": 0.25}  # the only one that says it may be traced
+    assert parts.values_of(method.algorithm) == {"training.optimizer.learning_rate": 0.01}  # what the function made
 
-    def both(model, optimizer=None, learning_rate: float = 0.5):
-        return srp.algorithms.fedavg(model, optimizer)
 
-    with pytest.raises(ValueError, match=r"learning_rate: an argument of 'both' beside its optimizer, .*; rename it"):
-        srp.methods.get(both, dataset=SHAPES)
+@pytest.mark.usefixtures("registry")
+def test_a_field_of_ones_own_may_be_called_as_one_of_sgd():
+    """Both are options then, by their full names."""
+
+    @srp.part
+    class Mine(srp.algorithms.FedAvg):
+        learning_rate: Annotated[float, srp.AtLeast(0)] = 1.0
+
+    given = {"learning_rate": 0.5, "training.optimizer.learning_rate": 0.1}
+    made = srp.methods.get(Mine, dataset=SHAPES, hidden=(4,), **given).algorithm
+    assert (made.learning_rate, made.training.optimizer) == (0.5, srp.SGD(0.1))
 
 
 @pytest.mark.usefixtures("registry")
@@ -383,14 +409,15 @@ def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
         "import fedjax_srp as srp\n"
         "def mine(model, pace: float = 0.5):\n"
         '    """Mine.\n\n    Args:\n        model: of it.\n        pace: of its steps.\n    """\n'
-        "    return srp.algorithms.fedavg(model, srp.algorithms.sgd(pace))\n"
+        "    return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(pace)))\n"
         "srp.methods.register('mine', mine)\n"
     )
     words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "1", "--no-progress"]
     words += ["--method", "mine", "--pace", "0.1"]
     load = ["--load", str(tmp_path / "mine.py")]
     assert cli.main(["run", *load, *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
-    assert History.load(tmp_path / "run").config["options"]["pace"] == 0.1
+    config = History.load(tmp_path / "run").config
+    assert (config["arguments"]["pace"], config["options"]["learning_rate"]) == (0.1, 0.1)
     capsys.readouterr()
     assert cli.main(["run", "--load", "no.py", *words], set_up_cores=False) == 2
     error = capsys.readouterr().err
@@ -404,7 +431,7 @@ def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
         "from beside_the_loaded import NAME\n"
-        "srp.methods.register(NAME, lambda model: srp.algorithms.fedavg(model), label='mine')\n"
+        "srp.methods.register(NAME, lambda model: srp.algorithms.FedAvg(model), label='mine')\n"
     )
     run_options.load([str(tmp_path / "mine.py")])
     assert "lies_beside" in srp.methods.names()
@@ -415,7 +442,7 @@ def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
 def test_a_factory_that_returns_nothing_is_named():
     def forgetful(model):
         """Mine."""
-        srp.algorithms.fedavg(model)
+        srp.algorithms.FedAvg(model)
 
     srp.methods.register("forgetful", forgetful)
     data = srp.data.load("digits", num_clients=5, classes_per_client=3)
@@ -423,44 +450,54 @@ def test_a_factory_that_returns_nothing_is_named():
         srp.methods.get("forgetful", dataset=data)
 
 
-def slowest(m: int = 2, k: float = 0.5):
+@srp.part
+class Slowest(srp.participation.Fastest):
     """Those who take longest.
+
+    Args:
+        k: a name that policies of the package give to a number of clients.
+        m: how many take part.
+    """
+
+    k: float = 0.5
+    m: parts.Count = 2
+
+    def select(self, key, state, times):
+        return srp.participation.Fastest(self.m).select(key, state, times._replace(realised=-times.realised))
+
+
+def slowest(m: int = 2, k: float = 0.5):
+    """As `Slowest`.
 
     Args:
         m: how many take part.
         k: a name that policies of the package give to a number of clients.
     """
-    policy = srp.participation.fastest(m)
-
-    def select(key, state, times):
-        return policy.select(key, state, times._replace(realised=-times.realised))
-
-    return policy._replace(name="slowest", select=select, options=None)
+    return Slowest(k=k, m=m)
 
 
 @pytest.mark.usefixtures("registry")
-def test_policies_of_ones_own_have_names_and_options():
-    srp.methods.register_participation("slowest", slowest)
+@pytest.mark.parametrize("maker", [slowest, Slowest])
+def test_policies_of_ones_own_have_names_and_options(maker):
+    srp.methods.register_participation("slowest", maker)
     method = srp.methods.get("fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25)
     assert (method.name, method.participation.name) == ("fedrep + slowest", "slowest")
-    assert method.participation.options == {"m": 3, "k": 0.25}
-    assert {o: method.options[o] for o in ("participation", "m", "k")} == {
-        "participation": "slowest",
-        "m": 3,
-        "k": 0.25,
-    }
+    assert (method.participation.m, method.participation.k) == (3, 0.25)
+    recorded = record("fedrep", participation="slowest", m=3, k=0.25)
+    assert {o: recorded[o] for o in ("participation", "m", "k")} == {"participation": "slowest", "m": 3, "k": 0.25}
     again = srp.methods.get("fedavg", dataset=SHAPES, participation="slowest", k=0.25, m=3)
-    assert again.participation is method.participation  # one program
+    assert again.participation == method.participation  # one program
+    assert jax.tree.structure(again.participation) == jax.tree.structure(method.participation)
     srp.methods.register("mine", counted, participation="slowest", options={"m": 4})
-    assert srp.methods.get("mine", dataset=SHAPES).participation.options == {"m": 4, "k": 0.5}
+    assert srp.methods.get("mine", dataset=SHAPES).participation == Slowest(m=4)
     with pytest.raises(ValueError, match=r"m: has no effect on method 'fedavg', only on .*participation 'slowest'"):
         srp.methods.get("fedavg", dataset=SHAPES, m=3)
 
 
 @pytest.mark.usefixtures("registry")
 def test_an_argument_of_a_policy_is_not_one_of_sgd():
-    srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.full())
-    with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename it"):
+    srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.Full())
+    with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename your"):
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
 
 
@@ -470,14 +507,15 @@ def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
         "import fedjax_srp as srp\n"
         "def first(m: int = 2):\n"
         '    """Mine.\n\n    Args:\n        m: of them.\n    """\n'
-        "    return srp.participation.fastest(m)._replace(name='first')\n"
+        "    return srp.participation.Fastest(m)\n"
         "srp.methods.register_participation('first', first)\n"
     )
     words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "2", "--no-progress"]
     words += ["--method", "fedavg", "--participation", "first", "--m", "3", "--load", str(tmp_path / "mine.py")]
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     run = History.load(tmp_path / "run")
-    assert (run.config["options"]["participation"], run.config["options"]["m"]) == ("first", 3)
+    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == ("first", 3)
+    assert (run.config["options"]["participation"], run.config["options"]["k"]) == ("fastest", 3)
     assert run.cohort_size.tolist() == [3, 3]
     options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "hidden": [4], "num_rounds": 1}
     options |= {"load": [str(tmp_path / "mine.py")], "participation": "first"}
@@ -491,8 +529,8 @@ def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     [
         ("full", slowest, "name='full' is a participation of the package; choose another name"),
         ("", slowest, "name='' is no name; give a string"),
-        ("mine", srp.participation.full(), "is no factory: give the function that makes the participation"),
-        ("mine", 3, "3 is no factory: give the function"),
+        ("mine", srp.participation.Full(), "is no class or function; give the one that makes the participation"),
+        ("mine", 3, "3 is no class or function; give the one that makes"),
         ("mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
     ],
 )
@@ -510,7 +548,7 @@ def test_a_policy_factory_that_returns_nothing_is_named():
 
 
 @pytest.mark.usefixtures("registry")
-def test_options_of_one_name_are_refused(capsys):
+def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line():
     def mine(model, alpha: float = 0.5):
         """Mine.
 
@@ -518,35 +556,35 @@ def test_options_of_one_name_are_refused(capsys):
             model: of it.
             alpha: which is an option of the data as well.
         """
-        return srp.algorithms.fedavg(model, srp.algorithms.sgd(alpha))
+        return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(alpha)))
 
     srp.methods.register("mine", mine)
-    assert cli.main(["run", "--method", "mine", "--dataset", "digits"], set_up_cores=False) == 2
-    assert "error: alpha: an option of data and of method; rename" in capsys.readouterr().err
+    assert run_options.read_by("mine", None, "mlp")["method.alpha"] == "alpha"
 
 
 def test_one_name_is_never_read_by_two_parts():
     """By no method of the package; one's own is refused, unless the other part is given as made."""
 
     def clustered(model, k: int = 3):
-        return srp.algorithms.fedavg(model)
+        return srp.algorithms.FedAvg(model)
 
     def hyper(model, hidden: int = 8):
-        return srp.algorithms.fedavg(model)
+        return srp.algorithms.FedAvg(model)
 
     for name in [*srp.methods.names(), *srp.methods.algorithm_names()]:
         for policy in table.POLICIES:
             route = options.routes(name, policy)
-            parts = (route.algorithm, route.optimizers, route.policy, options.MODEL_OPTIONS)
+            read = (route.algorithm, route.policy, options.MODEL_OPTIONS)
             of_models = {option for model in srp.models.names() for option in srp.models.options(model)}
-            assert len({*itertools.chain(*parts), *of_models}) == sum(map(len, (*parts, of_models)))
+            assert len({*itertools.chain(*read), *of_models}) == sum(map(len, (*read, of_models)))
     message = r"k: read by its algorithm and by participation .fastest.; rename .* participation as a policy, made"
     with pytest.raises(ValueError, match=message):
         srp.methods.get(clustered, dataset=SHAPES, participation="fastest", k=10)
     with pytest.raises(ValueError, match=r"hidden: read by its algorithm and by its model; rename"):
         srp.methods.get(hyper, dataset=SHAPES, hidden=4)
-    method = srp.methods.get(clustered, dataset=SHAPES, participation=srp.participation.fastest(5), k=2)
-    assert (method.options["k"], method.participation.options["k"]) == (2, 5)
+    method = srp.methods.get(clustered, dataset=SHAPES, participation=srp.participation.Fastest(5), k=2)
+    assert record(clustered, participation=srp.participation.Fastest(5), k=2)["k"] == 2
+    assert method.participation == srp.participation.Fastest(5)
 
 
 @pytest.mark.parametrize(
@@ -562,8 +600,13 @@ def test_one_name_is_never_read_by_two_parts():
             r"unknown option in the row of 'mine' 'pase' \(did you mean pace",
         ),
         ("mine", counted, {"options": {"k": 5}}, "unknown option in the row of 'mine' 'k'; choose from pace"),
-        ("mine", srp.algorithms.linear_fedavg, {}, "linear_fedavg is no factory of an algorithm on examples"),
-        ("mine", 3, {}, "3 is no factory"),
+        (
+            "mine",
+            srp.algorithms.LinearFedAvg,
+            {},
+            "LinearFedAvg makes no algorithm on examples: its first field, or argument, must be called",
+        ),
+        ("mine", 3, {}, "3 makes no algorithm on examples"),
     ],
 )
 def test_registrations_are_checked(name, factory, row, message):
@@ -583,10 +626,14 @@ def test_registrations_are_checked(name, factory, row, message):
         ("srpfl", {"initial": 101}, "initial=101 is larger than num_clients=100; give at most 100"),
         ("srpfl", {"initial": 0}, "initial=0 must be at least 1"),
         ("srpfl", {"learning_rate": 0.0}, "learning_rate must be finite and positive, got 0.0; give a step size"),
-        ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give 0 for none"),
-        ("srpfl", {"fine_tune_momentum": 1.5}, "fine_tune_momentum=1.5 must be below 1"),
-        ("srpfl", {"weight_decay": -1e-4}, "weight_decay must be finite and >= 0, got -0.0001; give 0"),
-        ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size must be finite and >= 0, got -1.0; give a step size"),
+        ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give None for none"),
+        (
+            "srpfl",
+            {"fine_tune_optimizer.momentum": 1.5},
+            r"fine_tune_optimizer\.momentum=1\.5 must be below 1; give None",
+        ),
+        ("srpfl", {"weight_decay": -1e-4}, "weight_decay=-0.0001 must be at least 0; give None for none"),
+        ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size=-1.0 must be "),
         ("lg_fedavg", {"hidden": ()}, r"method 'lg_fedavg' takes the last 2 layers .* model 'mlp' has 1 \(out\); give"),
         ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
         (
@@ -599,7 +646,7 @@ def test_registrations_are_checked(name, factory, row, message):
             {"hiden": (9,)},
             r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden\?\)",
         ),
-        ("fedavg", {"model": srp.models.mlp((5,), 3), "hidden": (9,)}, "hidden: options of a model given by name"),
+        ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: options of a model given by name"),
     ],
 )
 def test_refusals_name_what_the_user_gave(method, options, message):

@@ -22,12 +22,12 @@ def as_before():
 
 
 def narrow(input_shape, num_classes, width: int = 5, depth=2):
-    return srp.models.mlp(input_shape, num_classes, hidden=(width,) * depth)
+    return srp.models.MLP(input_shape, num_classes, hidden=(width,) * depth)
 
 
 def two_speeds(slow: float = 5.0, every: int = 2):
     times = 1.0 + (slow - 1.0) * (np.arange(DATA.num_clients) % every == 0)
-    return srp.clocks.fixed(srp.clocks.constant(times))._replace(name="two_speeds")
+    return srp.clocks.Fixed(srp.clocks.Constant(times))
 
 
 # Models.
@@ -38,27 +38,28 @@ def test_models_of_ones_own_have_names_and_options():
     assert "narrow" in srp.models.names()
     assert srp.models.options("narrow") == {"width": 5, "depth": 2}
     method = srp.methods.get("fedrep", dataset=DATA, model="narrow", width=3)
-    assert {o: method.options[o] for o in ("model", "width", "depth")} == {"model": "narrow", "width": 3, "depth": 2}
+    recorded = srp.methods.choose("fedrep", "narrow", width=3).record()
+    assert {o: recorded[o] for o in ("model", "width", "depth")} == {"model": "narrow", "width": 3, "depth": 2}
     model = srp.models.get("narrow", DATA, width=3)
-    assert model is srp.models.get("narrow", DATA, depth=2, width=3)  # one program
+    assert model == srp.models.get("narrow", DATA, depth=2, width=3) == method.algorithm.model  # one program
     heads = [srp.models.get("narrow", DATA, head_layers=n).init(KEY).head for n in (1, 2)]
     assert [len(head) for head in heads] == [1, 2]
     history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
-    assert history.config["options"]["width"] == 3
+    assert history.config["options"]["hidden"] == [3, 3]
     assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
 
 
 def test_a_model_that_is_registered_again_is_another_one():
     srp.models.register("narrow", narrow)
     first = srp.models.get("narrow", DATA)
-    srp.models.register("narrow", lambda shape, classes: srp.models.mlp(shape, classes, hidden=(7,)))
-    assert srp.models.get("narrow", DATA) is not first
+    srp.models.register("narrow", lambda shape, classes: srp.models.MLP(shape, classes, hidden=(7,)))
+    assert srp.models.get("narrow", DATA) != first
     assert srp.models.options("narrow") == {}
 
 
 def test_options_of_models_of_ones_own_are_kept_apart():
-    srp.models.register("narrow", lambda shape, classes, momentum=0.5: srp.models.mlp(shape, classes))
-    with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename it"):
+    srp.models.register("narrow", lambda shape, classes, momentum=0.5: srp.models.MLP(shape, classes))
+    with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename your field"):
         srp.methods.get("fedrep", dataset=DATA, model="narrow")
     srp.models.register("narrow", narrow)
     with pytest.raises(ValueError, match="width: belongs to model 'narrow' and the model is 'mlp'"):
@@ -72,7 +73,7 @@ def test_options_of_models_of_ones_own_are_kept_apart():
     [
         ("mlp", narrow, "name='mlp' is a model of the package; choose another name"),
         (3, narrow, "name=3 is no name; give a string"),
-        ("mine", srp.models.mlp((4,), 2), "is no factory: give the function that makes the model"),
+        ("mine", srp.models.MLP((4,), 2), "is no class or function; give the one that makes the model"),
         ("mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
         ("mine", lambda shape, classes, width: None, "<lambda>: width has no default, as options of a model have"),
         ("mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
@@ -105,8 +106,7 @@ def test_a_model_factory_that_returns_something_else_is_named():
 def test_clocks_of_ones_own_have_names(text, times):
     srp.clocks.register("two_speeds", two_speeds)
     clock = clock_words.parse(text, DATA.num_clients)
-    assert clock is clock_words.parse(text, DATA.num_clients)  # one program
-    assert list(clock.options) == ["slow", "every"]
+    assert clock == clock_words.parse(text, DATA.num_clients)  # one program
     history = srp.simulate(
         srp.methods.get("fedavg", dataset=DATA, hidden=(4,)), DATA, clock=clock, num_rounds=1, key=KEY, progress=False
     )
@@ -117,7 +117,7 @@ def test_clocks_of_ones_own_take_texts_and_distributions(tmp_path):
     np.savetxt(tmp_path / "times, of all.csv", [[1.0, 2.0, 3.0]])
 
     def measured(file: str, other=None):
-        return srp.clocks.trace(np.loadtxt(file, ndmin=2)) if other is None else srp.clocks.dynamic(other)
+        return srp.clocks.Trace(np.loadtxt(file, ndmin=2)) if other is None else srp.clocks.Dynamic(other)
 
     srp.clocks.register("measured", measured)
     clock = clock_words.parse(f"measured('{tmp_path}/times, of all.csv')", 3)
@@ -160,7 +160,7 @@ def test_a_bug_in_a_clock_of_ones_own_comes_through():
     [
         ("random", two_speeds, "name='random' is a clock of the package"),
         ("two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
-        ("mine", two_speeds(), "is no factory: give the function that makes the clock"),
+        ("mine", two_speeds(), "is no class or function; give the one that makes the clock"),
         ("mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
     ],
 )
@@ -178,9 +178,9 @@ def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
         "import fedjax_srp as srp\n"
         "def narrow(input_shape: tuple[int, ...], num_classes: int, width: int = 5):\n"
         '    """Mine.\n\n    Args:\n        width: of its layer.\n    """\n'
-        "    return srp.models.mlp(input_shape, num_classes, hidden=(width,))\n"
+        "    return srp.models.MLP(input_shape, num_classes, hidden=(width,))\n"
         "def same(time: float = 2.0):\n"
-        "    return srp.clocks.fixed(srp.clocks.constant(time))\n"
+        "    return srp.clocks.Fixed(srp.clocks.Constant(time))\n"
         "srp.models.register('narrow', narrow)\n"
         "srp.clocks.register('same', same)\n"
     )
@@ -188,9 +188,10 @@ def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
     words += ["--model", "narrow", "--width", "3", "--clock", "same(time=4)", "--load", str(tmp_path / "mine.py")]
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     run = srp.History.load(tmp_path / "run")
-    assert (run.config["options"]["model"], run.config["options"]["width"]) == ("narrow", 3)
+    assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == ("narrow", 3)
+    assert (run.config["options"]["model"], run.config["options"]["hidden"]) == ("mlp", [3])
     assert run.compute_time.tolist() == [4.0, 4.0]
-    assert run.config["clock_options"] == {"time": 4}
+    assert run.config["clock_options"]["distribution"]["value"] == 4.0
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0  # is known again
 
     options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "num_rounds": 1, "model": "narrow"}
@@ -198,7 +199,7 @@ def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
     grid = srp.grid(
         options=options | {"load": [str(tmp_path / "mine.py")]}, axes=axes, out=tmp_path / "grid", progress=False
     )
-    found = {(run.config["options"]["width"], float(run.compute_time[0])) for run in grid.histories.values()}
+    found = {(run.config["options"]["hidden"][0], float(run.compute_time[0])) for run in grid.histories.values()}
     assert found == {(2, 2.0), (4, 2.0), (2, 3.0), (4, 3.0)}
 
     capsys.readouterr()

@@ -151,7 +151,7 @@ def test_labels_tell_evaluations_apart_and_who_diverged():
         plots.accuracy_over_time([run(), other], evaluation="fine_tune")
 
 
-LONG = "a method whose options are all written out, learning_rate=0.1, local_epochs=2, k"
+LONG = "a method whose options are all written out, learning_rate=.1, fine_tune_epochs=5"
 
 
 def legend_box(figure, ax):

@@ -21,7 +21,12 @@ from fedjax_srp.report import panels, table
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
 METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
-CLOCK = {"distribution": {"name": "exponential", "rate": 1.0}, "work": 1.0}
+CLOCK = {
+    "part": "fedjax_srp.clocks.fixed.Fixed",
+    "distribution": {"part": "fedjax_srp.clocks.distributions.Exponential", "rate": 1.0},
+    "work": 1.0,
+}
+SGD = {"part": "fedjax_srp.algorithms.optimizers.SGD", "learning_rate": 0.1}
 DOUBLING = {"initial": 2, "by": "realised"}
 
 
@@ -35,6 +40,7 @@ def made_by(name="fedrep", key=0, options=None, **config):
         "dataset": "digits",
         "num_clients": 4,
         "options": METHOD | (options or {}),
+        "method": {"name": name, "algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": SGD}},
         "clock_options": CLOCK,
         "dataset_options": DATA,
         "data_checksum": "1a2b3c4d",
@@ -174,11 +180,11 @@ def test_a_twin_may_go_on_for_longer(save, tmp_path):
 
 
 def test_parts_put_together_by_hand_have_twins_too(save, tmp_path):
-    parts = {"participation": "doubling", "model": {"name": "mlp", "hidden": [8]}, "optimizer": {"learning_rate": 0.1}}
-    without = {"model": parts["model"], "optimizer": parts["optimizer"]}
+    without = {"model": "mlp", "hidden": [8], "learning_rate": 0.1}
+    parts = {"participation": "doubling", **without}
     config = made_by("fedrep + doubling", participation="doubling") | {"options": parts | DOUBLING}
     save(run(config=config), run(times=2.0, config=made_by() | {"options": without}))
-    wider = {**without, "model": {"name": "mlp", "hidden": [16]}}
+    wider = {**without, "hidden": [16]}
     found, _ = rows(tmp_path)
     assert float(found.loc["fedrep + doubling", "speed_up_0"]) == 2
     save(run(times=3.0, config=made_by() | {"options": wider}))
@@ -191,11 +197,25 @@ DIFFERENCES = {
     "an option": ({"options": METHOD | {"hidden": [16]}}, "hidden=[8]", "hidden=[16]"),
     "the clock": ({"clock_options": {**CLOCK, "work": 2.0}}, "clock.work=1", "clock.work=2"),
     "the rate of the clock": (
-        {"clock_options": {**CLOCK, "distribution": {"name": "exponential", "rate": 0.5}}},
+        {"clock_options": {**CLOCK, "distribution": {**CLOCK["distribution"], "rate": 0.5}}},
         "clock.rate=1",
         "clock.rate=0.5",
     ),
-    "the kind of clock": ({"clock": "dynamic"}, "clock=fixed", "clock=dynamic"),
+    "the kind of clock": (
+        {"clock": "dynamic", "clock_options": {**CLOCK, "part": "fedjax_srp.clocks.dynamic.Dynamic"}},
+        "clock=fixed",
+        "clock=dynamic",
+    ),
+    "the distribution, of equal parameters": (
+        {"clock_options": {**CLOCK, "distribution": {"part": "mine.Pareto", "rate": 1.0}}},
+        "clock.distribution=Exponential",
+        "clock.distribution=mine.Pareto",
+    ),
+    "the optimizer, of equal options": (
+        {"method": {"algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": {"part": "mine.SGD"}}}},
+        "optimizer=SGD",
+        "optimizer=mine.SGD",
+    ),
     "the division": (
         {"dataset_options": DATA | {"seed": 7}, "data_checksum": "5e6f7a8b"},
         "partition_seed=0",
@@ -227,13 +247,46 @@ def test_data_of_one_checksum_are_the_same_however_they_were_named(save, tmp_pat
 
 def test_nested_options_of_one_name_do_not_clash(save, tmp_path):
     def config(rate, fine_tune_rate, key):
-        rates = {"optimizer": {"learning_rate": rate}, "fine_tune_optimizer": {"learning_rate": fine_tune_rate}}
-        return made_by(key=key) | {"options": rates}
+        return made_by(key=key, options={"learning_rate": rate, "fine_tune_optimizer.learning_rate": fine_tune_rate})
 
     save(*(run(config=config(*rates, key)) for rates in ((1.0, 2.0), (2.0, 1.0)) for key in range(2)))
     found, _ = rows(tmp_path)
     assert found["runs"].to_dict() == {
-        f"FedRep, optimizer.learning_rate={a}, fine_tune_optimizer.learning_rate={b}": 2 for a, b in ((1, 2), (2, 1))
+        f"FedRep, learning_rate={a}, fine_tune_optimizer.learning_rate={b}": 2 for a, b in ((1, 2), (2, 1))
+    }
+
+
+def test_options_of_method_and_data_with_one_name_are_told_apart(save, tmp_path):
+    data = {**DATA, "alpha": 5.0}
+    save(*(run(config=made_by(options={"alpha": alpha}, dataset_options=data)) for alpha in (0.1, 0.9)))
+    other = {"dataset_options": {**DATA, "alpha": 6.0}, "data_checksum": "5e6f7a8b"}
+    save(run(config=made_by(options={"alpha": 0.1}, **other)))
+    assert list(rows(tmp_path)[0].index) == [
+        "FedRep, method.alpha=0.1, data.alpha=5",
+        "FedRep, method.alpha=0.1, data.alpha=6",
+        "FedRep, method.alpha=0.9, data.alpha=5",
+    ]
+
+
+def test_an_optimizer_beside_that_of_training_is_named_by_what_it_has_of_its_own(save, tmp_path):
+    def config(rate, momentum, key, **more):
+        options = {"learning_rate": rate, "momentum": None, "fine_tune_optimizer": None, **more}
+        if momentum is not None:
+            del options["fine_tune_optimizer"]
+            options |= {"fine_tune_optimizer.learning_rate": rate, "fine_tune_optimizer.momentum": momentum}
+        made = made_by(key=key, options=options)
+        made["method"]["algorithm"] |= {"fine_tune_optimizer": momentum and SGD}
+        return made
+
+    save(*(run(config=config(0.1, momentum, key)) for momentum in (None, 0.5) for key in range(2)))
+    found, _ = rows(tmp_path)
+    assert found["runs"].to_dict() == {"fedrep": 2, "FedRep, fine_tune_optimizer.momentum=0.5": 2}
+    save(run(config=config(0.2, 0.5, 0)), run(config=config(0.2, 0.9, 0)))
+    assert set(rows(tmp_path)[0].index) == {
+        "FedRep, learning_rate=0.1",
+        "FedRep, learning_rate=0.1, fine_tune_optimizer.momentum=0.5",
+        "FedRep, learning_rate=0.2, fine_tune_optimizer.momentum=0.5",
+        "FedRep, learning_rate=0.2, fine_tune_optimizer.momentum=0.9",
     }
 
 
@@ -269,7 +322,7 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
 
 
 def test_one_run_with_two_results_is_refused(save, tmp_path):
-    first, second = save(run(config=made_by(seed=3)), run(scores=(0.1, 0.2, 0.3), config=made_by(devices=2)))
+    first, second = save(run(config=made_by(seed=3)), run(scores=(0.1, 0.2, 0.3), config=made_by(num_devices=2)))
     with pytest.raises(ValueError, match=f"{first} and {second} hold the same run, fedrep with seed .*; remove one of"):
         report(str(tmp_path), None, (0,), None)
 
@@ -281,7 +334,7 @@ def test_what_is_not_recorded_is_said(save, tmp_path):
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"mine": 2}
     (note,) = (line for line in text.splitlines() if "not recorded" in line)
-    assert "what made mine is not recorded; give it options={...}" in note
+    assert "what made mine is not recorded; make it of numbers, texts, named functions and parts" in note
     assert note in (tmp_path / "table.txt").read_text()
 
 
@@ -295,31 +348,6 @@ def test_runs_that_prove_to_differ_are_not_averaged_though_nobody_said_why(save,
     found, text = rows(tmp_path)
     assert len(found) == 4
     assert f"{tmp_path / 'run4'} (as {tmp_path / 'run0'})" in text
-
-
-def older(config, **arguments):
-    """The record of a version that did not know data and clocks; by the command line where there are arguments."""
-    new = ("clock_options", "dataset_options", "data_checksum", "unknown")
-    config = {name: value for name, value in config.items() if name not in new}
-    return config | ({"arguments": {"command": "run", **arguments}} if arguments else {})
-
-
-def test_older_folders_are_read_as_before(save, tmp_path):
-    given = {"method": "fedrep", "learning_rate": 0.1, "clock": "fixed"}
-    save(
-        *(run(config=older(made_by(key=key, seed=key), **given, seed=key, initial=7 + key)) for key in range(2)),
-        run(config=older(made_by(key=0, seed=0), **given | {"clock": "random"}, seed=0)),
-        *(run(config=older(made_by(key=key))) for key in range(2)),
-        run(),
-    )
-    found, text = rows(tmp_path)
-    assert found["runs"].to_dict() == {
-        "FedRep, clock=fixed": 1,
-        "FedRep, command=python, clock=fixed": 2,
-        "FedRep, command=run, clock=fixed": 2,  # it does not read `initial`
-        "FedRep, command=run, clock=random": 1,
-    }
-    assert "what made clocks and data of older versions is not recorded" in text
 
 
 def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):

@@ -151,7 +151,7 @@ def test_schedule_fits_the_policy():
     """Fed round after round, the policy takes the cohorts of the plan, skips what has no rounds, and stays with N."""
     plan = theory.schedule(A, 64, 1, CHAT)
     assert plan.rounds_per_stage.count(0) == 3
-    policy = participation.doubling(1, plan.rounds_per_stage)
+    policy = participation.Doubling(1, plan.rounds_per_stage)
     key = jax.random.key(0)
     times = ClientTimes(jnp.arange(64.0), jnp.arange(64.0))
 

@@ -3,23 +3,52 @@
 import json
 import sys
 import types
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, numbers
+from reference.small import KEY, numbers
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.watch import Progress
 
 DATA = numbers(3.0, -1.0, 4.0)
-ALGORITHM = algorithm_of(
-    lambda key, w, state, value, context: ClientOutput(w + 0.5 * (value - w)),
-    evaluations={"model": lambda key, server, state, value: lambda test: server},
-    metrics=lambda server, data: {"w": server},
-)._replace(options={})
+
+
+@srp.part
+class FewLines(srp.FederatedAlgorithm):
+    """Its server keeps the mean message, its model is one number.
+
+    Args:
+        weight: of the number in the metric.
+        twist: of the number in the metric.
+    """
+
+    name = "few_lines"
+    weight: float = 1.0
+    twist: Callable[[jax.Array], jax.Array] | None = None
+
+    def init(self, key, data):
+        return jnp.zeros(())
+
+    def client(self, key, w, state, value, context):
+        return ClientOutput(w + 0.5 * (value - w))
+
+    def server(self, key, server, mean, context):
+        return mean
+
+    def metrics(self, server, data):
+        return {"w": self.weight * (server if self.twist is None else self.twist(server))}
+
+    @srp.evaluation
+    def model(self, key, server, state, value):
+        return lambda test: server
+
+
+ALGORITHM = FewLines()
 OPTIONS = {"eval_every": 2, "progress": False, "devices": 1}
 
 
@@ -145,20 +174,20 @@ def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
     """Runs of one name and key, whose rounds may be equal; one that is made longer and evaluated elsewhere."""
     log = tmp_path / "log"
     for rate in (0.1, 0.2, 0.1):
-        simulate(srp.watch.json_lines(log), algorithm=ALGORITHM._replace(options={"rate": rate}))
+        simulate(srp.watch.json_lines(log), algorithm=FewLines(rate))
     first, second = (lines(log)[5 * i : 5 * i + 5] for i in range(2))
     assert len(lines(log)) == 10
     assert [row["elapsed"] for row in first] == [row["elapsed"] for row in second]
     assert {row["run"] for row in first}.isdisjoint(row["run"] for row in second)
-    simulate(srp.watch.json_lines(log), num_rounds=7, eval_every=7, algorithm=ALGORITHM._replace(options={"rate": 0.1}))
+    simulate(srp.watch.json_lines(log), num_rounds=7, eval_every=7, algorithm=FewLines(0.1))
     assert [row["round"] for row in lines(log)[10:]] == [6, 7]
     assert lines(log)[10]["run"] == first[0]["run"]
-    more = {"record_loss": False, "eval_every": 1, "algorithm": ALGORITHM._replace(options={"rate": 0.2})}
+    more = {"record_loss": False, "eval_every": 1, "algorithm": FewLines(0.2)}
     simulate(srp.watch.json_lines(log), **more)
     assert [row["round"] for row in lines(log)[12:]] == [1, 3]  # which had no accuracy
     unknown = tmp_path / "unknown"
     for weight in (1.0, 2.0):
-        own = ALGORITHM._replace(metrics=lambda server, data, weight=weight: {"w": weight * server}, options=None)
+        own = FewLines(twist=lambda w, weight=weight: weight * w)
         for _ in range(2):
             simulate(srp.watch.json_lines(unknown), algorithm=own)
     assert len(lines(unknown)) == 10
@@ -168,15 +197,12 @@ def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
 def test_a_run_is_known_by_its_data_and_the_values_of_its_seed(tmp_path):
     """Of a sweep, each seed is the run that it is with other seeds beside it; equal seeds are told apart."""
 
-    def build(values):
-        return ALGORITHM._replace(metrics=lambda server, data: {"w": values["weight"] * server})
-
     def runs(*weights, data=DATA):
         keys = jax.numpy.stack([KEY] * len(weights))
         heard, log = [], tmp_path / "log"
         callback = srp.watch.all_of(heard.append, srp.watch.json_lines(log))
         options = OPTIONS | {"num_rounds": 1, "callback": callback, "values": {"weight": np.array(weights)}}
-        srp.simulate_seeds(srp.tunable(build, {"weight": 1.0}), data, keys=keys, **options)
+        srp.simulate_seeds(ALGORITHM, data, keys=keys, **options)
         return [row["run"] for row in heard[0].rows]
 
     first, second = runs(1.0, 2.0)
@@ -189,7 +215,7 @@ def test_a_run_is_known_by_its_data_and_the_values_of_its_seed(tmp_path):
 
 
 def test_a_log_is_strict_json(tmp_path):
-    bad = ALGORITHM._replace(metrics=lambda server, data: {"w": server / 0.0})
+    bad = FewLines(twist=lambda w: w / 0.0)
     srp.simulate(bad, DATA, num_rounds=1, key=KEY, callback=srp.watch.json_lines(tmp_path / "log"), **OPTIONS)
     assert json.loads((tmp_path / "log").read_text(), parse_constant=pytest.fail)["w"] in ("inf", "-inf", "nan")
 

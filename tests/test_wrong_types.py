@@ -1,16 +1,18 @@
-"""Every public function, every argument, everything wrong: one line that names the argument, never a traceback."""
+"""Every public function and part, every argument, everything wrong: one line that names it, never a traceback."""
 
 import inspect
+import re
+from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp import algorithms, clocks, models, participation, theory
+from fedjax_srp import algorithms, clocks, models, participation, parts, theory
 from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.data import partition
 
@@ -20,13 +22,11 @@ MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 TASK = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
 Y, X = np.arange(40) % 4, np.ones((40, 3), np.float32)
 DIGITS = srp.data.RawArrays(np.zeros((40, 8, 8), np.uint8), Y, np.zeros((40, 8, 8), np.uint8), Y)
-EXP = clocks.exponential(1.0)
+EXP = clocks.Exponential(1.0)
 BOTH = {"y_train": Y, "y_test": Y, "num_clients": 4, "seed": 0}
 IMAGES = srp.data.from_arrays(
     np.ones((4, 8, 8)), Y[:4], np.ones((4, 8, 8)), Y[:4], train_indices=[[0]], test_indices=[[1]]
 )
-LENET = {"input_shape": (16, 16, 3), "num_classes": 4, "channels": (2, 2), "hidden": (3, 3), "dropout_rate": 0.1}
-TIMES = {"work": 1.0, "communication": 0.0}
 
 # No argument is one of these, so all refuse them.
 NEVER = {"object": object(), "bytes": b"x", "complex": 1j, "dict": {"a": 1}, "texts": ["a"], "vaster": -(10**400)}
@@ -48,7 +48,7 @@ SOMETIMES = {
     "function": len,
     "key": KEY,
     "old key": jax.random.PRNGKey(0),
-    "not called": clocks.fixed,
+    "not called": clocks.Fixed,
 }
 NUMPY = {int: (np.int16, np.int64, np.uint16, np.asarray), float: (np.float32, np.float64, np.int64, np.asarray)}
 
@@ -91,47 +91,44 @@ CALLS = {
     partition.natural: {"users_train": Y, "users_test": Y, "num_clients": 2, "seed": 0},
     partition.cap_examples: {"indices": [np.arange(4), np.arange(4, 9)], "labels": Y, "max_examples": 2, "seed": 0},
     models.augmentation: {"name": "crop_flip", "dataset": IMAGES},
-    models.augmented: {"model": MLP, "augment": models.crop_and_flip()},
-    models.crop_and_flip: defaults(models.crop_and_flip),
-    models.cnn: defaults(models.cnn, input_shape=(8, 8), num_classes=2),
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None, "initialization": None},
-    models.initialized: {"model": MLP, "initialization": "torch"},
-    models.lenet5: {**defaults(models.lenet5), **LENET},
-    models.lenet5_cifar100: {**defaults(models.lenet5_cifar100), **LENET},
-    models.lstm: defaults(models.lstm, input_shape=(7,), num_classes=2),
-    models.linear_regression: defaults(models.linear_regression, dim=3),
-    models.mlp: defaults(models.mlp, input_shape=(7,), num_classes=2),
     models.options: {"name": "mlp"},
-    models.split: {
-        "name": "m", "layers": [models.Layer("out", nn.Dense(3))], "cut": "out", "input_shape": (3,), "num_classes": 3,
-        "dtype": jnp.float32, "loss": models.cross_entropy,
-    },
-    clocks.constant: {"value": 1.0},
-    clocks.exponential: {"rate": 1.0},
-    clocks.uniform: {"low": 1.0, "high": 2.0},
-    clocks.fixed: {"distribution": EXP, "ordered": False, **TIMES},
-    clocks.dynamic: {"distribution": EXP, "ordered": False, **TIMES},
-    clocks.trace: {"times": [[1.0, 2.0]], **TIMES},
-    **{getattr(participation, name): defaults(getattr(participation, name), k=2) for name in participation.__all__},
-    algorithms.sgd: {"learning_rate": 0.1, "momentum": 0.1, "weight_decay": 0.1},
-    **{
-        make: defaults(make, model=MLP, task=TASK, step_size=0.1, samples_per_round=5)
-        for make in (getattr(algorithms, name) for name in algorithms.__all__ if name != "sgd")
-        if inspect.isroutine(make)
-    },
+    srp.optimizer: {"factory": optax.set_to_zero},
     srp.methods.get: {
         "name": "srpfl", "dataset": DATA, "model": "mlp", "participation": None, "shared": None, "learning_rate": 0.1,
-        "momentum": 0.1, "local_epochs": 1, "initial": 2, "head_layers": 1, "hidden": (3,), "optimizer": None,
+        "momentum": 0.1, "epochs": 1, "initial": 2, "head_layers": 1, "hidden": (3,), "optimizer": None,
     },
     **{getattr(theory, name): defaults(getattr(theory, name), **OF_THEORY) for name in theory.KIND},
 }  # fmt: skip
 
+# every public part, its required fields by their names
+IMAGES_OF = {"input_shape": (16, 16, 3), "num_classes": 4}
+LENET = {**IMAGES_OF, "channels": (2, 2), "hidden": (3, 3), "dropout_rate": 0.1}
+FIELDS = {
+    "model": MLP, "task": TASK, "step_size": 0.1, "samples_per_round": 5, "k": 2, "distribution": EXP, "low": 1.0,
+    "high": 2.0, "value": 1.0, "times": [[1.0, 2.0]], "input_shape": (7,), "num_classes": 2,
+    "layers": (models.Layer("out", nn.Dense(3)),),
+}  # fmt: skip
+OF_CLASS = {models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
+NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
+ABSTRACT = {models.SplitModel, clocks.Distribution}
+ROOMS = (algorithms, participation, clocks, models)
+PARTS = [vars(room)[name] for room in ROOMS for name in room.__all__ if parts.is_part(vars(room)[name])]
+PARTS = [cls for cls in (*PARTS, srp.SGD, srp.Training) if cls not in ABSTRACT]
 
-def outcome(function, arguments):
-    """ "refused" in one line of our own, "accepted", or what else happens."""
+
+def fields_of(cls):
+    """Arguments of a class of parts that are right."""
+    return defaults(cls, **FIELDS | OF_CLASS.get(cls, {}))
+
+
+def outcome(function, arguments, named=""):
+    """ "refused" in one line of our own that has a name in it, "accepted", or what else happens."""
     try:
         function(**arguments)
     except ValueError as error:
+        if not re.search(rf"\b{named}\b", str(error)):
+            return f"does not say {named}: {str(error)[:100]!r}"
         return "refused" if "\n" not in str(error) and is_ours(error) else f"says {str(error)[:100]!r}"
     except Exception as error:
         return f"raises {type(error).__name__}: {str(error)[:100]}"
@@ -165,6 +162,31 @@ def test_numbers_of_numpy_are_numbers(function):
     assert set(found.values()) == {"accepted"}, found
 
 
+@pytest.mark.parametrize("cls", PARTS, ids=name_of)
+def test_every_field_refuses_wrong_types_in_one_line_that_names_it(cls):
+    right, found = fields_of(cls), {}
+    assert right.keys() == parts.fields(cls).hints.keys()
+    for field in right:
+        for kind, value in {**NEVER, **SOMETIMES}.items():
+            found[field, kind] = outcome(cls, {**right, field: value}, NAMED_AS.get((field, kind), field))
+    assert not {case: what for case, what in found.items() if what not in ("refused", "accepted")}
+    assert not [case for case, what in found.items() if what == "accepted" and case[1] in NEVER]
+
+
+@pytest.mark.parametrize("cls", PARTS, ids=name_of)
+def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
+    """So that parts made of numbers of NumPy are equal to those of plain ones, and compile nothing anew."""
+    right = fields_of(cls)
+    made = cls(**right)
+    for field, value in right.items():
+        for make in (make for make in NUMPY.get(type(value), ()) if make(value).item() == value):
+            again = cls(**{**right, field: make(value)})
+            assert again == made, (field, make)
+            assert jax.tree.structure(again) == jax.tree.structure(made), (field, make)
+            if parts.fields(cls).hints[field] is not Any:
+                assert type(getattr(again, field)) is type(getattr(made, field)), (field, make)
+
+
 @pytest.fixture(autouse=True)
 def quick_digits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where `save` writes
@@ -179,7 +201,7 @@ def test_every_public_function_is_called():
     own = [name for name, value in vars(partition).items() if getattr(value, "__module__", "") == partition.__name__]
     own = [name for name in own if name[0] != "_"]
     public = functions_of(partition, own) | functions_of(theory, theory.KIND)
-    public |= set().union(*(functions_of(r, r.__all__) for r in (srp.data, models, clocks, participation, algorithms)))
+    public |= set().union(*(functions_of(r, r.__all__) for r in (srp.data, *ROOMS)))
     without = {
         models.names,
         models.cross_entropy,

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from harness.measure import synthetic
 
 import fedjax_srp as srp
 from fedjax_srp.backend import compiler_options
-from fedjax_srp.benchmark.measure import synthetic
 from fedjax_srp.data import FederatedData
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.program import Traced
@@ -125,7 +125,7 @@ def compile_for(traced: jax.stages.Traced, loops: list[trips.Loop], target: Targ
 
 def _loops(traced: Traced, data: FederatedData) -> tuple[list[trips.Loop], list[trips.Loop]]:
     """The loops of start and segment; the segment begins with the state that the start leaves."""
-    given = [trips.given(leaf) for leaf in jax.tree.leaves((jax.random.key(0), traced.values, data))]
+    given = [trips.given(leaf) for leaf in jax.tree.leaves((jax.random.key(0), traced.parts, data))]
     of_start, started = trips.loops_of(traced.start.jaxpr, given, PACKAGE)
     state = started[: len(jax.tree.leaves(traced.start.out_info.state))]
     of_segment, _ = trips.loops_of(traced.segment.jaxpr, state + given, PACKAGE)
@@ -134,7 +134,7 @@ def _loops(traced: Traced, data: FederatedData) -> tuple[list[trips.Loop], list[
 
 def _prepared(case: Case, devices: Sequence[Any], evaluations: tuple[str, ...] | None) -> Prepared:
     data, small = _data(case.model, case.clients)
-    shared = {"momentum": case.momentum, **OPTIONS[case.model], **TRAINS.get(case.method, {})}
+    shared = {"momentum": case.momentum or None, **OPTIONS[case.model], **TRAINS.get(case.method, {})}
     method = srp.methods.get(case.method, dataset=small, model=case.model, shared=shared)
     return prepare(
         Request(

@@ -53,7 +53,7 @@ def main() -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         for label, (local_steps, color) in METHODS.items():
             drawn = tasks(trials, args.seed)
-            algorithm = srp.algorithms.linear_fedavg(drawn[0], STEP, local_steps)
+            algorithm = srp.algorithms.LinearFedAvg(drawn[0], step_size=STEP, local_steps=local_steps)
             distance = np.array([run.metrics["distance"] for run in runs(algorithm, drawn, rounds)])
             results[label] = curves.line(ax, np.arange(1, rounds + 1), distance, label, color)
             final = distance[:, -1]

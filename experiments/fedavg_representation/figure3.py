@@ -58,7 +58,8 @@ def figure(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
     every = [srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian") for key in keys]
     train = [dataclasses.replace(task, heads=task.heads[:CLIENTS]) for task in every]
     new = [dataclasses.replace(task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")) for task in every]
-    judges = [srp.algorithms.linear_fedavg(train[0], STEP, fine_tune_samples=n) for n in counts]  # of either method
+    # of either method
+    judges = [srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=n) for n in counts]
     figure, (left, right) = curves.panels(2)
     results = {}
 
@@ -67,7 +68,7 @@ def figure(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
         print(f"error with {counts} samples, {label}: " + ", ".join(f"{value:.3g}" for value in errors.mean(0)))
 
     for label, (local_steps, color) in METHODS.items():
-        histories = runs(srp.algorithms.linear_fedavg(train[0], STEP, local_steps), train, rounds)
+        histories = runs(srp.algorithms.LinearFedAvg(train[0], step_size=STEP, local_steps=local_steps), train, rounds)
         norm = np.array([history.metrics["gradient_norm"] for history in histories])
         results[f"{label}, gradient norm"] = curves.line(left, np.arange(1, rounds + 1), norm, label, color)
         mean, high = norm[:, -1].mean(), norm[:, -1].max()

@@ -41,7 +41,7 @@ import curves
 
 import fedjax_srp as srp
 from fedjax_srp.adaptation import params_of
-from fedjax_srp.algorithms.local import example_loss, fine_tuning, local_sgd
+from fedjax_srp.algorithms.local import example_loss, local_sgd
 from fedjax_srp.base import named_key
 from fedjax_srp.data import FederatedData, partition
 from fedjax_srp.history import History, jsonable
@@ -112,7 +112,7 @@ def label(tau: int) -> str:
 
 def optimizer() -> Any:
     """SGD of fine-tuning."""
-    return srp.algorithms.sgd(STEP, MOMENTUM, DECAY)
+    return srp.SGD(STEP, MOMENTUM, DECAY)
 
 
 def federation(source: Source, seed: int, data_dir: Path | None, **division: Any) -> FederatedData:
@@ -229,7 +229,7 @@ def trained(
         return History.load(folder)
     data = federation(source, seed, args.data_dir, **division)
     method = srp.methods.get(
-        "fedavg", dataset=data, model=model_for(scale, data), local_steps=tau, local_epochs=None,
+        "fedavg", dataset=data, model=model_for(scale, data), steps=tau, epochs=None,
         learning_rate=args.step_size, momentum=MOMENTUM, weight_decay=DECAY, batch_size=BATCH, participation="uniform",
         k=round(0.1 * data.num_clients),
     )  # fmt: skip
@@ -257,12 +257,12 @@ def fine_tuned(
     model: SplitModel, params: SplitParams, data: FederatedData, seed: int, epochs: int = FINE_TUNE_EPOCHS
 ) -> list[SplitParams]:
     """Parameters of every client of `data` after it trained all layers."""
-    training = fine_tuning(optimizer(), None, BATCH, epochs)
+    training = srp.Training(optimizer(), BATCH, epochs).alone()
 
     @jax.jit
     def tune(data: FederatedData, params: SplitParams, client: jax.Array) -> SplitParams:
         key = named_key(jax.random.fold_in(jax.random.key(seed), client), "local")
-        return local_sgd(key, example_loss(model), params, (), data.train_client(client), training)
+        return local_sgd(key, example_loss(model), params, (), data.train_client(client), training).params
 
     return [tune(data, params, jnp.int32(client)) for client in range(data.num_clients)]
 

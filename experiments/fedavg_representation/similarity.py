@@ -21,9 +21,10 @@ def activations(model: SplitModel, params: SplitParams, x: jax.Array) -> dict[st
     """
     layers = params.representation | params.head
     outputs = {}
-    for place, name in enumerate(model.layers[:-1], 1):
-        below = {layer: layers[layer] for layer in model.layers[:place]}
-        output = jax.jit(model.recut(model.layers[place]).represent)(below, x)
+    names = model.layer_names
+    for place, name in enumerate(names[:-1], 1):
+        below = {layer: layers[layer] for layer in names[:place]}
+        output = jax.jit(model.recut(names[place]).represent)(below, x)
         outputs[name] = np.asarray(output, np.float64).reshape(len(x), -1)
     return outputs
 

@@ -75,11 +75,11 @@ def run(
         "hidden": scale.hidden,
         "learning_rate": 0.05,
         "momentum": 0.5,
-        "local_epochs": scale.local_epochs,
+        "epochs": scale.local_epochs,
         "initial": max(2, scale.num_clients // 10),
     }
     # FedRep's paper: ten epochs of the head, then as many of the representation as the others train in all.
-    own = {"local_epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
+    own = {"epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
     policy: dict[str, Any] = {"participation": "full"}
     if rounds_per_stage is not None:
         policy = {"participation": "doubling", "rounds_per_stage": rounds_per_stage}
@@ -88,7 +88,7 @@ def run(
         method,
         data,
         keys=keys,
-        clock=srp.clocks.fixed(srp.clocks.exponential(1.0)),
+        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
         num_rounds=scale.num_rounds,
         eval_every=1,
         evaluations=METHODS[name],

@@ -48,10 +48,9 @@ def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, 
         synthetic.clients(jax.random.fold_in(jax.random.key(seed), trial), CLIENTS, 1, DIM, RANK, samples)[0]
         for trial in range(trials)
     ]
-    fedrep = srp.algorithms.linear_fedrep(tasks[0], FEDREP_STEP, samples, sampling="fixed", init="random")
-    if init == "descent":
-        fedrep = synthetic.start_by_projected_descent(fedrep, samples)
-    fedsgd = synthetic.fedsgd(tasks[0], FEDSGD_STEP, samples)
+    make = synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
+    fedrep = make(tasks[0], step_size=FEDREP_STEP, samples_per_round=samples, sampling="fixed", start="random")
+    fedsgd = synthetic.FedSGD(tasks[0], step_size=FEDSGD_STEP, samples=samples)
     options = {"num_rounds": rounds, "eval_every": eval_every, "progress": False, "devices": 1, "chunk_size": CLIENTS}
     errors = {
         label: np.array([

@@ -56,10 +56,11 @@ def measure(label: str, start: str, num_clients: int, trials: int, seed: int) ->
         )[0]
         for trial in range(trials)
     ]
-    algorithm = srp.algorithms.linear_fedrep(tasks[0], step_size, SAMPLES, head=head, sampling="fixed", init="random")
-    if start == "descent":
-        algorithm = synthetic.start_by_projected_descent(algorithm, SAMPLES)
-    policy = srp.participation.uniform(num_clients // PARTICIPATION)
+    make = synthetic.FedRepFromDescent if start == "descent" else srp.algorithms.LinearFedRep
+    algorithm = make(
+        tasks[0], step_size=step_size, samples_per_round=SAMPLES, head=head, sampling="fixed", start="random"
+    )
+    policy = srp.participation.Uniform(num_clients // PARTICIPATION)
     histories = [
         srp.simulate(
             algorithm, task, participation=policy, num_rounds=ROUNDS, eval_every=ROUNDS, evaluations=(), devices=1,

@@ -40,11 +40,15 @@ SCALES = {  # samples of new clients, rounds, trials
 def trained(label: str, task, evaluation_samples: int):
     """The algorithm, whose evaluation fits a head to some samples of a client."""
     if label == "FedSGD":
-        return synthetic.fedsgd(task, FEDSGD_STEP, SAMPLES, evaluation_samples)
-    algorithm = srp.algorithms.linear_fedrep(
-        task, FEDREP_STEP, SAMPLES, sampling="fixed", init="random", evaluation_samples=evaluation_samples
+        return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, evaluation_samples=evaluation_samples)
+    return synthetic.FedRepFromDescent(
+        task,
+        step_size=FEDREP_STEP,
+        samples_per_round=SAMPLES,
+        sampling="fixed",
+        start="random",
+        evaluation_samples=evaluation_samples,
     )
-    return synthetic.start_by_projected_descent(algorithm, SAMPLES)
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def accuracies(
     name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None
 ) -> dict[str, list[float]]:
     """Evaluation -> percent of every seed."""
-    own = {"head_epochs": epochs} if name == "fedrep" else {"local_epochs": epochs}
+    own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
     method = srp.methods.get(
         name,
         dataset=data,

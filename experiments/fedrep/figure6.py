@@ -95,11 +95,11 @@ def trained(name: str, scale: Scale, data: Any, seed: int, devices: int | None) 
     """The server's state after a run, a tenth of the clients in a round."""
     shared = {
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
-        "local_epochs": scale.local_epochs,
+        "epochs": scale.local_epochs,
     }  # fmt: skip
     own: dict[str, Any] = {"participation": "uniform", "k": max(1, data.num_clients // 10)}
     if name == "fedrep":
-        own |= {"local_epochs": 1, "representation_epochs": scale.local_epochs}
+        own |= {"epochs": 1, "representation_epochs": scale.local_epochs}
     if name == "l2gd":
         own = {"participation": "full"}  # as in table 1
     if name == "lg_fedavg":
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
             "epochs": scale.epochs,
             "num_samples": scale.counts,
             "devices": args.devices,
-            "optimizer": srp.algorithms.sgd(scale.learning_rate, momentum=0.5),
+            "optimizer": srp.SGD(scale.learning_rate, momentum=0.5),
         }
         for name in scale.methods:
             state = trained(name, scale, old, args.seed + trial, args.devices)

@@ -106,7 +106,7 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
             title="all, weight decay 1e-4",
             federation=shards,
             method=torch | cropped | {"weight_decay": 1e-4},
-            own=alone | {"local_only": alone["local_only"] | {"weight_decay": 0.0}},  # whose script has none
+            own=alone | {"local_only": alone["local_only"] | {"weight_decay": None}},  # whose script has none
         ),
     }
 
@@ -176,14 +176,14 @@ COLUMNS: dict[str, dict[str, Column]] = {
 
 def method_options(column: Column, training: str, num_clients: int) -> dict[str, Any]:
     """Arguments of `srp.methods.get` for one training run, but for the data set."""
-    shared = {"momentum": 0.5, "local_epochs": column.local_epochs} | column.method | column.own.get(training, {})
+    shared = {"momentum": 0.5, "epochs": column.local_epochs} | column.method | column.own.get(training, {})
     # Everybody in L2GD, as in the authors' code: a tenth of the clients in a tenth of the rounds is nothing.
     participation = shared.pop("participation", "full" if training == "l2gd" else "uniform")
     own: dict[str, Any] = {"participation": participation}
     if participation == "uniform":
         own |= {"k": max(1, num_clients // 10)}
     if training == "fedrep":  # ten epochs of the head, then as many of the representation as others train in all
-        own |= {"local_epochs": 1, "representation_epochs": column.local_epochs}
+        own |= {"epochs": 1, "representation_epochs": column.local_epochs}
     if training == "per_fedavg":
         own |= {"fine_tune_epochs": 5}  # of all layers, in the authors' code
     return {"shared": shared, **own}

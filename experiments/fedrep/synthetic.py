@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase, named_key
 from fedjax_srp.linear import draw_batch, least_squares
 
 NOISE = 1e-3  # of labels whose features are divided by sqrt(m)
+DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # of the start
 
 
 def clients(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
@@ -22,7 +23,7 @@ def clients(key, num_clients: int, num_new: int, dim: int, rank: int, samples: i
     """
     task = srp.data.linear_task(key, num_clients + num_new, dim, rank, noise_std=NOISE * math.sqrt(samples))
     heads = task.heads * (head_norm / math.sqrt(rank))
-    new_key = named_key(task.key, "new clients")  # or client i would have the samples of training client i
+    new_key = srp.named_key(task.key, "new clients")  # or client i would have the samples of training client i
     return (
         dataclasses.replace(task, heads=heads[:num_clients]),
         dataclasses.replace(task, heads=heads[num_clients:], key=new_key),
@@ -45,46 +46,58 @@ def local_only(task, samples: int):
     return jnp.sum((theta - task.heads @ task.representation.T) ** 2, axis=1)
 
 
-def fedsgd(task, step_size: float, samples: int, evaluation_samples: int | None = None) -> FederatedAlgorithm:
-    """One global model x -> x^T B w by gradient descent on all fixed samples; its evaluation refits the head alone."""
+@srp.part
+class FedSGD(srp.algorithms.LinearFedAvg):
+    """One global model x -> x^T B w by gradient descent on all fixed samples; its evaluation refits the head alone.
 
-    def client(key, model, state, client, context):
+    Args:
+        task: as for `LinearFedAvg`.
+        step_size: of the one step of a round.
+        samples: m, of a client.
+        evaluation_samples: of `fit_head`; default m.
+    """
+
+    _: dataclasses.KW_ONLY
+    samples: Annotated[int, srp.AtLeast(1)]
+    evaluation_samples: Annotated[int, srp.AtLeast(1)] | None = None
+
+    def client(self, key, model, state, client, context):
+        """A step on the client's samples."""
         b, w = model
-        x, y = draw_batch(client.key, client, samples)
-        gradient = (x @ (b @ w) - y) @ x / samples  # of (1/2m) ||X B w - y||^2 in B w
+        x, y = draw_batch(client.key, client, self.samples)
+        gradient = (x @ (b @ w) - y) @ x / self.samples  # of (1/2m) ||X B w - y||^2 in B w
         step = gradient[:, None] * w[None, :], gradient @ b
-        return ClientOutput(jax.tree.map(lambda p, g: p - step_size * g, model, type(model)(*step)))
+        return srp.ClientOutput(jax.tree.map(lambda p, g: p - self.step_size * g, model, type(model)(*step)))
 
-    def fit_head(key, model, state, client):
-        x, y = draw_batch(client.key, client, evaluation_samples or samples)
+    @srp.evaluation
+    def fit_head(self, key, model, state, client):
+        """A head fitted to samples of the client."""
+        x, y = draw_batch(client.key, client, self.evaluation_samples or self.samples)
         w = least_squares(x @ model.representation, y)
         return lambda x: x @ (model.representation @ w)
 
-    return srp.algorithms.linear_fedavg(task, step_size, local_steps=1)._replace(
-        name="fedsgd",
-        round=Phase(lambda server, context: server, client, lambda key, server, mean, context: mean),
-        evaluations={"fit_head": fit_head},
-    )
 
-
-def start_by_projected_descent(algorithm, samples: int, steps: int = 10, step_size: float = 0.5) -> FederatedAlgorithm:
-    """The algorithm, its B started at the right singular vectors after some steps of projected gradient descent.
+@srp.part
+class FedRepFromDescent(srp.algorithms.LinearFedRep):
+    """FedRep, its B started at the right singular vectors after some steps of projected gradient descent.
 
     On the unfactorised problem: rows theta_i (n, d) descend the losses of their clients, then the matrix is cut to its
     k leading singular values (Tu et al. 2016, Algorithm 1). It takes all clients' fixed samples, and no simulated time.
+    `start` must be "random": these vectors take its place.
     """
 
-    def init(key, task):
-        x, y = batches(task, samples)
+    name: ClassVar[str] = "linear_fedrep"
+
+    def init(self, key, task):
+        """The right singular vectors."""
+        x, y = batches(task, self.samples_per_round)
 
         def step(_, theta):
             residual = jnp.einsum("nmd,nd->nm", x, theta) - y
-            theta = theta - step_size * jnp.einsum("nmd,nm->nd", x, residual) / samples
+            theta = theta - DESCENT_STEP * jnp.einsum("nmd,nm->nd", x, residual) / self.samples_per_round
             u, s, vt = jnp.linalg.svd(theta, full_matrices=False)
             return (u[:, : task.rank] * s[None, : task.rank]) @ vt[: task.rank]
 
-        theta = jax.lax.fori_loop(0, steps, step, jnp.zeros((task.num_clients, task.dim)))
+        theta = jax.lax.fori_loop(0, DESCENT_STEPS, step, jnp.zeros((task.num_clients, task.dim)))
         right = jnp.linalg.svd(theta, full_matrices=False)[2][: task.rank]
-        return algorithm.init(key, task)._replace(representation=right.T)
-
-    return algorithm._replace(init=init)
+        return super().init(key, task)._replace(representation=right.T)

@@ -26,7 +26,7 @@ import curves
 import fedjax_srp as srp
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
-SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": 5}
+SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
 STAGES: dict[str, dict[str, Any]] = {
     "FedRep, no stages": {"participation": "full"},
     "5 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 5},
@@ -47,7 +47,7 @@ def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
         for name, stages in STAGES.items():
             method = srp.methods.get("fedrep", dataset=data, **SHARED, **stages)
             history = srp.simulate(
-                method, data, clock=srp.clocks.fixed(srp.clocks.exponential(1.0)), num_rounds=num_rounds, eval_every=1,
+                method, data, clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0)), num_rounds=num_rounds, eval_every=1,
                 key=jax.random.key(seed), progress=False,
             )  # fmt: skip
             histories[name].append(history)

@@ -13,10 +13,8 @@ The first three seeds are run in single precision too: eta_n is about 1e-6, not 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,22 +28,14 @@ SIZE = {"smoke": (4, 30, 3, 2), "cpu": (64, 100, 20, 10), "full": (64, 100, 20, 
 BATCH, CONDITION = 10, 10.0
 
 
-@functools.cache  # one function for all seeds, which then share programs
-def _build(dim: int, local_steps: int, dtype: str) -> Callable[..., srp.FederatedAlgorithm]:
-    model = srp.models.linear_regression(dim, jnp.dtype(dtype))
+@srp.part
+class _FedGATE(srp.algorithms.FedGATE):
+    """Records the weights of every round."""
 
-    def build(values: Mapping[str, Any]) -> srp.FederatedAlgorithm:
-        algorithm = srp.algorithms.fedgate(
-            model, srp.algorithms.sgd(values["step"]), BATCH, local_epochs=None, local_steps=local_steps,
-            server_step_size=values["server_step"],
-        )  # fmt: skip
-        return algorithm._replace(metrics=_weights)
+    name: ClassVar[str] = "fedgate"
 
-    return build
-
-
-def _weights(server: Any, data: Any) -> dict[str, jax.Array]:
-    return {f"w{i}": weight for i, weight in enumerate(server.params.head["out"]["kernel"][:, 0])}
+    def metrics(self, server: Any, data: Any) -> dict[str, jax.Array]:
+        return {f"w{i}": weight for i, weight in enumerate(server.params.head["out"]["kernel"][:, 0])}
 
 
 class Stage:
@@ -70,7 +60,7 @@ class Stage:
     def run(
         self,
         data: Any,
-        build: Any,
+        local_steps: int,
         steps: tuple[float, float],
         start: np.ndarray | None,
         rounds: int,
@@ -78,7 +68,9 @@ class Stage:
         dtype: str,
     ) -> np.ndarray:
         """The models before the first round and after each; a model starts where it does, so the data are shifted."""
-        algorithm = srp.tunable(build, {"step": steps[0], "server_step": steps[1]})
+        model = srp.models.LinearRegression((self.x.shape[-1],), dtype=jnp.dtype(dtype))
+        training = srp.Training(srp.SGD(steps[0]), batch_size=BATCH, epochs=None, steps=local_steps)
+        algorithm = _FedGATE(model, training, server_step_size=steps[1])
         key = jax.random.key(seed)
         own = dataclasses.replace(data, x=jnp.asarray(self.x, dtype), y=jnp.asarray(self.y, dtype))
         server = algorithm.init(srp.named_key(srp.named_key(key, "server"), "init"), own)
@@ -110,7 +102,7 @@ def stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float
         for seed, data in enumerate(worlds):
             of, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
             steps = theory.flanp_step_sizes(n, of.mu, of.smoothness, c, tau)
-            models = stage.run(data, _build(dim, tau, dtype), steps, starts[seed], max(allowed), seed, dtype)
+            models = stage.run(data, tau, steps, starts[seed], max(allowed), seed, dtype)
             gaps, met = stage.gaps(models), stage.squared_norms(models)[1:] <= 2 * of.mu * accuracy
             warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
             within = gaps[1:] <= accuracy

@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp import theory
 
-SPEEDS = {"uniform": srp.clocks.uniform(50.0, 500.0), "exponential": srp.clocks.exponential(1.0)}
+SPEEDS = {"uniform": srp.clocks.Uniform(50.0, 500.0), "exponential": srp.clocks.Exponential(1.0)}
 BATCH = {"linear": 10, "logistic": 32, "network": 20}
 PENALTY = 0.01
 ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does not say
@@ -43,7 +43,7 @@ class World(NamedTuple):
 
     def clock(self, local_steps: int) -> srp.Clock:
         """Of units of so many local steps: tau T_i."""
-        return srp.clocks.fixed(SPEEDS[self.speeds], work=float(local_steps))
+        return srp.clocks.Fixed(SPEEDS[self.speeds], work=float(local_steps))
 
 
 def _regression_progress(server: Any, data: Any) -> dict[str, jax.Array]:
@@ -51,18 +51,30 @@ def _regression_progress(server: Any, data: Any) -> dict[str, jax.Array]:
     return {"distance": data.distance(weights), "gap": data.gap(weights)}
 
 
-@functools.cache  # one function for all seeds, which then share programs
-def _of_regression(
-    name: str, dim: int, batch_size: int, local_steps: int, full_batch: bool
-) -> Callable[..., srp.FederatedAlgorithm]:
-    model = srp.models.linear_regression(dim)
-    work = {"local_epochs": local_steps} if full_batch else {"local_epochs": None, "local_steps": local_steps}
+class _Progress:
+    """What a run on regression records in every round."""
 
-    def build(values: Mapping[str, Any]) -> srp.FederatedAlgorithm:
-        factory, step = getattr(srp.algorithms, name), srp.algorithms.sgd(values["step"])
-        return factory(model, step, batch_size, **work)._replace(metrics=_regression_progress)
+    def metrics(self, server: Any, data: Any) -> dict[str, jax.Array]:
+        return _regression_progress(server, data)
 
-    return build
+
+@srp.part
+class _FedAvg(_Progress, srp.algorithms.FedAvg):
+    name: ClassVar[str] = "fedavg"
+
+
+@srp.part
+class _FedGATE(_Progress, srp.algorithms.FedGATE):
+    name: ClassVar[str] = "fedgate"
+
+
+@srp.part
+class _FedNova(_Progress, srp.algorithms.FedNova):
+    name: ClassVar[str] = "fednova"
+
+
+OF_REGRESSION = {cls.name: cls for cls in (_FedAvg, _FedGATE, _FedNova)}
+OF_IMAGES = {cls.name: cls for cls in (srp.algorithms.FedAvg, srp.algorithms.FedGATE, srp.algorithms.FedNova)}
 
 
 def linear(
@@ -86,8 +98,12 @@ def linear(
     batch_size = samples if full_batch else min(BATCH["linear"], samples)
     noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # of a batch's gradient at the minimum
     tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
-    build = lambda name, steps: _of_regression(name, dim, batch_size, steps, full_batch)  # noqa: E731
-    algorithm = lambda name, steps: srp.tunable(build(name, steps), {"step": 1 / (2 * smoothness * tau)})  # noqa: E731
+
+    def algorithm(name: str, steps: int) -> srp.FederatedAlgorithm:
+        work = {"epochs": steps} if full_batch else {"epochs": None, "steps": steps}
+        training = srp.Training(srp.SGD(1 / (2 * smoothness * tau)), batch_size, **work)
+        return OF_REGRESSION[name](srp.models.LinearRegression((dim,)), training)
+
     constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}
     return World(data, tau, speeds, initial, algorithm, constants, "distance")
 
@@ -109,9 +125,9 @@ def _images(name: str, num_clients: int, samples: int, seed: int, data_dir: Path
 def _of_images(
     name: str, shape: tuple[int, ...], hidden: tuple[int, ...], step: float, decay: float, batch: int, local_steps: int
 ) -> srp.FederatedAlgorithm:
-    model = srp.models.mlp(shape, 10, hidden)
-    optimizer = srp.algorithms.sgd(step, weight_decay=decay)
-    return getattr(srp.algorithms, name)(model, optimizer, batch, local_epochs=None, local_steps=local_steps)
+    model = srp.models.MLP(shape, 10, hidden)
+    optimizer = srp.SGD(step, weight_decay=decay)
+    return OF_IMAGES[name](model, srp.Training(optimizer, batch, epochs=None, steps=local_steps))
 
 
 def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
@@ -169,55 +185,57 @@ class Curve(NamedTuple):
 
 
 def _stages(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.statistical_accuracy(world.initial, **world.constants)
+    return srp.participation.StatisticalAccuracy(world.initial, **world.constants)
 
 
 def _half(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.statistical_accuracy(world.data.num_clients // 2, **world.constants)
+    return srp.participation.StatisticalAccuracy(world.data.num_clients // 2, **world.constants)
 
 
 def _heuristic(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.statistical_accuracy(world.initial)
+    return srp.participation.StatisticalAccuracy(world.initial)
 
 
 def _gentle(world: World) -> srp.ParticipationPolicy:
     """The heuristic with a threshold that shrinks as that of c / (n s) would."""
-    return srp.participation.statistical_accuracy(world.initial, shrinkage=0.5**0.5)
+    return srp.participation.StatisticalAccuracy(world.initial, shrinkage=0.5**0.5)
 
 
 def _everybody(world: World) -> srp.ParticipationPolicy:
     """All clients, and the criterion of the last stage where it is known."""
     if world.constants:
-        return srp.participation.statistical_accuracy(world.data.num_clients, **world.constants)
-    return srp.participation.full()
+        return srp.participation.StatisticalAccuracy(world.data.num_clients, **world.constants)
+    return srp.participation.Full()
 
 
 def _early(world: World) -> srp.ParticipationPolicy:
     """The same from the first norm itself, not from half of it."""
-    return srp.participation.statistical_accuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
+    return srp.participation.StatisticalAccuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
 
 
 def _what_fits(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.partial_work(world.local_steps, ON_TIME)
+    return srp.participation.PartialWork(world.local_steps, ON_TIME)
 
 
-@functools.cache  # one policy, so that seeds share a program
-def _random_work(local_steps: int) -> srp.ParticipationPolicy:
+@srp.part
+class RandomWork(srp.participation.Full):
     """Everybody, with a number of steps that is drawn anew for each client and round: uniform on 1, ..., 2 tau - 1."""
-    full = srp.participation.full()
 
-    def select(key: jax.Array, state: Any, times: Any) -> tuple[Any, Any]:
-        cohort, state = full.select(key, state, times)
-        drawn = jax.random.randint(srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * local_steps)
+    name: ClassVar[str] = "random_work"
+
+    local_steps: int
+
+    def select(self, key: jax.Array, state: Any, times: Any) -> tuple[Any, Any]:
+        cohort, state = super().select(key, state, times)
+        drawn = jax.random.randint(srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * self.local_steps)
         return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
-
-    return full._replace(name="random_work", select=select)
 
 
 def _drawn(world: World) -> srp.ParticipationPolicy:
-    return _random_work(world.local_steps)
+    return RandomWork(world.local_steps)
 
 
+SOME = {"random": srp.participation.Uniform, "fastest": srp.participation.Fastest}
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
@@ -231,7 +249,7 @@ CURVES = {
     **{
         f"{kind}{k}": Curve(
             f"FedGATE, {k} {kind}", color, "fedgate",
-            lambda world, k=k, kind=kind: getattr(srp.participation, {"random": "uniform"}.get(kind, kind))(k),
+            lambda world, k=k, kind=kind: SOME[kind](k),
             style=style,
         )
         for kind, style in (("random", "--"), ("fastest", "-."))
@@ -243,7 +261,7 @@ CURVES = {
 def accuracy(history: srp.History, world: World) -> float:
     """Test accuracy of the last model of a run on images, on the test examples of all clients."""
     data = world.data.data
-    predict = srp.models.mlp(data.example_shape, 10, tuple(_hidden(history))).logits
+    predict = srp.models.MLP(data.example_shape, 10, tuple(_hidden(history))).logits
     params = jax.tree.map(jnp.asarray, history.server_state.params)
     x, y = data.model_input(data.x_test), np.asarray(data.y_test)
     return float(np.mean(np.argmax(np.asarray(predict(params, x)), axis=1) == y))

@@ -1,4 +1,4 @@
-"""Why not go asynchronous? FedBuff beside SRPFL, FLANP and the methods that wait for everybody, on one clock.
+"""Why not go asynchronous? FedBuff beside SRPFL, FLANP (FedAvg) and methods that wait for everybody, on one clock.
 
     python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 3]
 
@@ -7,9 +7,9 @@ simulated time. A communication cost C lengthens every round of methods that wai
 lengthens every job instead (`communication=` of the clock), which is how an asynchronous server pays for it.
 
 For each method and C, at the horizon and as means over the seeds: accuracy of all clients, of the slowest quarter, of
-the worst tenth, and the time until the mean accuracy first reached two targets, at an evaluation. FedAvg, FLANP and
-FedBuff are judged with their global model and after fine-tuning its last layer, SRPFL and FedRep with a fine-tuned
-head.
+the worst tenth, and the time until the mean accuracy first reached two targets, at an evaluation. FedAvg,
+FLANP (FedAvg) and FedBuff are judged with their global model and after fine-tuning its last layer, SRPFL and FedRep
+with a fine-tuned head.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedRep": ("fedrep", {}, 1, "fine_tune"),
     "SRPFL": ("srpfl", {}, 2, "fine_tune"),
     "FedAvg": ("fedavg", {}, 1, "global"),
-    "FLANP": ("flanp_fedavg", {}, 2, "global"),
+    "FLANP (FedAvg)": ("flanp_fedavg", {}, 2, "global"),
     "FedBuff, k = 5": ("fedbuff", {"k": 5}, 20, "global"),
     "FedBuff, k = 10": ("fedbuff", {"k": 10}, 10, "global"),
     "FedAvg-FT": ("fedavg", {}, 1, "fine_tune"),
@@ -69,7 +69,7 @@ STYLES = {  # colour and line of a curve, whatever judges it
     "FedRep": (curves.BLUE, "--"),
     "SRPFL": (curves.BLUE, "-"),
     "FedAvg": (curves.GREEN, "--"),
-    "FLANP": (curves.GREEN, "-"),
+    "FLANP (FedAvg)": (curves.GREEN, "-"),
     "FedBuff, k = 5": (curves.YELLOW, "-"),
     "FedBuff, k = 10": (curves.ORANGE, "-"),
 }
@@ -78,7 +78,7 @@ STYLES = {  # colour and line of a curve, whatever judges it
 def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
     """All seeds of a curve until the horizon; both evaluations of a method come from one run."""
     name, own, eval_every, _ = CURVES[curve]
-    shared = {"hidden": (64, 32), "learning_rate": 0.05, "local_epochs": scale.local_epochs, "initial": 5}
+    shared = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": scale.local_epochs, "initial": 5}
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     overlaps = method.participation.asynchronous
     horizon = scale.horizons[cost]
@@ -88,7 +88,7 @@ def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> li
         method,
         data,
         keys=keys,
-        clock=srp.clocks.fixed(srp.clocks.exponential(1.0), communication=cost if overlaps else 0.0),
+        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0),
         num_rounds=most,
         time_limit=horizon,
         eval_every=eval_every,
@@ -117,7 +117,7 @@ def found(history: History, evaluation: str, cost: float, horizon: float) -> dic
 
 def draw(ax, curve: str, histories: list[History], evaluation: str, cost: float, horizon: float) -> None:
     """A curve's mean with a band from the lowest to the highest seed, from the first evaluation of all on."""
-    label = curve.replace("-FT", "")
+    label = "FLANP (FedAvg)" if curve == "FLANP-FT" else curve.replace("-FT", "")
     times = [h.eval_elapsed(0.0 if h.asynchronous else cost) for h in histories]
     grid = np.geomspace(min(horizon, max(t[0] for t in times)), horizon, 200)
     values = [np.interp(grid, t, h.mean_scores(evaluation)) for t, h in zip(times, histories, strict=True)]

@@ -55,23 +55,23 @@ def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> l
 def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
     """Times to each target of both methods, (repeats,) each, inf where a run never got there."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
-    algorithm = srp.algorithms.linear_fedrep(task, STEP, SAMPLES, init=init)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
 
     def run(policy: srp.ParticipationPolicy, rounds: int) -> list[srp.History]:
         common = {
-            "participation": policy, "clock": srp.clocks.dynamic(srp.clocks.exponential(1.0)), "num_rounds": rounds,
+            "participation": policy, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0)), "num_rounds": rounds,
             "eval_every": rounds, "evaluations": (), "progress": False, "chunk_size": min(1024, num_clients),
         }  # fmt: skip
         if num_clients <= 1024:  # repeats at once where one does not fill the machine
             return srp.simulate_seeds(algorithm, task, keys=keys, **common)
         return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
 
-    runs = {"fedrep": run(srp.participation.full(), FEDREP_ROUNDS + EXTRA[init])}
+    runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA[init])}
     first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
     plain = [STAGE + EXTRA[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
     lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
-    runs["srpfl"] = run(srp.participation.doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
+    runs["srpfl"] = run(srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
     times = {
         name: [

@@ -3,7 +3,7 @@
 A run is a folder below --out and is never done twice: what is finished is read back, what was interrupted goes on from
 its last evaluation. Two facts save most of the work, and change no number:
 
-* FedAvg-FT is FedAvg judged after fine-tuning, and FLANP-FT is FLANP: one training run, two curves;
+* FedAvg-FT is FedAvg judged after fine-tuning, and FLANP-FT is FLANP (FedAvg): one training run, two curves;
 * who takes part in FedAvg, FedRep, LG-FedAvg and HF-MAML (everybody, or a pool drawn at random) does not depend on the
   clock, so one training run serves the fixed and the random clock; only its times are drawn anew (`under_clock`).
 """
@@ -26,7 +26,6 @@ from paper_tables import OWN_PARTS, report
 
 import fedjax_srp as srp
 from fedjax_srp import methods
-from fedjax_srp.base import ClientOutput, FederatedAlgorithm, Phase, nothing
 from fedjax_srp.commands.errors import is_ours
 from fedjax_srp.history import History, jsonable
 
@@ -85,7 +84,7 @@ class Setting(NamedTuple):
     seeds: int = 4
 
 
-_MNIST_FAMILY = {"model": "mlp", "local_epochs": 5}
+_MNIST_FAMILY = {"model": "mlp", "epochs": 5}
 _EMNIST = {"name": "emnist/balanced", "num_clients": 100, "classes_per_client": 5, "classes": range(10)}
 _FEMNIST = {  # lower-case a to j; normalised like EMNIST, where the paper divides by 255 only
     "name": "emnist/byclass",
@@ -100,12 +99,12 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "cifar10": Setting(
             "CIFAR-10",
             {"name": "cifar10", "num_clients": 100, "classes_per_client": 5},
-            {"model": "lenet5", "local_epochs": 1, "augment": "crop_flip"},
+            {"model": "lenet5", "epochs": 1, "augment": "crop_flip"},
         ),
         "cifar100": Setting(
             "CIFAR-100",
             {"name": "cifar100", "num_clients": 100, "classes_per_client": 20},
-            {"model": "lenet5_cifar100", "local_epochs": 5, "augment": "crop_flip"},
+            {"model": "lenet5_cifar100", "epochs": 5, "augment": "crop_flip"},
         ),
         "emnist": Setting("EMNIST", _EMNIST, _MNIST_FAMILY),
         "femnist": Setting("FEMNIST", _FEMNIST, _MNIST_FAMILY),
@@ -114,7 +113,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "digits": Setting(  # needs no files and takes seconds a run; not in the paper
             "digits",
             {"name": "digits", "num_clients": 50, "classes_per_client": 3},
-            {"model": "mlp", "hidden": (64, 32), "local_epochs": 5, "initial": 5, "learning_rate": 0.05},
+            {"model": "mlp", "hidden": (64, 32), "epochs": 5, "initial": 5, "learning_rate": 0.05},
             eval_every=1,
             eval_first=0,
         ),
@@ -127,14 +126,14 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "cifar10": Setting(
             "CIFAR-10",
             {"name": "cifar10", "num_clients": 100, "classes_per_client": 5, "max_examples": 50},
-            {"model": "lenet5", "local_epochs": 1},
+            {"model": "lenet5", "epochs": 1},
             num_rounds=60,
             seeds=1,
         ),
         "cifar100": Setting(
             "CIFAR-100",
             {"name": "cifar100", "num_clients": 100, "classes_per_client": 20, "max_examples": 100},
-            {"model": "lenet5_cifar100", "local_epochs": 1},
+            {"model": "lenet5_cifar100", "epochs": 1},
             num_rounds=60,
             seeds=1,
         ),
@@ -162,6 +161,23 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 }
 
 
+@srp.part
+class Idle(srp.FederatedAlgorithm):
+    """Clients that do nothing, in rounds that take their time."""
+
+    def init(self, key, data):
+        """Nothing."""
+        return ()
+
+    def client(self, key, broadcast, state, client, context):
+        """Nothing."""
+        return srp.ClientOutput(())
+
+    def server(self, key, server, mean, context):
+        """Nothing."""
+        return server
+
+
 def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
     """The same run as it would have been under another clock.
 
@@ -170,17 +186,8 @@ def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Cloc
     """
     if method.participation.name not in ("full", "uniform"):
         raise ValueError(f"{method.name}: participation {method.participation.name!r} looks at the clients' speed")
-    idle = FederatedAlgorithm(
-        name="idle",
-        init=lambda key, data: (),
-        init_client=lambda key, server, client: (),
-        round=Phase(
-            nothing, lambda key, broadcast, state, client, context: ClientOutput(()), lambda key, s, m, context: s
-        ),
-        evaluations={},
-    )
     times = srp.simulate(
-        idle,
+        Idle(),
         data,
         participation=method.participation,
         clock=clock,
@@ -203,10 +210,10 @@ class Study:
         pool = None if figure.pool_fraction == 1 else max(2, round(figure.pool_fraction * num_clients))
         self.pool = {} if pool is None else {"pool": pool}
         self.folder = out / ("everybody" if pool is None else f"pool_{pool}")
-        exponential, uniform = srp.clocks.exponential, srp.clocks.uniform
+        exponential, uniform = srp.clocks.Exponential, srp.clocks.Uniform
         self.clocks = {
-            "fixed": srp.clocks.fixed(exponential(1.0)),
-            "random": srp.clocks.dynamic(exponential(uniform(1 / num_clients, 1.0))),
+            "fixed": srp.clocks.Fixed(exponential(1.0)),
+            "random": srp.clocks.Dynamic(exponential(uniform(1 / num_clients, 1.0))),
         }
 
     def options(self) -> dict[str, Any]:

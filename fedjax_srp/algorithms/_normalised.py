@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.local import LocalTraining, num_steps, step_size
+from fedjax_srp.algorithms.local import LocalTraining, Trained, num_steps, step_size
 from fedjax_srp.base import Array, ClientOutput, Examples, PyTree
 
 
@@ -32,23 +32,24 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
     Raises:
         ValueError: as `check_equal_steps`.
     """
-    check_equal_steps(training)
-    beta = getattr(training.optimizer, "momentum", 0.0) if counts_momentum else 0.0
+    check_equal_steps(training.optimizer)
+    momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
+    beta = 0.0 if momentum is None else momentum
     steps = num_steps(training, examples).astype(float)
     # sum over k = 1 .. tau of (1 - beta^k) / (1 - beta)
     return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
 
 
-def check_equal_steps(training: LocalTraining) -> None:
+def check_equal_steps(optimizer: Any) -> None:
     """Steps are counted alike, whatever their number.
 
     Raises:
         ValueError: the optimizer is known to have a step size that changes from one local step to the next.
     """
-    if callable(getattr(training.optimizer, "step_size", None)):
+    if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
-            f"optimizer={training.optimizer!r}: its step size is a schedule over local steps, which are weighed alike "
-            "here; give srp.algorithms.sgd(learning_rate) with a number, or a function of the round that returns such"
+            f"optimizer={optimizer!r}: its step size is a schedule over local steps, which are weighed alike here; "
+            "give srp.SGD(learning_rate) with a number, or a function of the round that returns such"
         )
 
 
@@ -58,7 +59,7 @@ def reach(training: LocalTraining, examples: Examples, counts_momentum: bool = T
     Raises:
         ValueError: an optimizer that does not tell its step size.
     """
-    return step_size(training) * gradient_weights(training, examples, counts_momentum)
+    return step_size(training.optimizer) * gradient_weights(training, examples, counts_momentum)
 
 
 def divided(tree: PyTree, length: Array) -> PyTree:
@@ -67,18 +68,18 @@ def divided(tree: PyTree, length: Array) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree)
 
 
-def normalised_output(before: PyTree, after: PyTree, length: Array, weight: Array) -> ClientOutput:
+def normalised_output(before: PyTree, after: Trained, length: Array, weight: Array) -> ClientOutput:
     """What a client hands over: clients without steps have no direction, and count in the mean length all the same.
 
     Args:
         before: w.
-        after: w_i.
+        after: w_i, with the loss on the way there.
         length: what the move is divided by.
         weight: of the client.
     """
-    direction = divided(jax.tree.map(jnp.subtract, before, after), length)
+    direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
-    return ClientOutput(NormalisedMessage(direction, length), weight=weights)
+    return ClientOutput(NormalisedMessage(direction, length), weight=weights, loss=after.loss)
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:

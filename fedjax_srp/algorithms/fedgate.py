@@ -6,38 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from fedjax_srp._checks import check_numbers
-from fedjax_srp.algorithms._evaluations import global_evaluations
-from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms._normalised import NormalisedMessage, mean_direction, moved, normalised_output, reach
-from fedjax_srp.algorithms.local import (
-    Objective,
-    Optimizer,
-    check_weighting,
-    client_weight,
-    example_loss,
-    fine_tuning,
-    local_sgd,
-    local_training,
-    num_steps,
-    plain_gradient,
-    step_size,
-)
-from fedjax_srp.base import (
-    Array,
-    ClientOutput,
-    Examples,
-    FederatedAlgorithm,
-    Key,
-    Phase,
-    PyTree,
-    RoundContext,
-    named_key,
-)
-from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.record import recorded
+from fedjax_srp.algorithms.fedavg import FedAvg
+from fedjax_srp.algorithms.local import Objective, local_sgd, num_steps, plain_gradient, step_size
+from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, PyTree, RoundContext, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import StepSize, part
 
 
 class FedGATEServerState(NamedTuple):
@@ -54,19 +30,8 @@ class FedGATEClientState(NamedTuple):
     stage: Array  # () int32
 
 
-@recorded
-def fedgate(
-    model: SplitModel,
-    optimizer: Optimizer | None = None,
-    batch_size: int = 10,
-    local_epochs: int | None = 1,
-    local_steps: int | None = None,
-    server_step_size: float | Array = 1.0,
-    fine_tune_epochs: int = 10,
-    client_weighting: str = "uniform",
-    evaluation: str = "global",
-    fine_tune_optimizer: Optimizer | None = None,
-) -> FederatedAlgorithm:
+@part
+class FedGATE(FedAvg):
     """FedGATE (Haddadpour et al., 2020) as FLANP runs it (Algorithm 2): every part of the model is shared; a client
     keeps a gradient tracking variable, as large as the model, and downloads the cohort's mean direction as well.
 
@@ -80,53 +45,44 @@ def fedgate(
     model moves by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, without which
     the fixed point would be another one. Under momentum tau_i is the sum of the weights that gradients get in the move.
 
-    Evaluations: those of `fedavg`.
+    Evaluations: those of `FedAvg`.
 
     Args:
-        model: where it is cut matters to `fine_tune` alone.
-        optimizer: of local training, afresh in every round, made by `srp.algorithms.sgd`, because its step size eta is
-            divided by; default SGD with step size 0.01.
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
-        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
-        local_steps: instead of epochs, tau, steps on batches drawn with replacement (set local_epochs=None).
+        training: of the clients, by `SGD`, because its step size eta is divided by; tau is its `steps`, where given.
+            Weighting is "uniform" in the paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
-        fine_tune_epochs: epochs of fine-tuning before a client is judged.
-        client_weighting: "uniform" (paper) or "num_examples".
-        evaluation: the default one.
-        fine_tune_optimizer: of both kinds of fine-tuning; default as `optimizer`.
-
-    Returns:
-        A `FederatedAlgorithm` on `Examples`.
 
     Raises:
-        ValueError: an argument out of range, an optimizer that does not tell its step size, or labels and examples that
-            do not fit the model.
+        ValueError: a field out of range, or an optimizer that does not tell its step size; in `init`, labels and
+            examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
-        >>> srp.algorithms.fedgate(model, srp.algorithms.sgd(0.05), local_epochs=2).name
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.FedGATE(model, srp.Training(srp.SGD(0.05), epochs=2)).name
         'fedgate'
     """
-    training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    if isinstance(training.optimizer, optax.GradientTransformation):  # else it is asked in the round
-        step_size(training)
-    check_numbers("server_step_size", server_step_size, "give a step size, e.g. 1.0", positive=True, max_ndim=0)
-    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
-    check_weighting(client_weighting)
-    loss = example_loss(model)
 
-    def init(key: Key, data: Any) -> FedGATEServerState:
-        model.check_fits(data)
-        params = model.init(key)
+    server_step_size: StepSize = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.training.optimizer, Optimizer):  # else it is asked in the round
+            step_size(self.training.optimizer)
+
+    def init(self, key: Key, data: Any) -> FedGATEServerState:
+        """The model's first parameters, and no direction yet."""
+        params = self.init_params(key, data)
         return FedGATEServerState(params, jax.tree.map(jnp.zeros_like, params))
 
-    def init_client(key: Key, server: FedGATEServerState, examples: Examples) -> FedGATEClientState:
+    def init_client(self, key: Key, server: FedGATEServerState, examples: Examples) -> FedGATEClientState:
+        """A tracking variable of zero."""
         return FedGATEClientState(jax.tree.map(jnp.zeros_like, server.params), jnp.int32(0))
 
     def client(
-        key: Key, params: SplitParams, state: FedGATEClientState, examples: Examples, context: RoundContext
+        self, key: Key, params: SplitParams, state: FedGATEClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
+        """Local SGD along the tracked gradient."""
         # delta_i <- 0 at the beginning of a stage
         tracking = jax.tree.map(lambda d: jnp.where(state.stage == context.stage, d, 0), state.tracking)
 
@@ -135,37 +91,33 @@ def fedgate(
             return jax.tree.map(jnp.subtract, plain_gradient(objective, w_i, weights), tracking)
 
         # w_i <- local SGD along it, from w
-        in_round = training.in_round(context)
-        local = local_sgd(named_key(key, "local"), loss, params, (), examples, in_round, gradient=tracked)
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=tracked)
         # Delta_i / tau_i = (w - w_i) / (eta tau_i)
-        weight = client_weight(client_weighting, examples)
-        output = normalised_output(params, local, reach(in_round, examples), weight)
+        output = normalised_output(params, local, reach(now, examples), self.training.weight(examples))
         # delta_i <- delta_i + Delta_i / tau_i, of which `correct` takes off the mean
         return output._replace(
             state=FedGATEClientState(jax.tree.map(jnp.add, tracking, output.message.direction), context.stage)
         )
 
     def server(
-        key: Key, state: FedGATEServerState, mean: NormalisedMessage, context: RoundContext
+        self, key: Key, server: FedGATEServerState, mean: NormalisedMessage, context: RoundContext
     ) -> FedGATEServerState:
+        """A step along the mean direction."""
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)
-        return FedGATEServerState(moved(state.params, direction, server_step_size * mean.length), direction)
+        return FedGATEServerState(moved(server.params, direction, self.server_step_size * mean.length), direction)
+
+    @property
+    def finish(self) -> Phase:  # type: ignore[override]
+        """Hands the mean direction to the cohort."""
+        return Phase(lambda server, context: server.direction, self.correct, lambda key, server, mean, context: server)
 
     def correct(
-        key: Key, direction: PyTree, state: FedGATEClientState, examples: Examples, context: RoundContext
+        self, key: Key, direction: PyTree, state: FedGATEClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
+        """The client takes the mean direction off its tracking variable."""
         # delta_i <- delta_i - Delta / tau, where steps were taken
-        has_moved = num_steps(training.in_round(context), examples) > 0
+        has_moved = num_steps(self.training.in_round(context), examples) > 0
         tracking = jax.tree.map(lambda d, m: jnp.where(has_moved, d - m, d), state.tracking, direction)
         return ClientOutput((), state._replace(tracking=tracking))
-
-    return FederatedAlgorithm(
-        name="fedgate",
-        init=init,
-        init_client=init_client,
-        round=Phase(lambda server, context: server.params, client, server),
-        evaluations=global_evaluations(model, tuning, evaluation),
-        finish=Phase(lambda server, context: server.direction, correct, lambda key, server, mean, context: server),
-        gradient=global_gradient(loss, training, client_weighting),
-    )

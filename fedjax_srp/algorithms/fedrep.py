@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import tally
-from fedjax_srp._checks import check_integer
-from fedjax_srp.algorithms._gradient import global_gradient
+from fedjax_srp.algorithms.examples import ExampleAlgorithm, gradient_message
 from fedjax_srp.algorithms.local import (
-    Optimizer,
-    check_weighting,
-    client_weight,
-    fine_tuning,
     fit_head,
     fit_representation,
-    local_training,
     representation_loss,
+    total_loss,
     with_tuned_head,
 )
+from fedjax_srp.algorithms.optimizers import Given, as_optimizer
 from fedjax_srp.base import (
     Array,
     ClientOutput,
     Examples,
-    FederatedAlgorithm,
     Key,
-    Phase,
     PyTree,
     RoundContext,
+    TrainingLoss,
     Uncharged,
+    evaluation,
 )
-from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.record import recorded
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import AtLeast, part
 
 
 class FedRepServerState(NamedTuple):
@@ -57,25 +53,59 @@ class FedRepMessage(NamedTuple):
     head: Uncharged
 
 
-@recorded
-def fedrep(
-    model: SplitModel,
-    optimizer: Optimizer | None = None,
-    batch_size: int = 10,
-    head_epochs: int = 10,
-    representation_epochs: int = 1,
-    local_epochs: int = 1,
-    head_optimizer: Optimizer | None = None,
-    fine_tune_epochs: int = 10,
-    client_weighting: str = "uniform",
-    fine_tune_optimizer: Optimizer | None = None,
-) -> FederatedAlgorithm:
+@part
+class PersonalHead(ExampleAlgorithm):
+    """What FedRep and FedPer share: the representation below the model's cut is averaged, heads stay with clients."""
+
+    def init(self, key: Key, data: Any) -> FedRepServerState:
+        """The model's first parameters."""
+        return FedRepServerState(*self.init_params(key, data))
+
+    def init_client(self, key: Key, server: FedRepServerState, examples: Examples) -> FedRepClientState:
+        """The head that everybody starts from."""
+        return FedRepClientState(server.head, jnp.bool_(False))
+
+    def broadcast(self, server: FedRepServerState, context: RoundContext) -> PyTree:
+        """The representation."""
+        return server.representation
+
+    def server(self, key: Key, server: FedRepServerState, mean: FedRepMessage, context: RoundContext):
+        """The mean representation, and the mean head to be looked at."""
+        # phi <- (1/n) sum_i phi_i
+        return FedRepServerState(mean.representation, mean.head.value)
+
+    def gradient(
+        self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """Of the client's loss in the representation, under its own head."""
+        loss = representation_loss(self.model)
+        return gradient_message(loss, representation, state.head, examples, self.training, context)
+
+    @evaluation
+    def fine_tune(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """The mean head of the last cohort, trained on the client under the current representation."""
+        return with_tuned_head(key, self.model, SplitParams(*server), examples, self.tuning)
+
+    @evaluation
+    def own_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """The client's own head, as it last left it, under the current representation."""
+        return lambda x: self.model.classify(state.head, self.model.represent(server.representation, x))
+
+    @evaluation
+    def own_or_mean_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+        """As `own_head`, with the mean head of the last cohort for clients that have never taken part."""
+        head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
+        return lambda x: self.model.classify(head, self.model.represent(server.representation, x))
+
+
+@part
+class FedRep(PersonalHead):
     """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
     model's cut is shared, the head above it is personal.
 
-    A round is `local_epochs` times: `head_epochs` epochs of the head under a frozen representation (its features are
+    A round is `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (its features are
     computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's experiments
-    have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5). With W units of work (`partial_work`) both
+    have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5). With W units of work (`PartialWork`) both
     numbers of epochs are multiplied by W in each alternation.
 
     Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
@@ -85,89 +115,72 @@ def fedrep(
 
     Args:
         model: cut at the first personal layer.
-        optimizer: of the representation, afresh in every alternation; default SGD with step size 0.01 (SRPFL,
-            section 5).
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        training: of the representation, its optimizer afresh in every alternation; `epochs` is how many times a round
+            alternates. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
+        fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
-        local_epochs: how many times a round alternates.
-        head_optimizer: of the head; default as `optimizer`.
-        fine_tune_epochs: epochs of the head before a client is judged by `fine_tune`.
-        client_weighting: "uniform" (paper) or "num_examples" (authors' code).
-        fine_tune_optimizer: of the head in `fine_tune`; default as `head_optimizer`.
-
-    Returns:
-        A `FederatedAlgorithm` on `Examples`.
+        head_optimizer: of the head; default that of training.
 
     Raises:
-        ValueError: an argument out of range, or labels and examples that do not fit the model.
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
-        >>> list(srp.algorithms.fedrep(model).evaluations)
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedRep(model, srp.Training(srp.SGD(0.05))).evaluations)
         ['fine_tune', 'own_head', 'own_or_mean_head']
     """
-    head_optimizer = optimizer if head_optimizer is None else head_optimizer
-    head_training = local_training(head_optimizer, batch_size, head_epochs, what="head")
-    training = local_training(optimizer, batch_size, representation_epochs, what="representation")
-    tuning = fine_tuning(fine_tune_optimizer, head_optimizer, batch_size, fine_tune_epochs)
-    check_weighting(client_weighting)
-    check_integer("local_epochs", local_epochs, 1)
 
-    def init(key: Key, data: Any) -> FedRepServerState:
-        model.check_fits(data)
-        return FedRepServerState(*model.init(key))
+    head_epochs: Annotated[int, AtLeast(0)] = 10
+    representation_epochs: Annotated[int, AtLeast(0)] = 1
+    head_optimizer: Given | None = None
+
+    def __post_init__(self) -> None:
+        if self.head_optimizer is not None:
+            object.__setattr__(self, "head_optimizer", as_optimizer("head_optimizer", self.head_optimizer))
+        super().__post_init__()
+        if not self.training.epochs:
+            raise ValueError(
+                f"training.epochs={self.training.epochs}: how many times a round of FedRep alternates; give at least 1"
+            )
+
+    @property
+    def tuning(self):
+        """How a client is fine-tuned before it is judged: as heads are trained, unless said otherwise."""
+        chosen = self.head_optimizer if self.fine_tune_optimizer is None else self.fine_tune_optimizer
+        return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 
     def client(
-        key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
+        self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        of_head, of_representation = head_training.in_round(context), training.in_round(context)
+        """Alternates between head and representation."""
+        now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
+        of_head = now._replace(epochs=self.head_epochs)
+        if self.head_optimizer is not None:
+            chosen = dataclasses.replace(self.training, optimizer=self.head_optimizer)
+            of_head = chosen.in_round(context)._replace(epochs=self.head_epochs)
 
-        def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, TrainingLoss | None]:
             representation, head = parts
             before = r * context.work
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
-            head = fit_head(key, model, representation, head, examples, of_head, before * head_epochs)
+            fit = fit_head(key, self.model, representation, head, examples, of_head, before * self.head_epochs)
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
-            first_epoch = before * representation_epochs
-            representation = fit_representation(
-                key, model, representation, head, examples, of_representation, first_epoch
-            )
-            return representation, head
+            first = before * self.representation_epochs
+            body = fit_representation(key, self.model, representation, fit.params, examples, now, first)
+            return body.params, fit.params, total_loss(fit.loss, body.loss)
+
+        def again(r: Array, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
+            *parts, loss = carry
+            representation, head, more = alternate(r, (parts[0], parts[1]))
+            return representation, head, total_loss(loss, more)
 
         # The first alternation stands outside the loop: it starts from a representation that all clients share.
-        parts = alternate(0, (representation, state.head))
-        if local_epochs > 1:
-            parts = tally.fori_loop(1, local_epochs, alternate, parts)
-        representation, head = parts
+        carry = alternate(0, (representation, state.head))
+        if (self.training.epochs or 1) > 1:
+            carry = jax.lax.fori_loop(1, self.training.epochs, again, carry)
+        representation, head, loss = carry
         message = FedRepMessage(representation, Uncharged(head))
-        return ClientOutput(
-            message, FedRepClientState(head, jnp.bool_(True)), client_weight(client_weighting, examples)
-        )
-
-    def server(key: Key, state: FedRepServerState, mean: FedRepMessage, context: RoundContext) -> FedRepServerState:
-        # phi <- (1/n) sum_i phi_i
-        return FedRepServerState(mean.representation, mean.head.value)
-
-    def fine_tune(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        """The mean head of the last cohort, trained on the client under the current representation."""
-        return with_tuned_head(key, model, SplitParams(*server), examples, tuning)
-
-    def own_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        """The client's own head, as it last left it, under the current representation."""
-        return lambda x: model.classify(state.head, model.represent(server.representation, x))
-
-    def own_or_mean_head(key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        """As `own_head`, with the mean head of the last cohort for clients that have never taken part."""
-        head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
-        return lambda x: model.classify(head, model.represent(server.representation, x))
-
-    return FederatedAlgorithm(
-        name="fedrep",
-        init=init,
-        init_client=lambda key, server, examples: FedRepClientState(server.head, jnp.bool_(False)),
-        round=Phase(lambda server, context: server.representation, client, server),
-        evaluations={"fine_tune": fine_tune, "own_head": own_head, "own_or_mean_head": own_or_mean_head},
-        gradient=global_gradient(representation_loss(model), training, client_weighting, lambda state: state.head),
-    )
+        new = FedRepClientState(head, jnp.bool_(True))
+        return ClientOutput(message, new, self.training.weight(examples), loss=loss)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.local import (
-    Optimizer,
-    check_weighting,
-    client_weight,
-    example_loss,
-    fine_tuning,
-    fit_representation,
-    local_sgd,
-    local_training,
-)
-from fedjax_srp.base import (
-    Array,
-    ClientOutput,
-    Examples,
-    FederatedAlgorithm,
-    Key,
-    Phase,
-    PyTree,
-    RoundContext,
-    Uncharged,
-    named_key,
-)
-from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.record import recorded
+from fedjax_srp.algorithms.examples import ExampleAlgorithm
+from fedjax_srp.algorithms.local import fit_representation, local_sgd
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
 
 
 class LGFedAvgServerState(NamedTuple):
@@ -54,17 +35,8 @@ class LGFedAvgMessage(NamedTuple):
     head: PyTree
 
 
-@recorded
-def lg_fedavg(
-    model: SplitModel,
-    optimizer: Optimizer | None = None,
-    batch_size: int = 10,
-    local_epochs: int | None = 1,
-    local_steps: int | None = None,
-    fine_tune_epochs: int = 10,
-    client_weighting: str = "uniform",
-    fine_tune_optimizer: Optimizer | None = None,
-) -> FederatedAlgorithm:
+@part
+class LGFedAvg(ExampleAlgorithm):
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
 
     Both parts are trained together; only the global one is averaged. SRPFL's text and FedRep's code share the last two
@@ -77,75 +49,71 @@ def lg_fedavg(
 
     Args:
         model: cut at the first global layer ("fc3" for the last two layers of the MLP).
-        optimizer: of both parts, afresh in every round; default SGD with step size 0.01 (SRPFL, section 5).
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
-        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
-        local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
-        fine_tune_epochs: epochs before a client is judged by `fine_tune`.
-        client_weighting: "uniform" (paper) or "num_examples" (authors' code).
-        fine_tune_optimizer: of `fine_tune`; default as `optimizer`. SRPFL's code has momentum 0.5 there and none in
+        training: of both parts; step size 0.01 in SRPFL, section 5. Weighting is "uniform" in the paper, "num_examples"
+            in the authors' code.
+        fine_tune_optimizer: of `fine_tune`; default that of training. SRPFL's code has momentum 0.5 there and none in
             training.
 
-    Returns:
-        A `FederatedAlgorithm` on `Examples`.
-
     Raises:
-        ValueError: an argument out of range, or labels and examples that do not fit the model.
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32, 16), cut="fc2")
-        >>> srp.algorithms.lg_fedavg(model).name
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32, 16), cut="fc2")
+        >>> srp.algorithms.LGFedAvg(model).name
         'lg_fedavg'
     """
-    training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
-    check_weighting(client_weighting)
 
-    loss = example_loss(model)
+    name: ClassVar[str] = "lg_fedavg"
 
-    def init(key: Key, data: Any) -> LGFedAvgServerState:
-        model.check_fits(data)
-        return LGFedAvgServerState(*model.init(key))
+    def init(self, key: Key, data: Any) -> LGFedAvgServerState:
+        """The model's first parameters."""
+        return LGFedAvgServerState(*self.init_params(key, data))
+
+    def init_client(self, key: Key, server: LGFedAvgServerState, examples: Examples) -> LGFedAvgClientState:
+        """The representation that everybody starts from."""
+        return LGFedAvgClientState(server.representation, jnp.bool_(False))
+
+    def broadcast(self, server: LGFedAvgServerState, context: RoundContext) -> PyTree:
+        """The global head."""
+        return server.head
 
     def client(
-        key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext
+        self, key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
+        """Local SGD on both parts."""
         # (local_i, global_i) <- local SGD from (local_i, global)
-        start = SplitParams(state.representation, head)
-        representation, head = local_sgd(named_key(key, "local"), loss, start, (), examples, training.in_round(context))
+        start, now = SplitParams(state.representation, head), self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
+        representation, head = local.params
         message = LGFedAvgMessage(Uncharged(representation), head)
-        new_state = LGFedAvgClientState(representation, jnp.bool_(True))
-        return ClientOutput(message, new_state, client_weight(client_weighting, examples))
+        new = LGFedAvgClientState(representation, jnp.bool_(True))
+        return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
-    def server(key: Key, state: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
+    def server(
+        self, key: Key, server: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext
+    ) -> LGFedAvgServerState:
+        """The mean head, and the mean representation to be looked at."""
         # global <- (1/n) sum_i global_i
         return LGFedAvgServerState(mean.representation.value, mean.head)
 
-    def own_representation(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
-        """The client's own local layers, as it last left them, under the global ones."""
-        return lambda x: model.classify(server.head, model.represent(state.representation, x))
+    @evaluation
+    def fine_tune(self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        """The mean local layers of the last cohort, trained on the client under the global ones."""
+        tuned = fit_representation(key, self.model, server.representation, server.head, examples, self.tuning)
+        return lambda x: self.model.classify(server.head, self.model.represent(tuned.params, x))
 
-    def own_or_mean(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+    @evaluation
+    def own_representation(self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+        """The client's own local layers, as it last left them, under the global ones."""
+        return lambda x: self.model.classify(server.head, self.model.represent(state.representation, x))
+
+    @evaluation
+    def own_or_mean_representation(
+        self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples
+    ):
         """As `own_representation`, with the mean local layers for clients that have never taken part."""
         representation = jax.tree.map(
             lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
         )
-        return lambda x: model.classify(server.head, model.represent(representation, x))
-
-    def fine_tune(key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
-        """The mean local layers of the last cohort, trained on the client under the global ones."""
-        representation = fit_representation(key, model, server.representation, server.head, examples, tuning)
-        return lambda x: model.classify(server.head, model.represent(representation, x))
-
-    return FederatedAlgorithm(
-        name="lg_fedavg",
-        init=init,
-        init_client=lambda key, server, examples: LGFedAvgClientState(server.representation, jnp.bool_(False)),
-        round=Phase(lambda server, context: server.head, client, server),
-        evaluations={
-            "fine_tune": fine_tune,
-            "own_representation": own_representation,
-            "own_or_mean_representation": own_or_mean,
-        },
-    )
+        return lambda x: self.model.classify(server.head, self.model.represent(representation, x))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_choice, check_integer, check_step_size
-from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, Key, Phase, RoundContext, Uncharged
+from fedjax_srp._checks import check_integer
+from fedjax_srp.algorithms.linear import LinearAlgorithm
+from fedjax_srp.base import Array, ClientOutput, Key, Personalize, Phase, RoundContext, Uncharged, evaluation
 from fedjax_srp.data.linear import LinearTask
 from fedjax_srp.linear import (
     LinearClient,
@@ -19,10 +20,8 @@ from fedjax_srp.linear import (
     samplers,
 )
 from fedjax_srp.linear.subspace import exact_matmul
-from fedjax_srp.record import recorded
-
-SAMPLINGS = ("subspace", "full", "fixed")
-INITS = ("moments", "random")
+from fedjax_srp.loops import fori_loop, most_work
+from fedjax_srp.parts import Count, StepSize, part
 
 
 class LinearFedRepServerState(NamedTuple):
@@ -45,17 +44,8 @@ class LinearFedRepBroadcast(NamedTuple):
     position: Uncharged  # of B relative to B*
 
 
-@recorded
-def linear_fedrep(
-    task: LinearTask,
-    step_size: float | Array,
-    samples_per_round: int,
-    head: str | int = "exact",
-    sampling: str = "subspace",
-    init: str = "moments",
-    head_step_size: float | Array | None = None,
-    evaluation_samples: int | None = None,
-) -> FederatedAlgorithm:
+@part
+class LinearFedRep(LinearAlgorithm):
     """FedRep on a linear task (SRPFL, Algorithm 2, lines 8 to 14): a shared subspace B, personal heads w_i.
 
     A round: a participant draws m samples, fits its head, takes one gradient step on the representation; the server
@@ -78,83 +68,108 @@ def linear_fedrep(
         samples_per_round: m.
         head: "exact" least squares, or how many gradient steps per unit of work, from the client's last head.
         sampling: "subspace", "full" or "fixed".
-        init: "moments", the method of moments over a batch of ALL clients (lines 1 to 5; (m, d) samples and a d x d
+        start: "moments", the method of moments over a batch of ALL clients (lines 1 to 5; (m, d) samples and a d x d
             matrix per client, whatever `sampling` says), or "random", a uniformly distributed subspace.
         head_step_size: of the gradient steps of the head; default `step_size`.
         evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, the same
             whenever asked; with the default they are its batch.
 
-    Returns:
-        A `FederatedAlgorithm` on a `LinearTask` of these shapes.
-
     Raises:
-        ValueError: an argument out of range; moments of a dimension whose d x d matrix is too large.
+        ValueError: a field out of range, or moments of a dimension whose d x d matrix is too large; in `init`, data of
+            other shapes.
 
     Example:
         >>> import jax, fedjax_srp as srp
         >>> task = srp.data.linear_task(jax.random.key(0), num_clients=64, dim=20, rank=2, noise_std=0.1)
-        >>> algorithm = srp.algorithms.linear_fedrep(task, step_size=0.1, samples_per_round=10)
+        >>> algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=10)
         >>> history = srp.simulate(algorithm, task, num_rounds=50, key=jax.random.key(1), progress=False)
         >>> bool(history.metrics["distance"][-1] < 0.05)
         True
     """
-    dim, rank = task.dim, task.rank
-    check_integer("samples_per_round", samples_per_round, 1)
-    judged = samples_per_round if evaluation_samples is None else evaluation_samples
-    check_integer("evaluation_samples", judged, 1)
-    fixed, exact = sampling == "fixed", isinstance(head, str) and head == "exact"
-    check_integer("head", 1 if exact else head, 1, otherwise="'exact'")
-    check_choice("sampling", sampling, SAMPLINGS)
-    check_choice("init", init, INITS)
-    sampler = samplers.subspace if sampling == "subspace" else lambda m: samplers.full(m, fixed)
-    batches, judging = sampler(samples_per_round), sampler(judged)
-    itemsize = task.representation.dtype.itemsize
-    prepare = None if init == "random" else method_of_moments(dim, rank, samples_per_round, itemsize, fixed)
-    check_step_size("step_size", step_size)
-    head_rate = step_size if head_step_size is None else check_step_size("head_step_size", head_step_size)
 
-    def start(key: Key, data: LinearTask) -> LinearFedRepServerState:
-        if (shape := data.representation.shape) != (dim, rank):
-            raise ValueError(f"the data has (dim, rank) = {shape}, linear_fedrep was made for {(dim, rank)}")
-        return LinearFedRepServerState(orthonormalize(jax.random.normal(key, (dim, rank))), data.representation)
+    name: ClassVar[str] = "linear_fedrep"
 
-    def broadcast(server: LinearFedRepServerState, context: RoundContext) -> LinearFedRepBroadcast:
-        return LinearFedRepBroadcast(server.representation, Uncharged(batches.locate(*server)))
+    samples_per_round: Count
+    head: Literal["exact"] | Any = "exact"  # or an integer
+    sampling: Literal["subspace", "full", "fixed"] = "subspace"
+    start: Literal["moments", "random"] = "moments"
+    head_step_size: StepSize | None = None
+    evaluation_samples: Count | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (isinstance(self.head, str) and self.head == "exact"):
+            object.__setattr__(self, "head", check_integer("head", self.head, 1, otherwise="'exact'"))
+        _ = self.prepare  # refuses matrices that are too large
+
+    def sampler(self, m: int) -> samplers.Sampler:
+        """How samples are drawn, m at a time."""
+        return samplers.subspace(m) if self.sampling == "subspace" else samplers.full(m, self.sampling == "fixed")
+
+    @property
+    def prepare(self) -> Phase | None:  # type: ignore[override]
+        """The method of moments."""
+        dim, rank, dtype = self.task.dim, self.task.rank, self.task.dtype
+        m, fixed = self.samples_per_round, self.sampling == "fixed"
+        return None if self.start == "random" else method_of_moments(dim, rank, m, jnp.dtype(dtype).itemsize, fixed)
+
+    @property
+    def sends(self) -> Any:  # type: ignore[override]
+        """B_i, whatever the sampler sums."""
+        return jax.ShapeDtypeStruct((self.task.dim, self.task.rank), self.task.dtype)
+
+    def init(self, key: Key, data: LinearTask) -> LinearFedRepServerState:
+        """A random subspace, which the method of moments replaces."""
+        return LinearFedRepServerState(self.random_subspace(key, data), data.representation)
+
+    def init_client(self, key: Key, server: LinearFedRepServerState, client: LinearClient) -> Any:
+        """A head of zero, where it is kept."""
+        return () if self.head == "exact" else LinearFedRepClientState(jnp.zeros_like(client.head))
+
+    def broadcast(self, server: LinearFedRepServerState, context: RoundContext) -> LinearFedRepBroadcast:
+        """The representation."""
+        position = self.sampler(self.samples_per_round).locate(*server)
+        return LinearFedRepBroadcast(server.representation, Uncharged(position))
 
     @exact_matmul
-    def client(key: Key, broadcast: LinearFedRepBroadcast, state: Any, client: LinearClient, context: RoundContext):
+    def client(self, key: Key, broadcast: Any, state: Any, client: LinearClient, context: RoundContext) -> ClientOutput:
+        """A head, and a gradient step on the representation."""
+        batches, m = self.sampler(self.samples_per_round), self.samples_per_round
         batch = batches.draw(key, broadcast.representation, broadcast.position.value, client)
-        if exact:
+        if self.head == "exact":
             w = least_squares(batch.features, batch.y)  # w_i <- argmin_w f_i(w o B)                (line 10)
         else:
-            step = lambda _, w: w + head_rate / samples_per_round * ((batch.y - batch.features @ w) @ batch.features)  # noqa: E731
-            w = jax.lax.fori_loop(0, jnp.int32(head) * context.work, step, state.head)
+            rate = self.step_size if self.head_step_size is None else self.head_step_size
+            step = lambda _, w: w + rate / m * ((batch.y - batch.features @ w) @ batch.features)  # noqa: E731
+            w = fori_loop(jnp.int32(self.head) * context.work, step, state.head, int(self.head) * most_work())
         # B_i <- B - eta grad_B f_i(w_i o B); the server adds B and eta, which all clients share     (line 11)
-        return ClientOutput(batches.descent(key, batch, w), None if exact else LinearFedRepClientState(w))
+        new = None if self.head == "exact" else LinearFedRepClientState(w)
+        return ClientOutput(batches.descent(key, batch, w), new)
 
-    def server(key: Key, state: LinearFedRepServerState, mean: Any, context: RoundContext) -> LinearFedRepServerState:
-        b = state.representation
-        # (1/n) sum_i B_i                                                                            (line 13)
-        b_mean = b + step_size * batches.mean_descent(key, *state, mean, context.cohort_size)
-        return state._replace(representation=orthonormalize(b_mean))  # B <- QR                       (line 14)
+    def server(self, key: Key, server: LinearFedRepServerState, mean: Any, context: RoundContext) -> Any:
+        """The mean representation, orthonormalised."""
+        descent = self.sampler(self.samples_per_round).mean_descent(key, *server, mean, context.cohort_size)
+        # B <- QR of (1/n) sum_i B_i                                                         (lines 13 and 14)
+        return server._replace(representation=orthonormalize(server.representation + self.step_size * descent))
 
-    def fit_head(key: Key, server: LinearFedRepServerState, state: Any, client: LinearClient):
+    def metrics(self, server: LinearFedRepServerState, data: LinearTask) -> dict[str, Array]:
+        """The distance of the subspaces."""
+        return {"distance": principal_angle_distance(server.representation, data.representation)}
+
+    @property
+    def evaluations(self) -> dict[str, Personalize]:
+        """Those of heads that are kept only where they are."""
+        return {n: judge for n, judge in super().evaluations.items() if n != "own_head" or self.head != "exact"}
+
+    @evaluation
+    def fit_head(self, key: Key, server: LinearFedRepServerState, state: Any, client: LinearClient):
         """A head fitted to samples of the client under the current representation."""
+        judging = self.sampler(self.evaluation_samples or self.samples_per_round)
         batch = judging.draw(key, server.representation, judging.locate(*server), client)
         w = least_squares(batch.features, batch.y)
         return lambda x: x @ (server.representation @ w)
 
-    def own_head(key: Key, server: LinearFedRepServerState, state: LinearFedRepClientState, client: LinearClient):
+    @evaluation
+    def own_head(self, key: Key, server: LinearFedRepServerState, state: LinearFedRepClientState, client: LinearClient):
         """The client's own head, as it last left it (where heads are trained by gradient steps)."""
         return lambda x: x @ (server.representation @ state.head)
-
-    return FederatedAlgorithm(
-        name="linear_fedrep",
-        init=start,
-        init_client=lambda key, server, client: () if exact else LinearFedRepClientState(jnp.zeros_like(client.head)),
-        round=Phase(broadcast, client, server),
-        evaluations={"fit_head": fit_head} | ({} if exact else {"own_head": own_head}),
-        prepare=prepare,
-        sends=jax.ShapeDtypeStruct((dim, rank), task.representation.dtype),  # B_i, whatever the sampler sums
-        metrics=lambda server, data: {"distance": principal_angle_distance(server.representation, data.representation)},
-    )

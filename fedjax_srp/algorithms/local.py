@@ -1,9 +1,9 @@
 """Local training, shared by every algorithm that trains on examples: what a client does between two messages.
 
-An algorithm is its difference from the others; what they share is here and public. `local_training` and `fine_tuning`
-check a factory's arguments, `local_sgd` trains, `example_loss` is what it descends, `fit_head` and `fit_representation`
-train one side of a model's cut, `num_steps`, `step_size` and `full_gradient` serve methods whose mathematics speaks of
-them (control variates, gradient tracking, normalised averaging).
+An algorithm is its difference from the others; what they share is here and public. `Training` is the field of an
+algorithm that says how clients train, `local_sgd` trains, `example_loss` is what it descends, `fit_head` and
+`fit_representation` train one side of a model's cut, `num_steps`, `step_size` and `full_gradient` serve methods whose
+mathematics speaks of them (control variates, gradient tracking, normalised averaging).
 
 Everything is written for one client. Two things follow from the fact that the engine will vmap it:
 
@@ -17,19 +17,19 @@ Everything is written for one client. Two things follow from the fact that the e
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_srp import tally
-from fedjax_srp._checks import called, check_choice, check_integer, per_example, updates_of
-from fedjax_srp.algorithms._sgd import sgd
+from fedjax_srp._checks import per_example
+from fedjax_srp.algorithms.optimizers import SGD, FollowsRound, Given, Optimizer, as_optimizer
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, named_key
-from fedjax_srp.loops import batch_max, sequential
+from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, TrainingLoss, named_key
+from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.parts import AtLeast, Count, Weighting, part
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
@@ -37,97 +37,125 @@ Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, f
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
 Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses; () where nobody asked for it
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
-Optimizer = optax.GradientTransformation | Callable[[Array], optax.GradientTransformation]  # or one for each round
 
 
 class LocalTraining(NamedTuple):
-    """How a client trains: `epochs` over shuffled data, or `steps` on batches drawn with replacement (exactly one)."""
+    """How a client trains in one round, or before it is judged: `epochs`, or `steps`, times its units of work."""
 
     optimizer: Optimizer
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
     work: Array | int = 1  # () int32: how many times all this is done; 0 changes nothing
+    records_loss: bool = False  # `Trained.mean_loss` is computed
+
+
+@part
+class Training:
+    """How clients train: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
+
+    Args:
+        optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
+            one of these; its state starts afresh in every round. The papers' step size is 0.01 (SRPFL, section 5).
+        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        epochs: over the client's shuffled examples in a round, per unit of work.
+        steps: instead of epochs, steps on batches drawn with replacement.
+        weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
+
+    Raises:
+        ValueError: a number out of range, or neither or both of epochs and steps (`Training(epochs=None, steps=5)`).
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.Training(optimizer=srp.SGD(0.05, momentum=0.5), epochs=5).batch_size
+        10
+    """
+
+    optimizer: Given | FollowsRound = SGD(0.01)
+    batch_size: Count = 10
+    epochs: Annotated[int, AtLeast(0)] | None = 1
+    steps: Annotated[int, AtLeast(0)] | None = None
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", as_optimizer("optimizer", self.optimizer))
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
 
     def in_round(self, context: RoundContext) -> LocalTraining:
-        """With the client's work in this round, and the round's optimizer where it follows the round."""
-        optimizer = self.optimizer
-        if not isinstance(optimizer, optax.GradientTransformation):
-            optimizer = optimizer(context.round.astype(float))
-        return self._replace(optimizer=optimizer, work=context.work)
+        """How a client trains in this round: with its work, and the round's optimizer where it follows the round."""
+        of_round = self.optimizer
+        if not isinstance(of_round, Optimizer):
+            of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
+        return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
+
+    def alone(
+        self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"
+    ) -> LocalTraining:
+        """How a client trains outside of rounds, before it is judged.
+
+        Args:
+            optimizer: None for the one of training.
+            epochs: None for what training does.
+            argument: what the caller calls the optimizer.
+
+        Raises:
+            ValueError: an optimizer that follows the round, since an evaluation belongs to none.
+        """
+        chosen = self.optimizer if optimizer is None else optimizer
+        if not isinstance(chosen, Optimizer):
+            raise ValueError(
+                f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does "
+                "not follow the round, e.g. srp.SGD(0.01)"
+            )
+        if epochs is not None:
+            return LocalTraining(chosen, self.batch_size, epochs)
+        return LocalTraining(chosen, self.batch_size, self.epochs, self.steps)
+
+    def weight(self, examples: Examples) -> Array:
+        """Weight of a client in the server's mean, () float: 1, or its number of examples."""
+        dtype = jnp.zeros(()).dtype
+        return jnp.ones((), dtype) if self.weighting == "uniform" else examples.count.astype(dtype)
 
 
-def local_training(
-    optimizer: Optimizer | None,
-    batch_size: int,
-    epochs: int | None = None,
-    steps: int | None = None,
-    what: str = "local",
-) -> LocalTraining:
-    """Checks the arguments that every example-based factory shares.
+class Trained(NamedTuple):
+    """What local training leaves behind."""
 
-    Args:
-        optimizer: from optax or `sgd`, its state starts afresh in every round; or a function of the round, () float
-            from 0, for step sizes that follow it; None for the papers' SGD with step size 0.01.
-        batch_size: examples a step.
-        epochs: over the client's shuffled examples, per unit of work.
-        steps: instead of epochs, on batches drawn with replacement.
-        what: how the caller's arguments begin: `local` for local_epochs and local_steps.
+    params: PyTree
+    optimizer: PyTree  # the optimizer's state after the last step
+    mean_loss: Array | None  # () float, mean over the steps of the batch's loss before the step; None: not recorded
+    steps: Array  # () int32, how many were taken
 
-    Raises:
-        ValueError: a batch size below 1, a negative number of epochs or steps, or both or none of the two.
-    """
-    check_integer("batch_size", batch_size, 1)
-    for name, value in (("epochs", epochs), ("steps", steps)):
-        if value is not None:
-            check_integer(f"{what}_{name}", value, 0)
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"give either {what}_epochs or {what}_steps, got {epochs} and {steps}; set the other to None")
-    return LocalTraining(sgd(0.01) if optimizer is None else called(optimizer), batch_size, epochs, steps)
+    @property
+    def loss(self) -> TrainingLoss | None:
+        """For `ClientOutput`."""
+        return None if self.mean_loss is None else TrainingLoss(self.mean_loss, self.steps)
 
 
-def fine_tuning(
-    optimizer: Optimizer | None,
-    default: Optimizer | None,
-    batch_size: int,
-    epochs: int,
-    argument: str = "fine_tune_optimizer",
-) -> LocalTraining:
-    """How a client is fine-tuned before it is judged, checked.
-
-    Args:
-        optimizer: of fine-tuning; None for `default`.
-        default: the optimizer of training.
-        batch_size: examples a step.
-        epochs: over the client's shuffled examples.
-        argument: what the caller's argument for `optimizer` is called.
-
-    Raises:
-        ValueError: as `local_training`, or an optimizer that follows the round, since an evaluation belongs to none.
-    """
-    chosen = default if optimizer is None else optimizer
-    if not isinstance(chosen, optax.GradientTransformation | None):
-        raise ValueError(
-            f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does not "
-            "follow the round, e.g. srp.algorithms.sgd(0.01)"
-        )
-    return local_training(chosen, batch_size, epochs, what="fine_tune")
+def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
+    """The loss of several trainings of a client, as if they were one."""
+    known = [loss for loss in losses if loss is not None]
+    if not known:
+        return None
+    steps = sum((loss.steps for loss in known[1:]), start=known[0].steps)
+    of_steps = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in known]
+    total = sum(of_steps[1:], start=of_steps[0])
+    return TrainingLoss(total / jnp.maximum(steps, 1).astype(total.dtype), steps)
 
 
-def step_size(training: LocalTraining) -> float | Array:
-    """The step size eta of local training, for mathematics that divides by it: (w - w_i) / (tau_i eta).
+def step_size(optimizer: Any) -> float | Array:
+    """The step size eta of an optimizer, for mathematics that divides by it: (w - w_i) / (tau_i eta).
 
     Raises:
         ValueError: the optimizer does not tell it, or has more than one (a schedule).
     """
-    found = getattr(training.optimizer, "step_size", None)
-    if found is None or callable(found):
+    found = getattr(optimizer, "learning_rate", None)
+    if not isinstance(optimizer, SGD) or callable(found):
         raise ValueError(
-            f"optimizer={training.optimizer!r}: this method divides by a step size, which it must be able to tell; "
-            "give srp.algorithms.sgd(learning_rate) with a number; where it follows the round, ask for that of "
-            "training.in_round(context)"
+            f"optimizer={optimizer!r}: this method divides by a step size, which it must be able to tell; give "
+            "srp.SGD(learning_rate) with a number"
         )
-    return found
+    return found  # type: ignore[return-value]
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
@@ -237,7 +265,8 @@ def local_sgd(
     first_epoch: Array | int = 0,
     gradient: Gradient = plain_gradient,
     after_step: Callable[[PyTree], PyTree] = as_stepped,
-) -> PyTree:
+    optimizer_state: PyTree = None,
+) -> Trained:
     """Trains `params` on one client's examples.
 
     Args:
@@ -246,34 +275,34 @@ def local_sgd(
         params: what is trained; returned as it is if it has no leaves.
         frozen: passed to `loss` untouched.
         examples: x (max_examples, ...), y (max_examples,), count ().
-        training: optimizer (its state starts afresh), batch size, epochs or steps, and how many times they are done:
-            `training.in_round(context)` in a round, `training` as it is in an evaluation.
+        training: `training.in_round(context)` in a round, `training.alone(...)` in an evaluation.
         first_epoch: number of epochs that came before, so that a split run draws the batches of an unbroken one.
         gradient: what a step descends, from the objective `(params, weights) -> ()` of its batch.
         after_step: what parameters become after each step: a projection, such as onto [0, 1].
+        optimizer_state: that the optimizer goes on from; None: it starts afresh.
 
     Returns:
-        The trained parameters.
+        Parameters, the optimizer's state, the mean loss where the run records it, and the number of steps.
 
     Raises:
-        ValueError: a loss of another shape, or an optimizer that follows the round or wants more than a gradient.
+        ValueError: a loss of another shape, or an optimizer that wants more than a gradient.
     """
     if not jax.tree.leaves(params):
-        return params
+        return Trained(params, (), jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
     capacity = examples.y.shape[0]
     # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
     batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
     optimizer = training.optimizer
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise ValueError("the optimizer follows the round: train with training.in_round(context)")
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
     # Of a client that is done a batch without weight changes nothing either, and nobody has to select what stays.
     no_weight_no_step = not one_client_at_a_time and (
-        getattr(optimizer, "is_plain", False) and gradient is plain_gradient and after_step is as_stepped
+        optimizer.is_plain and gradient is plain_gradient and after_step is as_stepped
     )
 
-    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array):
+    def train(
+        params: PyTree, memory: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array
+    ) -> Carry:
         key_noise = named_key(key, "noise")
 
         def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
@@ -290,14 +319,14 @@ def local_sgd(
             old_params, old_state, losses = carry
             direction = gradient(objective, old_params, weights)
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
-            updates, state = updates_of(optimizer, direction, old_state, old_params)
+            updates, state = optimizer.update(direction, old_state, old_params)
             new = after_step(optax.apply_updates(old_params, updates)), state, losses
             if one_client_at_a_time or no_weight_no_step:
                 return new
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
-        carry = params, optimizer.init(params), jnp.zeros(()) if tally.is_asked() else ()
-        zero = jnp.int32(0)
+        memory = optimizer.init(params) if memory is None else memory
+        carry = params, memory, jnp.zeros(()) if training.records_loss else ()
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
             steps = num_steps(training._replace(work=work), examples)
@@ -307,7 +336,7 @@ def local_sgd(
                 rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
                 return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
 
-            return jax.lax.fori_loop(zero, batch_max(steps), sampled_step, carry)[::2]
+            return fori_loop(batch_max(steps), sampled_step, carry, training.steps * most_work())
 
         num_epochs = jnp.int32(training.epochs) * work
         steps_per_epoch = _steps_per_epoch(training.batch_size, examples)
@@ -320,21 +349,21 @@ def local_sgd(
                 valid = s * batch_size + position < examples.count
                 return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch), first_epoch + e, s)
 
-            return jax.lax.fori_loop(zero, batch_max(steps_per_epoch), shuffled_step, carry)
+            return fori_loop(batch_max(steps_per_epoch), shuffled_step, carry, -(-capacity // batch_size))
 
-        return jax.lax.fori_loop(zero, batch_max(num_epochs), epoch, carry)[::2]
+        return fori_loop(batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work())
 
     run = sequential(train) if one_client_at_a_time else train
-    trained, losses = run(
-        params, frozen, examples, key, jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
-    )
+    work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
+    trained, memory, losses = run(params, optimizer_state, frozen, examples, key, work, first)
     if no_weight_no_step:  # a client without examples has read nothing but padding
         start = params, jax.tree.map(jnp.zeros_like, losses)
         trained, losses = jax.tree.map(
             lambda new, old: jnp.where(examples.count > 0, new, old), (trained, losses), start
         )
-    jax.tree.map(lambda total: tally.tell(total, num_steps(training, examples)), losses)
-    return trained
+    steps = num_steps(training, examples)
+    mean = losses / jnp.maximum(steps, 1).astype(losses.dtype) if training.records_loss else None
+    return Trained(trained, memory, mean, steps)
 
 
 def fit_head(
@@ -345,10 +374,8 @@ def fit_head(
     examples: Examples,
     training: LocalTraining,
     first_epoch: Array | int = 0,
-) -> PyTree:
+) -> Trained:
     """Trains a head on a frozen representation; what that computes before anything random in it is computed once."""
-    if not jax.tree.leaves(head):
-        return head
     loss, frozen, settled = head_problem(model, representation, examples)
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
 
@@ -367,7 +394,7 @@ def with_tuned_head(
     key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
 ) -> Predict:
     """A model judged after its head has been trained on the client: `fine_tune` of several algorithms."""
-    head = fit_head(key, model, params.representation, params.head, examples, training)
+    head = fit_head(key, model, params.representation, params.head, examples, training).params
     return lambda x: model.classify(head, model.represent(params.representation, x))
 
 
@@ -379,21 +406,7 @@ def fit_representation(
     examples: Examples,
     training: LocalTraining,
     first_epoch: Array | int = 0,
-) -> PyTree:
+) -> Trained:
     """Trains a representation under a frozen head."""
     loss = representation_loss(model)
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)
-
-
-CLIENT_WEIGHTINGS = ("uniform", "num_examples")
-
-
-def check_weighting(client_weighting: str) -> str:
-    """Returns the argument, or raises a `ValueError` that lists the choices."""
-    return check_choice("client_weighting", client_weighting, CLIENT_WEIGHTINGS)
-
-
-def client_weight(client_weighting: str, examples: Examples) -> Array:
-    """Weight of a client in the server's mean: 1 ("uniform", the papers) or its number of examples (their code)."""
-    dtype = jnp.zeros(()).dtype
-    return jnp.ones((), dtype) if client_weighting == "uniform" else examples.count.astype(dtype)

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.local import (
-    Optimizer,
-    example_loss,
-    fine_tuning,
-    local_sgd,
-    local_training,
-    with_tuned_head,
-)
-from fedjax_srp.base import (
-    Array,
-    ClientOutput,
-    Examples,
-    FederatedAlgorithm,
-    Key,
-    Phase,
-    RoundContext,
-    Uncharged,
-    named_key,
-    nothing,
-)
-from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.record import recorded
+from fedjax_srp.algorithms.examples import ExampleAlgorithm
+from fedjax_srp.algorithms.local import local_sgd, with_tuned_head
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, evaluation, named_key, nothing
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
 
 
 class LocalOnlyServerState(NamedTuple):
@@ -44,16 +27,13 @@ class LocalOnlyClientState(NamedTuple):
     params: SplitParams
 
 
-@recorded
-def local_only(
-    model: SplitModel,
-    optimizer: Optimizer | None = None,
-    batch_size: int = 10,
-    local_epochs: int | None = 1,
-    local_steps: int | None = None,
-    fine_tune_epochs: int = 10,
-    fine_tune_optimizer: Optimizer | None = None,
-) -> FederatedAlgorithm:
+def square_norm(params: SplitParams) -> Array:
+    """|w|^2."""
+    return jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]))
+
+
+@part
+class LocalOnly(ExampleAlgorithm):
     """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
 
     A participant goes on with its own model where it last left it; all start from the same one. Nothing is sent and no
@@ -63,63 +43,62 @@ def local_only(
     trained further on the client for `fine_tune_epochs`.
 
     Args:
-        model: where it is cut matters to `fine_tune` alone.
-        optimizer: of local training, afresh in every round; default SGD with step size 0.01.
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
-        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
-        local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
-        fine_tune_epochs: epochs of the head before a client is judged by `fine_tune`.
-        fine_tune_optimizer: of the head in `fine_tune`; default as `optimizer`.
-
-    Returns:
-        A `FederatedAlgorithm` on `Examples`.
+        training: of the clients; there is no mean of models that its weighting would change.
 
     Raises:
-        ValueError: an argument out of range, or labels and examples that do not fit the model.
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
 
     Example:
         >>> import jax, fedjax_srp as srp
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> algorithm = srp.algorithms.local_only(srp.models.mlp((8, 8), num_classes=10, hidden=(32,)))
+        >>> algorithm = srp.algorithms.LocalOnly(srp.models.MLP((8, 8), num_classes=10, hidden=(32,)))
         >>> history = srp.simulate(algorithm, data, num_rounds=1, key=jax.random.key(0), progress=False)
         >>> history.bytes_up, history.bytes_down, bool(history.communicated[0])
         (0, 0, False)
     """
-    training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
-    loss = example_loss(model)
 
-    def square_norm(params: SplitParams) -> Array:
-        return jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]))
+    name: ClassVar[str] = "local_only"
 
-    def init(key: Key, data: Any) -> LocalOnlyServerState:
-        model.check_fits(data)
-        params = model.init(key)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.training.weighting != "uniform":
+            raise ValueError(f"training.weighting={self.training.weighting!r}: LocalOnly takes no mean; leave it out")
+
+    def init(self, key: Key, data: Any) -> LocalOnlyServerState:
+        """The model's first parameters."""
+        params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
+    def init_client(self, key: Key, server: LocalOnlyServerState, examples: Examples) -> LocalOnlyClientState:
+        """The model that everybody starts from."""
+        return LocalOnlyClientState(server.params)
+
+    def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:
+        """Nothing."""
+        return nothing(server, context)
+
     def client(
-        key: Key, broadcast: tuple, state: LocalOnlyClientState, examples: Examples, context: RoundContext
+        self, key: Key, broadcast: tuple, state: LocalOnlyClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
+        """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
-        in_round = training.in_round(context)
-        params = local_sgd(named_key(key, "local"), loss, state.params, (), examples, in_round)
-        return ClientOutput(Uncharged(square_norm(params)), LocalOnlyClientState(params))
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now)
+        message = Uncharged(square_norm(local.params))
+        return ClientOutput(message, LocalOnlyClientState(local.params), loss=local.loss)
 
-    def server(key: Key, state: LocalOnlyServerState, mean: Uncharged, context: RoundContext) -> LocalOnlyServerState:
-        return state._replace(square_norm=mean.value)
+    def server(
+        self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext
+    ) -> LocalOnlyServerState:
+        """How large the models are."""
+        return server._replace(square_norm=mean.value)
 
-    def own_model(key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
+    @evaluation
+    def own_model(self, key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
         """The client's own model, as it last left it."""
-        return lambda x: model.logits(state.params, x)
+        return lambda x: self.model.logits(state.params, x)
 
-    def fine_tune(key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
+    @evaluation
+    def fine_tune(self, key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
         """The client's own model, its head trained further on the client."""
-        return with_tuned_head(key, model, state.params, examples, tuning)
-
-    return FederatedAlgorithm(
-        name="local_only",
-        init=init,
-        init_client=lambda key, server, examples: LocalOnlyClientState(server.params),
-        round=Phase(nothing, client, server),
-        evaluations={"own_model": own_model, "fine_tune": fine_tune},
-    )
+        return with_tuned_head(key, self.model, state.params, examples, self.tuning)

@@ -6,35 +6,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from fedjax_srp._checks import check_numbers
-from fedjax_srp.algorithms._evaluations import global_evaluations
-from fedjax_srp.algorithms._gradient import global_gradient
 from fedjax_srp.algorithms._normalised import divided, reach
-from fedjax_srp.algorithms.local import (
-    Objective,
-    Optimizer,
-    example_loss,
-    fine_tuning,
-    local_sgd,
-    local_training,
-    plain_gradient,
-    step_size,
-)
-from fedjax_srp.base import (
-    Array,
-    ClientOutput,
-    Examples,
-    FederatedAlgorithm,
-    Key,
-    Phase,
-    PyTree,
-    RoundContext,
-    named_key,
-)
-from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.record import recorded
+from fedjax_srp.algorithms.examples import gradient_message
+from fedjax_srp.algorithms.fedavg import FedAvg
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, step_size
+from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import StepSize, part
 
 
 class ScaffoldServerState(NamedTuple):
@@ -57,111 +37,109 @@ class ScaffoldMessage(NamedTuple):
     variate: PyTree
 
 
-@recorded
-def scaffold(
-    model: SplitModel,
-    optimizer: Optimizer | None = None,
-    batch_size: int = 10,
-    local_epochs: int | None = 1,
-    local_steps: int | None = None,
-    server_step_size: float | Array = 1.0,
-    counts_momentum: bool = True,
-    fine_tune_epochs: int = 10,
-    evaluation: str = "global",
-    fine_tune_optimizer: Optimizer | None = None,
-) -> FederatedAlgorithm:
+@part
+class SCAFFOLD(FedAvg):
     """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the model is shared; a client keeps a
     control variate, and sends as much again as the model.
 
     Local steps follow g_i(y) - c_i + c, so that clients that differ drift less. A client's new variate is the mean of
     the gradients it has met, read off how far it has moved; it costs no gradient. Means are uniform, as in the paper:
     c is the mean of ALL clients' variates, whoever takes part. With identical clients, full batches and full
-    participation this is `fedavg`.
+    participation this is `FedAvg`.
 
     The paper's steps are plain SGD: K of them move by eta K times the mean. With momentum they move further, by eta
     times the sum of the weights that all gradients get, and the variate is divided by that. FedRep's code divides by
     eta K whatever the momentum (0.5): `counts_momentum=False`. The mean c is then twice too large, and with full
     participation the correction c - c_i alternates between almost nothing and twice too much.
 
-    Evaluations: those of `fedavg`.
+    Evaluations: those of `FedAvg`.
 
     Args:
-        model: where it is cut matters to `fine_tune` alone.
-        optimizer: of local training, afresh in every round, made by `srp.algorithms.sgd`, because its step size eta is
-            divided by; default SGD with step size 0.01.
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
-        local_epochs: epochs over the client's shuffled examples in a round, per unit of work.
-        local_steps: instead of epochs, steps on batches drawn with replacement (set local_epochs=None).
+        training: of the clients, by `SGD`, because its step size eta is divided by; weighting must be "uniform".
         server_step_size: eta_g; 1 in FedRep's table, 0.5 there on FEMNIST.
         counts_momentum: whether the variate is a mean of gradients under momentum too; see above.
-        fine_tune_epochs: epochs of fine-tuning before a client is judged.
-        evaluation: the default one.
-        fine_tune_optimizer: of both kinds of fine-tuning; default as `optimizer`.
-
-    Returns:
-        A `FederatedAlgorithm` on `Examples`.
 
     Raises:
-        ValueError: an argument out of range, an optimizer that does not tell its step size, or labels and examples that
-            do not fit the model.
+        ValueError: a field out of range, or an optimizer that does not tell its step size; in `init`, labels and
+            examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
-        >>> srp.algorithms.scaffold(model, srp.algorithms.sgd(0.05)).name
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.SCAFFOLD(model, srp.Training(srp.SGD(0.05))).name
         'scaffold'
     """
-    training = local_training(optimizer, batch_size, local_epochs, local_steps)
-    if isinstance(training.optimizer, optax.GradientTransformation):  # else it is asked in the round
-        step_size(training)
-    check_numbers("server_step_size", server_step_size, "give a step size, e.g. 1.0", positive=True, max_ndim=0)
-    tuning = fine_tuning(fine_tune_optimizer, optimizer, batch_size, fine_tune_epochs)
-    loss = example_loss(model)
-    gradient_of = global_gradient(loss, training, "uniform")
 
-    def init(key: Key, data: Any) -> ScaffoldServerState:
-        model.check_fits(data)
-        params = model.init(key)
+    server_step_size: StepSize = 1.0
+    counts_momentum: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.training.weighting != "uniform":
+            raise ValueError(
+                f"training.weighting={self.training.weighting!r}: SCAFFOLD has uniform means; leave it out"
+            )
+        if isinstance(self.training.optimizer, Optimizer):  # else it is asked in the round
+            step_size(self.training.optimizer)
+
+    def init(self, key: Key, data: Any) -> ScaffoldServerState:
+        """The model's first parameters, and a variate of zero."""
+        params = self.init_params(key, data)
         return ScaffoldServerState(params, jax.tree.map(jnp.zeros_like, params))
 
+    def init_client(self, key: Key, server: ScaffoldServerState, examples: Examples) -> ScaffoldClientState:
+        """A variate of zero."""
+        return ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params))
+
+    def broadcast(self, server: ScaffoldServerState, context: RoundContext) -> ScaffoldServerState:
+        """The global model and its variate."""
+        return server
+
     def client(
-        key: Key, server: ScaffoldServerState, state: ScaffoldClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: ScaffoldServerState,
+        state: ScaffoldClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
-        correction = jax.tree.map(jnp.subtract, server.variate, state.variate)
+        """Local SGD along the corrected gradient."""
+        x, c = params
+        correction = jax.tree.map(jnp.subtract, c, state.variate)
 
         def corrected(objective: Objective, y: PyTree, weights: Array) -> PyTree:
             # g_i(y_i) + (c - c_i)
             return jax.tree.map(jnp.add, plain_gradient(objective, y, weights), correction)
 
         # y_i <- local SGD along it, from x
-        in_round = training.in_round(context)
-        y = local_sgd(named_key(key, "local"), loss, server.params, (), examples, in_round, gradient=corrected)
-        moved = jax.tree.map(jnp.subtract, y, server.params)
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected)
+        moved = jax.tree.map(jnp.subtract, local.params, x)
         # c_i <- c_i - c + (x - y_i) / (K eta); without steps it stays
-        length = reach(in_round, examples, counts_momentum)
+        length = reach(now, examples, self.counts_momentum)
         met = divided(moved, length)
-        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), server.variate, met)
+        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), c, met)
         variate = jax.tree.map(jnp.add, state.variate, change)
-        return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate))
+        return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss)
 
-    def server(key: Key, state: ScaffoldServerState, mean: ScaffoldMessage, context: RoundContext):
+    def server(
+        self, key: Key, server: ScaffoldServerState, mean: ScaffoldMessage, context: RoundContext
+    ) -> ScaffoldServerState:
+        """A step along the mean, and the mean variate of all clients."""
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
-        params = jax.tree.map(lambda x, d: x + server_step_size * d, state.params, mean.params)
+        params = jax.tree.map(lambda x, d: x + self.server_step_size * d, server.params, mean.params)
         # c <- c + (1 / N) sum_i (c_i+ - c_i)
         share = context.cohort_size.astype(float) / context.num_clients
-        variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, state.variate, mean.variate)
+        variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate)
         return ScaffoldServerState(params, variate)
 
     def gradient(
-        key: Key, server: ScaffoldServerState, state: ScaffoldClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: ScaffoldServerState,
+        state: ScaffoldClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
-        return gradient_of(key, server.params, state, examples, context)
-
-    return FederatedAlgorithm(
-        name="scaffold",
-        init=init,
-        init_client=lambda key, server, examples: ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params)),
-        round=Phase(lambda server, context: server, client, server),
-        evaluations=global_evaluations(model, tuning, evaluation),
-        gradient=gradient,
-    )
+        """Of the client's loss at the global model."""
+        return gradient_message(self.loss, params.params, (), examples, self.training, context)

@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import jax
+import numpy as np
+from jax.core import Tracer
+
 from fedjax_srp._checks import check_numbers
+from fedjax_srp.parts import is_part
 
 
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
@@ -11,11 +16,26 @@ def check_length(argument: str, length: int, num_clients: int, remedy: str) -> N
         raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
 
 
-def check_communication(clock: str, communication: Any) -> None:
-    """Raises a ValueError of one line unless `communication` is one finite number >= 0."""
-    check_numbers(f"{clock}: communication", communication, "give a time, e.g. communication=10.0", max_ndim=0)
+def check_costs(clock: Any) -> None:
+    """Makes `work` and `communication` of a clock floats, or raises a ValueError of one line.
+
+    Each must be one finite number >= 0.
+    """
+    check_numbers(f"{clock.name}: work", clock.work, "give the local work of a round, e.g. work=1.0", max_ndim=0)
+    check_numbers(
+        f"{clock.name}: communication", clock.communication, "give a time, e.g. communication=10.0", max_ndim=0
+    )
+    set_floats(clock, "work", "communication")
 
 
-def check_work(clock: str, work: Any) -> None:
-    """Raises a ValueError of one line unless `work` is one finite number >= 0."""
-    check_numbers(f"{clock}: work", work, "give the local work of a round, e.g. work=1.0", max_ndim=0)
+def set_floats(part: Any, *names: str) -> None:
+    """Puts floats, or arrays of floats, in the place of numbers and lists; to be called in `__post_init__`."""
+    for name in names:
+        object.__setattr__(part, name, _as_floats(getattr(part, name)))
+
+
+def _as_floats(value: Any) -> Any:
+    """A parameter as the engine passes it along: a float or an array of floats; a distribution carries its own."""
+    if isinstance(value, Tracer | jax.Array) or is_part(value):
+        return value
+    return float(value) if np.ndim(value) == 0 else np.asarray(value, float)

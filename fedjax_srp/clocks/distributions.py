@@ -6,38 +6,43 @@ drawn by `parameters`, once; what changes from round to round is drawn by `sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.clocks._checks import check_length
-from fedjax_srp.record import recorded
+from fedjax_srp.clocks._checks import check_length, set_floats
+from fedjax_srp.parts import part
 
 
-class Distribution(NamedTuple):
+@part
+class Distribution:
     """A distribution over times >= 0 for every client.
 
+    A subclass is a part whose fields are its parameters.
+
     Attributes:
-        name: as the factory's.
-        parameters: `(key, num_clients) -> parameters`, a pytree of (num_clients,) float arrays, drawn once.
-        sample: `(key, parameters) -> (num_clients,) float`, independent between clients.
-        mean: `parameters -> (num_clients,) float`.
-        options: what made it, by name; None: unknown.
+        name: that of the class in small letters unless it says otherwise.
     """
 
-    name: str
-    parameters: Callable[[Key, int], PyTree]
-    sample: Callable[[Key, PyTree], Array]
-    mean: Callable[[PyTree], Array]
-    options: Mapping[str, Any] | None = None
+    name: ClassVar[str] = "distribution"
+
+    def parameters(self, key: Key, num_clients: int) -> PyTree:
+        """The parameters of every client, drawn once: a pytree of (num_clients,) float arrays."""
+        raise NotImplementedError(f"{type(self).__name__} defines no parameters(self, key, num_clients)")
+
+    def sample(self, key: Key, parameters: PyTree) -> Array:
+        """Times, (num_clients,) float, independent between clients."""
+        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, parameters)")
+
+    def mean(self, parameters: PyTree) -> Array:
+        """The mean time of every client, (num_clients,) float."""
+        raise NotImplementedError(f"{type(self).__name__} defines no mean(self, parameters)")
 
 
 Parameter = ArrayLike | Distribution
@@ -57,7 +62,7 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
 
 
 class _Argument(NamedTuple):
-    """A parameter of a factory: checked when the factory is called, and again once drawn."""
+    """A parameter of a distribution: checked when that is made, and again once drawn."""
 
     name: str
     remedy: str
@@ -78,35 +83,25 @@ class _Argument(NamedTuple):
         return jnp.broadcast_to(values, (num_clients,))
 
 
-_RATE = _Argument("exponential: rate", "give units of work per time unit, e.g. exponential(rate=1.0)", True)
-_VALUE = _Argument("constant: value", "give a time, e.g. constant(1.0)")
-_LOW = _Argument("uniform: low", "give the smallest time, e.g. uniform(50, 500)")
-_HIGH = _Argument("uniform: high", "give the largest time, e.g. uniform(50, 500)")
+_RATE = _Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
+_VALUE = _Argument("constant: value", "give a time, e.g. Constant(1.0)")
+_LOW = _Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
+_HIGH = _Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
 
 
-def as_floats(value: Any) -> Any:
-    """A parameter as the engine passes it along: a float or an array of floats; a distribution carries its own."""
-    if isinstance(value, Distribution | Tracer | jax.Array):
-        return value
-    return float(value) if np.ndim(value) == 0 else np.asarray(value, float)
-
-
-@recorded
-def exponential(rate: Parameter = 1.0) -> Distribution:
+@part
+class Exponential(Distribution):
     """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
 
     Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients takes H_N on average;
     up to N = 10^5 that is exact within a tenth of a per cent, at 10^6 it is 1 % too short and at 10^7 6 %.
 
-    With rates drawn from U[1/N, 1] for N clients, `exponential(uniform(1 / N, 1))` under `dynamic` is the random clock
+    With rates drawn from U[1/N, 1] for N clients, `Exponential(Uniform(1 / N, 1))` under `Dynamic` is the random clock
     of SRPFL's experiments (section 5).
 
     Args:
         rate: lambda, units of local work per time unit: a number, one per client, or a distribution drawn once per
             client.
-
-    Returns:
-        The distribution.
 
     Raises:
         ValueError: for a rate that is not positive and finite.
@@ -114,33 +109,37 @@ def exponential(rate: Parameter = 1.0) -> Distribution:
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
-        >>> distribution = clocks.exponential(clocks.uniform(1 / 100, 1))
+        >>> distribution = clocks.Exponential(clocks.Uniform(1 / 100, 1))
         >>> rates = distribution.parameters(jax.random.key(0), 100)
         >>> bool((distribution.mean(rates) == 1 / rates).all())
         True
     """
-    _RATE.check(rate)
 
-    return Distribution("exponential", Partial(_RATE.per_client, as_floats(rate)), _sample_exponential, _inverse)
+    rate: Parameter = 1.0
+
+    def __post_init__(self) -> None:
+        _RATE.check(self.rate)
+        set_floats(self, "rate")
+
+    def parameters(self, key: Key, num_clients: int) -> Array:
+        """The rates."""
+        return _RATE.per_client(self.rate, key, num_clients)
+
+    def sample(self, key: Key, parameters: Array) -> Array:
+        """Exponential times."""
+        return jax.random.exponential(key, parameters.shape, parameters.dtype) / parameters
+
+    def mean(self, parameters: Array) -> Array:
+        """One over the rates."""
+        return 1 / parameters
 
 
-def _sample_exponential(key: Key, rates: Array) -> Array:
-    return jax.random.exponential(key, rates.shape, rates.dtype) / rates
-
-
-def _inverse(rates: Array) -> Array:
-    return 1 / rates
-
-
-@recorded
-def constant(value: Parameter) -> Distribution:
+@part
+class Constant(Distribution):
     """The same time whenever it is asked for: a number, one per client, or drawn once per client.
 
     Args:
         value: T_i in time units: a number, one per client, or a distribution drawn once per client.
-
-    Returns:
-        The distribution.
 
     Raises:
         ValueError: for a time that is negative or not finite.
@@ -148,33 +147,37 @@ def constant(value: Parameter) -> Distribution:
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
-        >>> clock = clocks.fixed(clocks.constant([3.0, 1.0, 2.0]))
+        >>> clock = clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0]))
         >>> clock.init(jax.random.key(0), 3).times.tolist()
         [3.0, 1.0, 2.0]
     """
-    _VALUE.check(value)
-    return Distribution("constant", Partial(_VALUE.per_client, as_floats(value)), _sample_constant, _itself)
+
+    value: Parameter
+
+    def __post_init__(self) -> None:
+        _VALUE.check(self.value)
+        set_floats(self, "value")
+
+    def parameters(self, key: Key, num_clients: int) -> Array:
+        """The times."""
+        return _VALUE.per_client(self.value, key, num_clients)
+
+    def sample(self, key: Key, parameters: Array) -> Array:
+        """The times."""
+        return parameters
+
+    def mean(self, parameters: Array) -> Array:
+        """The times."""
+        return parameters
 
 
-def _sample_constant(key: Key, values: Array) -> Array:
-    del key
-    return values
-
-
-def _itself(values: Array) -> Array:
-    return values
-
-
-@recorded
-def uniform(low: Parameter, high: Parameter) -> Distribution:
+@part
+class Uniform(Distribution):
     """Times uniform between `low` and `high`, as FLANP's speeds on [50, 500].
 
     Args:
         low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
         high: largest time, likewise.
-
-    Returns:
-        The distribution.
 
     Raises:
         ValueError: for bounds that are negative or not finite, or low > high where both are known beforehand. Bounds
@@ -183,31 +186,35 @@ def uniform(low: Parameter, high: Parameter) -> Distribution:
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
-        >>> distribution = clocks.uniform(50, 500)
+        >>> distribution = clocks.Uniform(50, 500)
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [275.0, 275.0]
     """
-    _LOW.check(low)
-    _HIGH.check(high)
-    _check_interval(low, high)
 
-    return Distribution("uniform", Partial(_interval, as_floats(low), as_floats(high)), _sample_uniform, _middle)
+    low: Parameter
+    high: Parameter
 
+    def __post_init__(self) -> None:
+        _LOW.check(self.low)
+        _HIGH.check(self.high)
+        _check_interval(self.low, self.high)
+        set_floats(self, "low", "high")
 
-def _interval(low: Parameter, high: Parameter, key: Key, num_clients: int) -> UniformParameters:
-    lows = _LOW.per_client(low, named_key(key, "low"), num_clients)
-    highs = _HIGH.per_client(high, named_key(key, "high"), num_clients)
-    _check_interval(lows, highs)
-    return UniformParameters(lows, highs)
+    def parameters(self, key: Key, num_clients: int) -> UniformParameters:
+        """The intervals."""
+        lows = _LOW.per_client(self.low, named_key(key, "low"), num_clients)
+        highs = _HIGH.per_client(self.high, named_key(key, "high"), num_clients)
+        _check_interval(lows, highs)
+        return UniformParameters(lows, highs)
 
+    def sample(self, key: Key, parameters: UniformParameters) -> Array:
+        """Uniform times."""
+        low, high = parameters
+        return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
 
-def _sample_uniform(key: Key, interval: UniformParameters) -> Array:
-    low, high = interval
-    return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
-
-
-def _middle(interval: UniformParameters) -> Array:
-    return (interval.low + interval.high) / 2
+    def mean(self, parameters: UniformParameters) -> Array:
+        """The middles."""
+        return (parameters.low + parameters.high) / 2
 
 
 def _check_interval(low: Any, high: Any) -> None:

@@ -3,13 +3,12 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_communication, check_work
-from fedjax_srp.clocks.distributions import Distribution, as_floats, draw
-from fedjax_srp.record import recorded
+from fedjax_srp.clocks._checks import check_costs
+from fedjax_srp.clocks.distributions import Distribution, draw
+from fedjax_srp.parts import part
 
 
 class FixedState(NamedTuple):
@@ -19,13 +18,11 @@ class FixedState(NamedTuple):
     communication: Array  # () float
 
 
-@recorded
-def fixed(
-    distribution: Distribution, work: ArrayLike = 1.0, ordered: bool = False, communication: ArrayLike = 0.0
-) -> Clock:
-    """Every client keeps one time: T_i is drawn once, and is known beforehand.
+@part
+class Fixed(Clock):
+    """Every client keeps one time: T_i is drawn once, and is known beforehand: expected and realised times are equal.
 
-    SRPFL, section 5, "fixed speeds": `fixed(exponential(1.0))`. FLANP charges tau * T_i for tau local steps:
+    SRPFL, section 5, "fixed speeds": `Fixed(Exponential(1.0))`. FLANP charges tau * T_i for tau local steps:
     `work=tau`.
 
     Args:
@@ -34,11 +31,8 @@ def fixed(
         ordered: number clients by speed: 0 is the fastest, the last the slowest. Which data a client has goes by its
             number, so this ties data to speed, as for classes that only slow clients have (`reserved_classes`).
         communication: added to every client's time, once however many units of work it does: for participation whose
-            rounds overlap, such as `buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
+            rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
             afterwards.
-
-    Returns:
-        The clock; expected and realised times are equal.
 
     Raises:
         ValueError: for what is no distribution, work or a communication that is negative or not finite, or `ordered`
@@ -47,26 +41,27 @@ def fixed(
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
-        >>> clock = clocks.fixed(clocks.exponential(1.0), work=5)
+        >>> clock = clocks.Fixed(clocks.Exponential(1.0), work=5)
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 10))
         >>> bool((times.expected == times.realised).all())
         True
     """
-    check_work("fixed", work)
-    check_communication("fixed", communication)
 
-    return Clock("fixed", Partial(_init, distribution, as_floats(work), ordered, as_floats(communication)), _sample)
+    distribution: Distribution
+    work: ArrayLike = 1.0
+    ordered: bool = False
+    communication: ArrayLike = 0.0
 
+    def __post_init__(self) -> None:
+        check_costs(self)
 
-def _init(
-    distribution: Distribution, work: Array, ordered: bool, communication: Array, key: Key, num_clients: int
-) -> FixedState:
-    times = draw(key, distribution, num_clients)
-    times = jnp.asarray(work, dtype=float) * (jnp.sort(times) if ordered else times)
-    communication = jnp.asarray(communication, dtype=float)
-    return FixedState(times + communication, communication)
+    def init(self, key: Key, num_clients: int) -> FixedState:
+        """The times of the run."""
+        times = draw(key, self.distribution, num_clients)
+        times = jnp.asarray(self.work, dtype=float) * (jnp.sort(times) if self.ordered else times)
+        communication = jnp.asarray(self.communication, dtype=float)
+        return FixedState(times + communication, communication)
 
-
-def _sample(key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
-    del key
-    return ClientTimes(state.times, state.times, state.communication), state
+    def sample(self, key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
+        """The same times again."""
+        return ClientTimes(state.times, state.times, state.communication), state

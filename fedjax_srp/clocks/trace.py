@@ -4,14 +4,12 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_communication, check_length, check_work
-from fedjax_srp.clocks.distributions import as_floats
-from fedjax_srp.record import recorded
+from fedjax_srp.clocks._checks import check_costs, check_length, set_floats
+from fedjax_srp.parts import part
 
 
 class TraceState(NamedTuple):
@@ -23,22 +21,20 @@ class TraceState(NamedTuple):
     communication: Array  # () float
 
 
-@recorded
-def trace(times: ArrayLike, work: ArrayLike = 1.0, communication: ArrayLike = 0.0) -> Clock:
+@part
+class Trace(Clock):
     """Plays recorded times, round after round, and starts again at the end.
 
     The trace lies in the clock's state: a run over S seeds keeps S copies. No program has it compiled in.
+    Expected times are each client's mean over the rounds of the trace.
 
     Args:
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
             trace, e.g. seconds.
         work: units of local work in a round; multiplies the times.
         communication: added to every client's time, once however many units of work it does: for participation whose
-            rounds overlap, such as `buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
+            rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
             afterwards.
-
-    Returns:
-        The clock; expected times are each client's mean over the rounds of the trace.
 
     Raises:
         ValueError: for times that are negative or not finite, an empty trace, a trace of another number of clients, or
@@ -47,34 +43,36 @@ def trace(times: ArrayLike, work: ArrayLike = 1.0, communication: ArrayLike = 0.
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
-        >>> clock = clocks.trace([[1.0, 2.0], [3.0, 2.0]])
+        >>> clock = clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2))
         >>> times.expected.tolist(), times.realised.tolist()
         ([2.0, 2.0], [1.0, 2.0])
     """
-    remedy = "give an array of shape (num_clients,) or (rounds, num_clients)"
-    check_numbers("trace: times", times, remedy, max_ndim=2)
-    check_work("trace", work)
-    check_communication("trace", communication)
-    shape = np.shape(times)
-    if 0 in shape or not shape:
-        raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
 
-    return Clock("trace", Partial(_init, as_floats(times), as_floats(work), as_floats(communication)), _sample)
+    times: ArrayLike
+    work: ArrayLike = 1.0
+    communication: ArrayLike = 0.0
 
+    def __post_init__(self) -> None:
+        remedy = "give an array of shape (num_clients,) or (rounds, num_clients)"
+        check_numbers("trace: times", self.times, remedy, max_ndim=2)
+        check_costs(self)
+        shape = np.shape(self.times)
+        if 0 in shape or not shape:
+            raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
+        set_floats(self, "times")
 
-def _init(times: Array, work: Array, communication: Array, key: Key, num_clients: int) -> TraceState:
-    del key
-    length = jnp.shape(times)[-1]
-    check_length("trace: a round of times", length, num_clients, "give one column per client")
-    table = jnp.asarray(work, dtype=float) * jnp.asarray(times, dtype=float).reshape(-1, num_clients)
-    communication = jnp.asarray(communication, dtype=float)
-    table += communication
-    return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication)
+    def init(self, key: Key, num_clients: int) -> TraceState:
+        """The whole trace, at its first round."""
+        length = jnp.shape(self.times)[-1]
+        check_length("trace: a round of times", length, num_clients, "give one column per client")
+        table = jnp.asarray(self.work, dtype=float) * jnp.asarray(self.times, dtype=float).reshape(-1, num_clients)
+        communication = jnp.asarray(self.communication, dtype=float)
+        table += communication
+        return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication)
 
-
-def _sample(key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
-    del key
-    following = (state.round + 1) % state.times.shape[0]
-    times = ClientTimes(state.expected, state.times[state.round], state.communication)
-    return times, state._replace(round=following)
+    def sample(self, key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
+        """The next round of the trace."""
+        following = (state.round + 1) % state.times.shape[0]
+        times = ClientTimes(state.expected, state.times[state.round], state.communication)
+        return times, state._replace(round=following)

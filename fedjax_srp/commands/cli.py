@@ -20,7 +20,6 @@ import tyro
 from fedjax_srp import stored
 from fedjax_srp._checks import unknown
 from fedjax_srp._version import __version__
-from fedjax_srp.commands import benchmark as benchmark_command
 from fedjax_srp.commands import demo, interrupt, report, run_options
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import prepare as prepare_command
@@ -83,10 +82,6 @@ def _prepare(arguments: dict[str, Any]) -> None:
     prepare_command.prepare(**arguments)
 
 
-def _benchmark(arguments: dict[str, Any]) -> None:
-    benchmark_command.benchmark(**arguments)
-
-
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
@@ -139,11 +134,6 @@ COMMANDS = {
         lambda: {"": prepare_command.OPTIONS},
         _prepare,
         positional="names",
-    ),
-    "benchmark": Command(
-        "Rounds, evaluations and how they scale, timed on this machine in turn with rivals.",
-        lambda: {"": benchmark_command.OPTIONS},
-        _benchmark,
     ),
 }
 
@@ -218,7 +208,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
         if prepare is not None:
             prepare(words[1:])
         flags = [f"--{o.name.replace('_', '-')}" for group in groups().values() for o in group]
-        switches = ["--no-" + flag[2:] for flag in flags]
+        switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
         for word in words[1:]:
             flag = word.partition("=")[0].replace("_", "-")
             if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
@@ -245,6 +235,8 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     for name, value in vars(parsed).items():
         arguments |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
     command = COMMANDS[words[0]]
+    names = {_identifier(option): option.name for group in command.groups().values() for option in group}
+    arguments = {names[name]: value for name, value in arguments.items()}
     if command.check is not None:
         command.check(arguments, given)
     return command, arguments
@@ -266,8 +258,13 @@ def _dataclass(name: str, command: Command) -> type:
     return made
 
 
+def _identifier(option: Option) -> str:
+    """The name of a field for an option, which may have dots."""
+    return option.name.replace(".", "__")
+
+
 def _field(option: Option, positional: bool) -> tuple[Any, ...]:
-    looks: dict[str, Any] = {"help": option.help.rstrip(".")}
+    looks: dict[str, Any] = {"help": option.help.rstrip("."), "name": option.name}
     if option.default is None:
         looks["help_behavior_hint"] = ""
     if positional:
@@ -276,9 +273,9 @@ def _field(option: Option, positional: bool) -> tuple[Any, ...]:
     if positional:
         hint = tyro.conf.Positional[hint]
     return (
-        (option.name, hint)
+        (_identifier(option), hint)
         if option.default is REQUIRED
-        else (option.name, hint, dataclasses.field(default=option.default))
+        else (_identifier(option), hint, dataclasses.field(default=option.default))
     )
 
 

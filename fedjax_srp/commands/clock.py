@@ -16,8 +16,8 @@ from fedjax_srp.base import Clock
 
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
 NAMED = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
-CLOCKS = {"fixed": clocks.fixed, "dynamic": clocks.dynamic}
-DISTRIBUTIONS = {name: getattr(clocks, name) for name in ("constant", "exponential", "uniform")}
+CLOCKS = {cls.name: cls for cls in (clocks.Fixed, clocks.Dynamic)}
+DISTRIBUTIONS = {cls.name: cls for cls in (clocks.Exponential, clocks.Uniform, clocks.Constant)}
 HELP = (
     "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
@@ -44,7 +44,7 @@ def parse(text: str, num_clients: int) -> Clock:
     if kind == "trace":
         if ordered:
             raise ValueError(f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:")
-        return clocks.trace(_read_trace(rest))
+        return clocks.Trace(_read_trace(rest))
     if kind in NAMED and kind not in CLOCKS:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
@@ -75,7 +75,7 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
                 return words
         return _evaluate(node, variables)
 
-    given, options, factory = [], {}, clocks.OWN[name]
+    given, options, maker = [], {}, clocks.OWN[name]
     try:
         match ast.parse(text, mode="eval").body:
             case ast.Name():
@@ -85,12 +85,12 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
                 options = {keyword.arg: value(keyword.value) for keyword in named if keyword.arg}
             case other:
                 raise KeyError(ast.unparse(other))
-        inspect.signature(factory).bind(*given, **options)
+        inspect.signature(maker).bind(*given, **options)
     except (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(
             f"clock={short(text)}: not understood ({_reason(error)}); give {name} or {name}(...)"
         ) from None
-    return factory(*given, **options)
+    return maker(*given, **options)
 
 
 def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:

@@ -52,7 +52,7 @@ FULL = Plan(
     hyperparameters={
         "hidden": (64, 32),
         "learning_rate": 0.05,
-        "local_epochs": 5,
+        "epochs": 5,
         "initial": 5,
         "rounds_per_stage": 10,
     },
@@ -103,7 +103,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
                 method,
                 dataset,
                 evaluations=[default, *(other for other in others if other in OWN_PARTS)],
-                clock=clocks.fixed(clocks.exponential(1.0)),
+                clock=clocks.Fixed(clocks.Exponential(1.0)),
                 num_rounds=plan.num_rounds,
                 eval_every=plan.eval_every,
                 keys=keys,

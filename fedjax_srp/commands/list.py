@@ -10,7 +10,8 @@ import textwrap
 from types import SimpleNamespace
 from typing import Any
 
-from fedjax_srp import clocks, data, methods, models, participation
+from fedjax_srp import clocks, data, methods, models
+from fedjax_srp.commands.clock import DISTRIBUTIONS
 
 _ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from so many on; else below, moved in
 
@@ -50,32 +51,29 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
             width,
         )
     )
-    layers = [[name, _first_line(getattr(models, name))] for name in models.names()]
+    layers = [[name, _first_line(models.FACTORIES[name])] for name in models.names()]
     parts.append(_section("Models (--model)", layers, width))
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],
         ["random", "T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once: SRPFL, random speeds"],
-        ["fixed:DISTRIBUTION", _first_line(clocks.fixed)],
-        ["dynamic:DISTRIBUTION", _first_line(clocks.dynamic)],
-        ["trace:FILE", _first_line(clocks.trace)],
+        ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
+        ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
+        ["trace:FILE", _first_line(clocks.Trace)],
     ]
     parts.append(_section("Clocks (--clock)", words, width))
-    distributions = [[_call(getattr(clocks, name)), _first_line(getattr(clocks, name))] for name in _DISTRIBUTIONS]
+    distributions = [[_call(name, cls), _first_line(cls)] for name, cls in DISTRIBUTIONS.items()]
     parts.append(_section("Distributions", distributions, width))
-    policies = [[name, _first_line(getattr(participation, name))] for name in participation.__all__]
+    policies = [[name, _first_line(maker)] for name, maker in methods.POLICIES.items()]
     parts.append(_section("Participation (--participation; a method brings its own)", policies, width))
     return "\n\n".join(parts)
-
-
-_DISTRIBUTIONS = ("exponential", "uniform", "constant")
 
 
 def _first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0] if thing is not None else "a file in data_dir"
 
 
-def _call(function: Any) -> str:
-    return f"{function.__name__}({', '.join(inspect.signature(function).parameters)})"
+def _call(name: str, maker: Any) -> str:
+    return f"{name}({', '.join(inspect.signature(maker).parameters)})"
 
 
 def _section(title: str, rows: list[list[str]], width: int | None) -> str:

@@ -1,15 +1,16 @@
-"""Options of the command line, read off the functions they go to: name, type, default and help have one source."""
+"""Options of the command line, read off the functions and parts they go to: name, type, default and help, once."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
-import re
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
+
+from fedjax_srp import options, parts
+from fedjax_srp.options import REQUIRED
+
+__all__ = ["REQUIRED", "Option", "options_of", "plain_type"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -23,74 +24,47 @@ class Option(NamedTuple):
     help: str
 
 
-REQUIRED = inspect.Parameter.empty
-
-
 def options_of(
-    function: Callable, leave_out: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+    maker: Callable, leave_out: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
 ) -> list[Option]:
-    """An option for every argument of a function that can be written on a command line.
+    """An option for everything that a function or a class of parts takes and that can be written on a command line.
 
-    An argument whose annotation does not resolve is none, like one without an annotation.
+    What has no annotation, or one that does not resolve, is none, and neither is a part, whose fields are options.
 
     Args:
-        function: its signature gives names, types and defaults, its docstring the help.
-        leave_out: arguments that are no options.
-        defaults: for arguments that need one here.
+        maker: as for `fedjax_srp.options.options_of`.
+        leave_out: names that are no options.
+        defaults: for those that need one here.
     """
-    inner = function.func if isinstance(function, functools.partial) else function
-    (hints, help_texts), options = _read(inner), []
-    leave_out = (*leave_out, *(function.keywords if isinstance(function, functools.partial) else ()))
-    for name, parameter in _parameters(function):
-        if name in leave_out or parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            continue
-        if (kind := _plain_type(hints.get(name))) is not None:
-            default = (defaults or {}).get(name, parameter.default)
-            options.append(Option(name, kind, default, help_texts.get(name, "")))
-    return options
+    found = [option for option in _read(maker) if option.name not in leave_out]
+    return [option._replace(default=(defaults or {}).get(option.name, option.default)) for option in found]
 
 
-@functools.lru_cache(maxsize=256)
-def _parameters(function: Callable) -> tuple[tuple[str, inspect.Parameter], ...]:
-    return tuple(inspect.signature(function).parameters.items())
+@functools.lru_cache(maxsize=512)
+def _read(maker: Callable) -> tuple[Option, ...]:
+    found = []
+    for name, option in options.options_of(maker).items():
+        kind = None if option.is_part else plain_type(option.hint)
+        if kind is not None:
+            found.append(Option(name, kind, option.default, option.help))
+    return tuple(found)
 
 
-@functools.lru_cache(maxsize=256)
-def _read(function: Callable) -> tuple[dict[str, Any], dict[str, str]]:
-    """Types and help of the arguments of a function."""
-    return _hints(function), argument_help(function)
+def plain_type(hint: Any) -> Any:
+    """The part of a type that can be written on a command line, without bounds; None where there is none."""
+    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.members(hint))) if kind is not None]
+    if tuple[str, ...] in kinds:
+        kinds = [kind for kind in kinds if kind is not str]
+    if float in kinds:  # of an array, which may be of whole numbers and flags too
+        kinds = [kind for kind in kinds if kind not in (int, bool)]
+    return Union[tuple(kinds)] if set(kinds) - {type(None)} else None  # noqa: UP007
 
 
-def _hints(function: Callable) -> dict[str, Any]:
-    """The annotations that resolve; others may name what is imported for type checkers alone."""
-    with contextlib.suppress(Exception):  # whatever evaluating them raises
-        return typing.get_type_hints(function)
-    found: dict[str, Any] = {}
-    for name, hint in inspect.get_annotations(function).items():
-        with contextlib.suppress(Exception):
-            alone = types.SimpleNamespace(__annotations__={name: hint})
-            found |= typing.get_type_hints(alone, getattr(inspect.unwrap(function), "__globals__", None))
-    return found
-
-
-def argument_help(function: Callable) -> dict[str, str]:
-    """Argument -> its text in the Google-style docstring of a function, in one line."""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(function) or "", re.DOTALL | re.MULTILINE)
-    entries = re.findall(r"^    (\w+): (.*?)(?=^    \S|\Z)", section[1] if section else "", re.DOTALL | re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in entries}
-
-
-def _plain_type(hint: Any) -> Any:
-    """The part of a type that can be written on a command line, None where there is none."""
-    origin = typing.get_origin(hint)
-    if hint in _PLAIN or origin is Literal:
-        return hint
+def _plain(kind: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if kind in _PLAIN or origin is Literal:
+        return kind
     if origin in (list, tuple) or (isinstance(origin, type) and issubclass(origin, Sequence)):
-        item = next(iter(typing.get_args(hint)), None)  # none of a bare typing.Sequence
+        item = plain_type(next(iter(typing.get_args(kind)), None))  # none of a bare typing.Sequence
         return tuple[item, ...] if item in _PLAIN else None
-    if origin in (Union, types.UnionType):
-        parts = [part for part in map(_plain_type, typing.get_args(hint)) if part is not None]
-        if tuple[str, ...] in parts:
-            parts.remove(str) if str in parts else None
-        return Union[tuple(parts)] if set(parts) - {type(None)} else None  # noqa: UP007
     return None

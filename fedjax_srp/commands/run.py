@@ -19,7 +19,7 @@ from fedjax_srp._checks import unknown
 from fedjax_srp.base import GRADIENT_NORM, FederatedSource
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import Option
-from fedjax_srp.commands.run_options import DATA, SIMULATION, method_options, model_options
+from fedjax_srp.commands.run_options import DATA, OWNERS, SIMULATION, owned, read_by
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.history import History
@@ -51,16 +51,6 @@ def check_given(arguments: Mapping[str, Any], given: Collection[str]) -> None:
         raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
 
 
-def _routed() -> set[str]:
-    return {o.name for o in (*method_options(), *model_options())}
-
-
-def _routed_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of method, policy and model that are not left to these."""
-    named = _routed() - OWN
-    return {name: arguments[name] for name in sorted(named) if arguments.get(name) is not None}
-
-
 def choice(arguments: Mapping[str, Any]) -> methods.Choice:
     """The method that is asked for, with all its options.
 
@@ -73,9 +63,25 @@ def choice(arguments: Mapping[str, Any]) -> methods.Choice:
         raise unknown("algorithm", arguments["algorithm"], methods.algorithm_names())
     name = str(arguments["method"] or arguments["algorithm"])
     try:
-        return methods.choose(name, arguments["model"], arguments["participation"], **_routed_values(arguments))
+        return methods.choose(name, arguments["model"], arguments["participation"], **_of_method(arguments))
     except ValueError as error:
         raise ValueError(str(error).replace(", or pass it in `shared`", "")) from None
+
+
+def _of_method(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of method, policy and model that are not left to these, by their short names."""
+    read = _read(arguments)
+    given = {word: arguments[word] for word in sorted(owned()) if arguments.get(word) is not None}
+    for word in given:
+        owner, dot, _ = word.partition(".")
+        if word not in read and dot and owner in OWNERS:  # else `methods.choose` says so
+            raise ValueError(f"{word}: has no effect on this run, whose {owner} has no such option; leave it out")
+    return {read.get(word, word): value for word, value in given.items()}
+
+
+def _read(arguments: Mapping[str, Any]) -> dict[str, str]:
+    name = str(arguments["method"] or arguments["algorithm"])
+    return read_by(name, arguments["participation"], arguments["model"])
 
 
 def record(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,9 +90,18 @@ def record(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: an option that the method does not read, no method.
     """
-    chosen, routed = choice(arguments), _routed()
-    what = {name: value for name, value in arguments.items() if name not in (*NO_EFFECT, *routed)}
-    return jsonable({"command": "run", "method": chosen.name, **chosen.record(), **what})
+    chosen = choice(arguments)
+    words = {name: word for word, name in _read(arguments).items()}
+    of_method = {words.get(name, name): value for name, value in chosen.record().items()}
+    elsewhere = {*NO_EFFECT, *OWN, *owned()}
+    what = {name: value for name, value in arguments.items() if name not in elsewhere}
+    return jsonable({"command": "run", "method": chosen.name, **of_method, **what})
+
+
+def floats(arguments: Mapping[str, Any]) -> dict[str, float]:
+    """The options of the method that are arguments of its program: another value compiles nothing."""
+    words = {name: word for word, name in _read(arguments).items()}
+    return {words[name]: value for name, value in methods.traced(choice(arguments)).items()}
 
 
 def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +243,7 @@ def simulation(arguments: Mapping[str, Any], dataset: FederatedSource) -> dict[s
         dataset=dataset,
         model=arguments["model"],
         participation=arguments["participation"],
-        **_routed_values(arguments),
+        **_of_method(arguments),
     )
     if arguments["communication"] and algorithm.participation.asynchronous:
         raise ValueError(

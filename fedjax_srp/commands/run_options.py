@@ -16,62 +16,20 @@ from fedjax_srp import data, methods, models
 from fedjax_srp.commands import clock as clock_words
 from fedjax_srp.commands.options import REQUIRED, Option, options_of
 from fedjax_srp.engine.simulate import simulate
+from fedjax_srp.methods.options import MODEL_OPTIONS
 
+OWNERS = ("method", "participation", "model")  # the parts of a method whose fields are options here
+_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")  # names that `methods.get` cannot pass on
 
-def _routed(functions: list[tuple[str, Callable[..., Any]]]) -> list[Option]:
-    """What functions take, each option once; None leaves it to the function, whose name stands in the help."""
-    found: dict[str, list[tuple[str, Option]]] = {}
-    for name, function in functions:
-        for option in options_of(function, leave_out=(*_NO_OPTIONS, *methods.OBJECTS)):
-            found.setdefault(option.name, []).append((name, option))
-    options = []
-    for same in found.values():
-        kind = functools.reduce(operator.or_, [option.type for _, option in same])
-        options.append(same[0][1]._replace(type=kind | None, default=None, help=_help(same)))
-    return options
-
-
-def _help(same: list[tuple[str, Option]]) -> str:
-    """What an option means to those who read it; "" stands for all."""
-    texts: dict[str, list[str]] = {}
-    for name, option in same:
-        default = "" if option.default in (None, REQUIRED) else f"; default {option.default}"
-        readers = texts.setdefault(option.help.rstrip(".").replace("`", "") + default, [])
-        if name and name not in readers:
-            readers.append(name)
-    return "; ".join(f"{', '.join(readers)}: {text}" if readers else text for text, readers in texts.items())
-
-
-def method_options() -> list[Option]:
-    """Of every method that is registered now, and of every policy."""
-    (participation,) = (o for o in options_of(methods.get) if o.name == "participation")
-    factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
-    return [
-        Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
-        Option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
-        participation._replace(type=str | None, default=None, help="who takes part; default that of the method"),
-        *_routed(
-            [
-                ("", methods.optimizers),
-                *((methods.name_of(factory), factory) for factory in factories),
-                *methods.POLICIES.items(),
-            ]
-        ),
-        _LOAD,
-    ]
-
-
-def model_options() -> list[Option]:
-    """Of the models by name, and which of them."""
-    (model,) = (o for o in options_of(methods.get) if o.name == "model")
-    factories = [
-        (name, functools.partial(made, None, None)) for name, made in models.FACTORIES.items()
-    ]  # shape, classes
-    return [model, *_routed([("", models.get), *factories])]
-
-
-# Arguments that are no options: positions, what the data fix, what only Python can say.
-_NO_OPTIONS = ("name", "dataset", "model", "input_shape", "example_shape", "num_classes", "cut", "dtype")
+_PARTICIPATION, _MODEL = (
+    next(o for o in options_of(methods.get) if o.name == name) for name in ("participation", "model")
+)
+METHOD = [
+    Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
+    Option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
+    _PARTICIPATION._replace(type=str | None, default=None, help="who takes part; default that of the method"),
+]
+MODEL = [_MODEL]
 _LOAD = Option(
     "load",
     tuple[str, ...],
@@ -114,27 +72,90 @@ _REST = [
 ]
 
 
-def groups() -> dict[str, list[Option]]:
-    """The options by heading, as the registry of methods stands.
+_NOT_OWNED = frozenset(option.name for option in (*DATA, *METHOD, *MODEL, _LOAD, *SIMULATION, *_REST))
+
+
+def word(owner: str, name: str) -> str:
+    """How an option of a part is written here: `alpha` of a method is "method.alpha", since data have an `alpha` too.
+
+    Args:
+        owner: one of `OWNERS`.
+        name: what `srp.methods.get` calls it.
+    """
+    return f"{owner}.{name}" if name in _NOT_OWNED else name
+
+
+def read_by(method: str, participation: str | None, model: str) -> dict[str, str]:
+    """How an option is written here -> what `srp.methods.get` calls it, of all that a method reads.
 
     Raises:
-        ValueError: two of them have one name, which a method of one's own can bring about.
+        ValueError: no such method, participation or model.
     """
-    found = {
+    route = methods.routes(method, participation)
+    of_owner = route.algorithm, route.policy, (*MODEL_OPTIONS, *models.options(model))
+    return {word(owner, name): name for owner, names in zip(OWNERS, of_owner, strict=True) for name in names}
+
+
+def owned() -> dict[str, Option]:
+    """The options of all methods, policies and models that are registered now; None leaves one to the part."""
+    return {name: option for of_owner in _by_owner().values() for name, option in of_owner.items()}
+
+
+def _by_owner() -> dict[str, dict[str, Option]]:
+    """Owner -> its options. One that several owners have stands with the first."""
+    makers = {owner: _makers(owner) for owner in OWNERS}
+    found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
+    for owner, of_owner in makers.items():
+        for name, maker in of_owner.items():
+            for option in _options(owner, name, maker):
+                found.setdefault(word(owner, option.name), {}).setdefault(owner, []).append((name, option))
+    options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
+    for written, same in found.items():
+        kind = functools.reduce(operator.or_, [option.type for readers in same.values() for _, option in readers])
+        text = "; ".join(_help(readers, len(makers[owner])) for owner, readers in same.items())
+        options[next(iter(same))][written] = Option(written, kind | None, None, text)
+    return options
+
+
+def _makers(owner: str) -> dict[str, Callable[..., Any]]:
+    """Name -> what makes such a part; "" for what serves all of them."""
+    if owner == "method":
+        factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
+        return {methods.name_of(factory): factory for factory in factories}
+    return methods.POLICIES if owner == "participation" else {"": models.get, **models.FACTORIES}
+
+
+def _options(owner: str, name: str, maker: Callable[..., Any]) -> list[Option]:
+    found, read = options_of(maker, leave_out=_TAKEN_BY_GET), None
+    if owner == "model" and name:
+        read = models.options(name)
+    return [option for option in found if read is None or option.name in read]
+
+
+def _help(same: list[tuple[str, Option]], how_many: int) -> str:
+    """What an option means to those who read it; what it means to most of them stands without their names."""
+    texts: dict[str, list[str]] = {}
+    for name, option in same:
+        default = "that of training" if "." in option.name else option.default  # dotted: of an optimizer beside it
+        words = [option.help.rstrip(".").replace("`", "")]
+        if default not in (None, REQUIRED):
+            words.append(f"default {' '.join(map(str, default)) if isinstance(default, tuple) else default}")
+        readers = texts.setdefault("; ".join(filter(None, words)), [])
+        if name and name not in readers:
+            readers.append(name)
+    is_named = {text: 0 < len(readers) <= how_many / 2 for text, readers in texts.items()}
+    return "; ".join(f"{', '.join(readers)}: {text}" if is_named[text] else text for text, readers in texts.items())
+
+
+def groups() -> dict[str, list[Option]]:
+    """The options by heading."""
+    of_owner = _by_owner()
+    return {
         "data": DATA,
-        "method": method_options(),
-        "model": model_options(),
+        "method": [*METHOD, *of_owner["method"].values(), *of_owner["participation"].values(), _LOAD],
+        "model": [*MODEL, *of_owner["model"].values()],
         "simulation": [*SIMULATION, *_REST],
     }
-    owners: dict[str, str] = {}
-    for heading, options in found.items():
-        for option in options:
-            if owners.setdefault(option.name, heading) != heading:
-                raise ValueError(
-                    f"{option.name}: an option of {owners[option.name]} and of {heading}; rename the argument of the "
-                    "factory that was registered last"
-                )
-    return found
 
 
 def prepare(words: Sequence[str]) -> None:

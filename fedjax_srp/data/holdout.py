@@ -11,10 +11,10 @@ import numpy as np
 from fedjax_srp._checks import check_integer
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.record import recorded
+from fedjax_srp.description import with_origin
 
 
-@recorded
+@with_origin
 def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> FederatedData:
     """The same clients, tested on a random share of their own training examples and trained on the rest.
 

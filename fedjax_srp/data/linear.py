@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, check_integer, check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
+from fedjax_srp.description import with_origin
 from fedjax_srp.linear import LinearClient, orthonormalize
-from fedjax_srp.record import recorded
 
 HEADS = ("sphere", "gaussian")
 
@@ -95,7 +95,7 @@ jax.tree_util.register_dataclass(
 )
 
 
-@recorded
+@with_origin
 def linear_task(
     key: Key,
     num_clients: int,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, check_numbers
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
-from fedjax_srp.record import recorded
+from fedjax_srp.description import with_origin
 
 
 class Curvature(NamedTuple):
@@ -104,7 +104,7 @@ jax.tree_util.register_dataclass(
 )
 
 
-@recorded
+@with_origin
 def linear_regression(
     key: Key, num_clients: int, samples: int, dim: int, noise_std: float = 1.0, condition: float = 1.0
 ) -> LinearRegression:

@@ -17,7 +17,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import check_fraction, holdout
 from fedjax_srp.data.partition import Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
-from fedjax_srp.record import recorded
+from fedjax_srp.description import with_origin
 
 
 def _digits(data_dir: Path) -> RawArrays:
@@ -127,7 +127,7 @@ def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     return True
 
 
-@recorded
+@with_origin
 def load(
     name: str | Path,
     num_clients: int | None = None,

@@ -103,8 +103,8 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
     Example:
         >>> import jax, fedjax_srp as srp
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> model = srp.models.mlp((8, 8), num_classes=10, hidden=())
-        >>> history = srp.simulate(srp.algorithms.fedavg(model), srp.data.training_loss(data, model.loss),
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=())
+        >>> history = srp.simulate(srp.algorithms.FedAvg(model), srp.data.training_loss(data, model.loss),
         ...                        num_rounds=2, eval_every=1, key=jax.random.key(0), progress=False)
         >>> history.score_name, bool(history.mean_accuracy[1] < history.mean_accuracy[0])
         ('training loss', True)

@@ -20,8 +20,10 @@ def largest_carry(jaxpr: Jaxpr | ClosedJaxpr) -> int:
             first = params["cond_nconsts"] + params["body_nconsts"]
             largest = max(largest, _bytes(equation.invars[first:]))
         elif name == "scan":
-            first = params["num_consts"]
-            largest = max(largest, _bytes(equation.invars[first : first + params["num_carry"]]))
+            body: Any = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])  # what it stacks has one more axis outside
+            outer: list[Any] = list(equation.outvars)
+            same = [out for out, one in zip(outer, body.outvars, strict=True) if out.aval.shape == one.aval.shape]
+            largest = max(largest, _bytes(same))
         largest = max([largest, *(largest_carry(inner) for inner in _inner(params.values()))])
     return largest
 

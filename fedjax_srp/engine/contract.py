@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr
 from fedjax_srp._checks import short
 from fedjax_srp.base import (
     GRADIENT_NORM,
+    TRAINING_LOSS,
     Array,
     ClientData,
     ClientOutput,
@@ -31,11 +32,11 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     RoundInfo,
+    TrainingLoss,
 )
 from fedjax_srp.columns import check_metric_names
 from fedjax_srp.engine.carries import largest_carry
 from fedjax_srp.engine.structures import check_like, is_array, is_number, kind_of, no_arrays, paths, shapes_of, type_of
-from fedjax_srp.parts import plain
 
 LIKE_INIT = "it must be like what init makes"
 
@@ -71,7 +72,7 @@ def _check_arity(where: str, function: Callable[..., Any], names: str) -> None:
     if not callable(function):
         raise ValueError(f"{where} is {short(function)}, it must be a function of ({names})")
     try:
-        signature = inspect.signature(plain(function))
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # some builtins tell none
         return
     try:
@@ -123,6 +124,13 @@ def _check_output(where: str, output: Any, state: PyTree) -> ClientOutput:
         )
     if output.state is not None:
         check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
+    if output.loss is not None:
+        check_like(
+            f"{where} returned the loss",
+            output.loss,
+            TrainingLoss(_float(), _shape(jnp.int32)),
+            "it must be that of local_sgd",
+        )
     for name, leaf in zip(paths(output.message), jax.tree.leaves(output.message), strict=True):
         if not is_number(leaf):
             place = f"{name} = " if name else ""
@@ -151,6 +159,7 @@ def check_algorithm(
     data: FederatedSource,
     evaluations: Sequence[str] = (),
     needs_gradient: bool = False,
+    records_loss: bool = False,
 ) -> Shapes:
     """Traces every function of an algorithm that a run will call.
 
@@ -159,6 +168,7 @@ def check_algorithm(
         data: what it runs on.
         evaluations: names of those that will be called.
         needs_gradient: whether the policy asks for the gradient.
+        records_loss: whether the training loss joins the metrics.
 
     Raises:
         ValueError: the first function that breaks the contract, and what it returned.
@@ -176,7 +186,7 @@ def check_algorithm(
 
         def with_context(integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
-            return function(*args, RoundContext(index, stage, size, data.num_clients, work))
+            return function(*args, RoundContext(index, stage, size, data.num_clients, work, records_loss))
 
         return _traced(where, with_context, f"context, {names}", (one,) * 4, *args)
 
@@ -192,6 +202,11 @@ def check_algorithm(
             raise ValueError(f"{where} is {short(phase)}, it must be srp.Phase(broadcast, client, server)")
         down = in_round(f"{where}.broadcast", phase.broadcast, "server state", server)[0]
         output = client(f"{where}.client", phase.client, down)
+        if field == "round" and records_loss and output.loss is None:
+            raise ValueError(
+                f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
+                "loss=trained.loss) with what local_sgd returned, or leave record_loss out"
+            )
         mean, names = _averaged(output.message), "key, server state, mean message"
         new = in_round(f"{where}.server", phase.server, names, key, server, mean)[0]
         check_like(f"{where}.server returned", new, server, LIKE_INIT)
@@ -204,12 +219,12 @@ def check_algorithm(
         if algorithm.gradient is None:
             raise ValueError(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
-                "without a gradient criterion, such as participation.doubling"
+                "without a gradient criterion, such as participation.Doubling"
             )
         up = (*up, client(f"{name}: gradient", algorithm.gradient, down[0]).message)
     metrics = _call(f"{name}: metrics", algorithm.metrics, "server state, data", server, data)
     _check_scalars(f"{name}: metrics returned", metrics)
-    metrics = _joined(name, metrics, *infos)
+    metrics = _joined(name, metrics, *infos, *([{TRAINING_LOSS: _float()}] if records_loss else []))
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)
     if algorithm.communicates is not None:
         where = f"{name}: communicates"

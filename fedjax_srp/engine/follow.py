@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,20 +26,23 @@ class Steps(NamedTuple):
     predict: Callable[[PyTree, Array], Array]  # (what they need, inputs) -> outputs
 
 
-class Course(NamedTuple):
-    """A way to adapt: what it makes of a client, and how long.
+class Course(Protocol):
+    """A way to adapt, hashable: what it makes of a client, and how long."""
 
-    Attributes:
-        begin: `(key, server state, TRAINING data of the client, number of samples () int32) -> Steps`; the key is that
-            of an evaluation.
-        num_epochs: how often `Steps.epoch` is called.
-        together: whether what was `judged` after each epoch is kept and scored in one go, so that what it shares is
-            computed once; else it is scored epoch by epoch, which keeps one model of each client.
-    """
+    @property
+    def num_epochs(self) -> int:
+        """How often `Steps.epoch` is called."""
+        ...
 
-    begin: Callable[[Key, PyTree, ClientData, Array], Steps]
-    num_epochs: int
-    together: bool
+    @property
+    def together(self) -> bool:
+        """Whether what was `judged` after each epoch is kept and scored in one go, so that what it shares is computed
+        once; else it is scored epoch by epoch, which keeps one model of each client."""
+        ...
+
+    def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> Steps:
+        """Of one client, from its TRAINING data and how many samples, () int32; the key is that of an evaluation."""
+        ...
 
 
 def follow(

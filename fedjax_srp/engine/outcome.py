@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
+from fedjax_srp.description import describe
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment
 from fedjax_srp.engine.records import Arrays, Records
@@ -67,7 +68,7 @@ class Limits(NamedTuple):
         return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))
 
 
-def recorded(segment: Segment, num_clients: int, batched: bool) -> Arrays:
+def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
     """A segment as a flat record: leaves (num_seeds, R), (num_seeds, E), (num_seeds, E, num_clients)."""
     lead = (lambda a: a) if batched else (lambda a: a[None])
     new = {name: lead(np.asarray(value)) for name, value in segment.rounds._asdict().items() if name != "metrics"}
@@ -139,8 +140,9 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "clock": run.clock.name,
         "dataset": getattr(run.data, "name", type(run.data).__name__),
         "num_clients": run.plan.num_clients,
-        "options": jsonable(run.options),
-        "clock_options": jsonable(run.clock.options),
+        "options": jsonable(run.options()),
+        "method": jsonable(run.description()),
+        "clock_options": jsonable({"name": run.clock.name} | describe(run.clock)),
         "dataset_options": jsonable(getattr(run.data, "options", None)),
         "data_checksum": data_checksum(run.data),
         "unknown": list(run.unknown),
@@ -221,7 +223,6 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
 
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
-        own_values = {name: np.asarray(run.values[name])[s].item() for name in run.by_seed}
         return History(
             name=run.name,
             round=records["round"][s] + 1,
@@ -246,7 +247,8 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             client_states=jax.tree.map(
                 lambda leaf: run.plan.by_id(leaf if num_seeds is None else leaf[s])[:num_clients], clients
             ),
-            config=config | {"key": keys[s].tolist(), "options": run.options | own_values},
+            config=config
+            | {"key": keys[s].tolist(), "options": jsonable(run.options(s)), "method": jsonable(run.description(s))},
             **ending.timings,
         )
 

@@ -11,16 +11,16 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
-from fedjax_srp.clocks import Distribution, exponential, fixed
+from fedjax_srp.clocks import Distribution, Exponential, Fixed
+from fedjax_srp.description import describe, option_values, unknowns
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
 from fedjax_srp.engine.sharding import Layout, layout, place
 from fedjax_srp.engine.traffic import Traffic, traffic
-from fedjax_srp.participation import full
-from fedjax_srp.parts import detach, values_of, with_values
-from fedjax_srp.record import unknowns
-from fedjax_srp.tally import with_training_loss
+from fedjax_srp.options import full_names
+from fedjax_srp.participation import Full
+from fedjax_srp.parts import is_part, several, with_values
 
 
 class Request(NamedTuple):
@@ -54,14 +54,12 @@ class Prepared(NamedTuple):
     shard_data: bool
     record_loss: bool
     num_seeds: int | None
-    by_seed: tuple[str, ...]  # names of the values that have an axis of seeds
-    options: dict[str, Any]  # of algorithm and policy, by name, as far as known
-    unknown: tuple[str, ...]  # parts that do not say what made them
+    values: dict[str, Array]  # dotted name -> (num_seeds,): floats of the algorithm that differ between seeds
 
     def program(self) -> Program:
         """Compiled on demand, shared with every run that differs in key, data or values alone."""
         parts = self.algorithm, self.policy, self.clock
-        return program(*parts, self.evaluations, self.plan, self.num_seeds, self.by_seed)
+        return program(*parts, self.evaluations, self.plan, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
         """Key and data on the devices."""
@@ -78,10 +76,28 @@ class Prepared(NamedTuple):
         data = data_shapes(self.plan, self.data, self.shard_data)
         return self.program().traced(length, self.plan.shapes(root), data)
 
+    def of_seed(self, seed: int) -> FederatedAlgorithm:
+        """The algorithm of one seed, with its own values."""
+        return with_values(self.algorithm, {name: np.asarray(v)[seed].item() for name, v in self.values.items()})
+
+    def options(self, seed: int = 0) -> dict[str, Any]:
+        """Of algorithm, model and policy, by short names: what tells runs apart in tables and figures."""
+        algorithm = self.of_seed(seed)
+        model: Any = getattr(algorithm, "model", None)
+        own = option_values(algorithm, ("model",) if is_part(model) else ())
+        if is_part(model):  # no method of that name
+            own |= {"model": model.name} | option_values(model, ("input_shape", "num_classes"))
+        of_policy = {"participation": self.policy.name} | option_values(self.policy)
+        return {f"{self.policy.name}.{o}" if o in own and own[o] != v else o: v for o, v in of_policy.items()} | own
+
+    def description(self, seed: int = 0) -> dict[str, Any]:
+        """Algorithm and policy in plain words, to be made again of them (`History.method`)."""
+        return {"name": self.name, "algorithm": describe(self.of_seed(seed)), "participation": describe(self.policy)}
+
     @property
-    def values(self) -> dict[str, Any]:
-        """The floats that the program takes as arguments, by name."""
-        return values_of(self.algorithm)
+    def unknown(self) -> tuple[str, ...]:
+        """What cannot say what made it."""
+        return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
 
 
 SOURCE = ("num_clients", "train_client", "test_client", "score")  # what data answers
@@ -95,34 +111,29 @@ def prepare(request: Request) -> Prepared:
     """
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
-    name, options = request.name, None
+    name = request.name
     if isinstance(algorithm, Method):
         if policy is not None:
             raise ValueError(
                 f"method {algorithm.name!r} brings its participation; pass method.algorithm to choose another"
             )
-        name, options = algorithm.name if name is None else name, algorithm.options
+        name = algorithm.name if name is None else name
         algorithm, policy = algorithm.algorithm, algorithm.participation
-    if request.record_loss:
-        algorithm = with_training_loss(algorithm)
     evaluations = check_evaluations(algorithm, request.evaluations)
-    policy = full() if policy is None else policy
-    clock = fixed(exponential(1.0)) if clock is None else clock
+    policy = Full() if policy is None else policy
+    clock = Fixed(Exponential(1.0)) if clock is None else clock
     names = {"name": "" if name is None else name, "algorithm.name": algorithm.name, "participation.name": policy.name}
     for argument, value in names.items():
         if not isinstance(value, str):
             raise ValueError(f"{argument}={short(value)} must be a string")
-    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations)
+    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, request.record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
     plan = layout(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
-    algorithm = with_values(algorithm, request.values) if request.values else algorithm
-    options = algorithm.options if options is None else options
-    own, of_policy = options or {}, policy.options or {}
-    said = {algorithm.name: options, policy.name: policy.options, clock.name: clock.options}
-    unknown_parts = [part for part, of_part in said.items() if of_part is None]
+    values = full_names(algorithm, request.values or {})
+    algorithm = with_values(algorithm, values)
     return Prepared(
         name=name,
         algorithm=algorithm,
@@ -135,9 +146,7 @@ def prepare(request: Request) -> Prepared:
         shard_data=request.shard_data,
         record_loss=request.record_loss,
         num_seeds=request.num_seeds,
-        by_seed=tuple(sorted(request.values or {})),
-        options={f"{policy.name}.{o}" if o in own and own[o] != v else o: v for o, v in of_policy.items()} | {**own},
-        unknown=tuple(sorted({*unknown_parts, *unknowns(list(said.values()))})),
+        values=values,
     )
 
 
@@ -145,25 +154,25 @@ _known: dict[Any, Traffic] = {}  # what was checked, without values and data; th
 REMEMBERED = 32
 
 
-def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ...]) -> Traffic:
+def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool) -> Traffic:
     """Checks the contract, once for parts and data that differ in values alone, not in their shapes."""
     algorithm, policy, clock = parts
-    static, values = detach(parts)
-    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (*values, *jax.tree.leaves(data)))
-    try:
-        door = static, evaluations, jax.tree.structure(data), shapes, numerics()
-        if door in _known:
-            return _known[door]
-    except TypeError:  # a part that cannot be hashed, as no program of it can be kept either
-        door = None
+    for name, leaf in several(algorithm):
+        raise ValueError(
+            f"{name} has shape {jnp.shape(leaf)}, one run takes one number; simulate_seeds(values=...) takes several"
+        )
+    leaves, structure = jax.tree.flatten((parts, data))
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    door = structure, evaluations, shapes, records_loss, numerics()
+    if door in _known:
+        return _known[door]
     check_clock(clock, data.num_clients)
-    checked = check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient)
+    checked = check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient, records_loss)
     check_policy(policy, data.num_clients, checked.metrics, evaluations)
     found = traffic(checked, algorithm.sends)
-    if door is not None:
-        _known[door] = found
-        while len(_known) > REMEMBERED:
-            del _known[next(iter(_known))]
+    _known[door] = found
+    while len(_known) > REMEMBERED:
+        del _known[next(iter(_known))]
     return found
 
 
@@ -217,11 +226,11 @@ def _check_parts(request: Request) -> None:
         raise ValueError(f"data={short(data)} is no pytree; register its class, jax.tree_util.register_dataclass")
     check_integer("data.num_clients", data.num_clients, 1)
     if not isinstance(policy, ParticipationPolicy | None):
-        raise ValueError(f"participation={short(policy)} is no policy; call one: srp.participation.full()")
+        raise ValueError(f"participation={short(policy)} is no policy; call one: srp.participation.Full()")
     if isinstance(clock, Distribution):
         raise ValueError(
-            f"clock is the distribution {clock.name!r}; say when it is drawn: srp.clocks.fixed(...) once, "
-            "srp.clocks.dynamic(...) in every round"
+            f"clock is the distribution {clock.name!r}; say when it is drawn: srp.clocks.Fixed(...) once, "
+            "srp.clocks.Dynamic(...) in every round"
         )
     if not isinstance(clock, Clock | None):
-        raise ValueError(f"clock={short(clock)} is no clock; give srp.clocks.fixed(srp.clocks.exponential(1.0))")
+        raise ValueError(f"clock={short(clock)} is no clock; give srp.clocks.Fixed(srp.clocks.Exponential(1.0))")

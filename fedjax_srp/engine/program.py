@@ -1,7 +1,7 @@
 """A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it.
 
-Programs take the floats of algorithm, policy and clock as arguments (`fedjax_srp.parts`): simulations that differ in
-values, keys or data alone share what is compiled.
+Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts`): simulations that differ in their floats,
+in keys or data alone share what is compiled.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fedjax_srp.base import (
 from fedjax_srp.engine.follow import Course, follow
 from fedjax_srp.engine.owned import is_by_client, own_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
-from fedjax_srp.engine.scoring import evaluate
+from fedjax_srp.engine.scoring import score_clients
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
-from fedjax_srp.parts import Static, are_named, attach, detach, values_of
+from fedjax_srp.parts import values_of
 
 WRITTEN_OUT = 1000  # numbers that a checkpoint has of a value, hyper-parameter or trace; of more it has a hash
 
@@ -50,11 +50,12 @@ class Parts(NamedTuple):
 class Spec(NamedTuple):
     """What programs are made from; equal specs share what is compiled."""
 
-    parts: Static  # without their values
-    by_seed: tuple[bool, ...]  # which of the values have an axis of seeds
+    parts: Any  # PyTreeDef of the parts: all but their leaves
+    by_seed: tuple[bool, ...]  # which of the leaves have an axis of seeds
     evaluations: tuple[str, ...]
     plan: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
+    records_loss: bool
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
     compiler: tuple[tuple[str, Any], ...]  # options beside XLA's own
 
@@ -88,7 +89,7 @@ START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
 
 class Function(NamedTuple):
-    """A function that a program consists of, of `(..., root, values, data)`."""
+    """A function that a program consists of, of `(..., root, parts, data)`."""
 
     name: Any  # hashable
     call: Callable[..., Any]
@@ -98,11 +99,11 @@ class Function(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """Programs that were traced and not compiled; their arguments are (state,) key, values, data."""
+    """Programs that were traced and not compiled; their arguments are (state,) key, parts, data."""
 
     start: jax.stages.Traced
     segment: jax.stages.Traced
-    values: list[Array]
+    parts: Parts
 
 
 class Shared:
@@ -116,32 +117,31 @@ class Shared:
 
 
 class Program:
-    """The compiled functions of a simulation, with its values; traces and compiles on demand.
+    """The compiled functions of a simulation, with its parts; traces and compiles on demand.
 
     Attributes:
-        parts: of the simulation, with their values.
+        parts: of the simulation, their leaves as arrays.
         shared: with the programs of equal specs.
         announce: called with the name of a function; what it returns is entered while that is traced or compiled.
     """
 
-    def __init__(self, spec: Spec, shared: Shared, parts: Parts, values: list[Any]):
-        self.spec, self.shared, self.parts = spec, shared, parts
+    def __init__(self, spec: Spec, shared: Shared, parts: Parts):
+        self.spec, self.shared, self.parts = spec, shared, jax.tree.map(jnp.asarray, parts)
         self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-        self._unplaced = [jnp.asarray(value) for value in values]
 
     @functools.cached_property
-    def _values(self) -> list[Array]:
+    def _placed(self) -> Parts:
         """On the devices."""
-        return place(self.spec.plan, self._unplaced)
+        return place(self.spec.plan, self.parts)
 
     @property
     def num_traces(self) -> int:
-        """How often something was traced, for all values."""
+        """How often something was traced, for all leaves."""
         return self.shared.num_traces
 
     @property
     def compile_seconds(self) -> float:
-        """What tracing and compiling took so far, for all values."""
+        """What tracing and compiling took so far, for all leaves."""
         return self.shared.compile_seconds
 
     def start(self, root: Key, data: FederatedSource) -> Start:
@@ -149,18 +149,8 @@ class Program:
         return self._run(self._start(), root, data=data)
 
     def _start(self) -> Function:
-        spec, plan = self.spec, self.spec.plan
-
-        def start(root: Key, values: list[Array], data: FederatedSource) -> Start:
-            algorithm, policy, clock = Parts(*attach(spec.parts, values))
-            server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
-            clients = _init_clients(algorithm, server, root, data, plan)
-            key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
-            policy_state = as_arrays(policy.init(key_policy, plan.num_clients))
-            clock_state = as_arrays(clock.init(key_clock, plan.num_clients))
-            times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state))
-            state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
-            return Start(prepare_server(algorithm, data, state, root, plan), times.expected)
+        def start(root: Key, parts: Parts, data: FederatedSource) -> Start:
+            return first_state(parts, root, data, self.spec.plan)
 
         return Function("start", start, (), START_BY_CLIENT)
 
@@ -173,14 +163,12 @@ class Program:
         """
         spec, plan = self.spec, self.spec.plan
 
-        def judged(server: PyTree, clients: PyTree, root: Key, values: list[Array], data: FederatedSource):
-            algorithm, _, _ = Parts(*attach(spec.parts, values))
+        def judged(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
             state = SimulationState(server, clients, (), (), jnp.int32(0))
-            return evaluate(algorithm, spec.evaluations, data, state, root, plan)
+            return score_clients(parts.algorithm, spec.evaluations, data, state, root, plan)
 
-        def scores(server: PyTree, root: Key, values: list[Array], data: FederatedSource):
-            algorithm, _, _ = Parts(*attach(spec.parts, values))
-            return judged(server, _init_clients(algorithm, server, root, data, plan), root, values, data)
+        def scores(server: PyTree, root: Key, parts: Parts, data: FederatedSource):
+            return judged(server, _init_clients(parts.algorithm, server, root, data, plan), root, parts, data)
 
         if clients is None:
             return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
@@ -191,7 +179,7 @@ class Program:
     ) -> tuple[Array, Array]:
         """What clients score while they adapt, see `follow`; nothing of the simulation is asked."""
 
-        def followed(server: PyTree, counts: Array, root: Key, values: list[Array], data: FederatedSource):
+        def followed(server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource):
             return follow(course, data, server, counts, root, self.spec.plan)
 
         return self._run(Function(("follow", course), followed, (_NO, _NO), _NO), server, counts, root, data=data)
@@ -203,51 +191,47 @@ class Program:
     def _segment(self, length: int) -> Function:
         spec = self.spec
 
-        def segment(state: SimulationState, root: Key, values: list[Array], data: FederatedSource):
-            algorithm, policy, clock = Parts(*attach(spec.parts, values))
-
+        def segment(state: SimulationState, root: Key, parts: Parts, data: FederatedSource):
             def body(state: SimulationState, _: None):
-                return one_round(algorithm, policy, clock, data, state, root, spec.plan)
+                return one_round(*parts, data, state, root, spec.plan, spec.records_loss)
 
             state, (rounds, faults) = jax.lax.scan(body, state, length=length)
-            return state, Segment(rounds, faults, evaluate(algorithm, spec.evaluations, data, state, root, spec.plan))
+            return state, Segment(
+                rounds, faults, score_clients(parts.algorithm, spec.evaluations, data, state, root, spec.plan)
+            )
 
         return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 
     def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
         """What a segment needs on each device beside its arguments and results, as the compiler has it."""
-        compiled = self._compile(self._segment(length), (state, root, self._values, data))
+        compiled = self._compile(self._segment(length), (state, root, self._placed, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
         """A hash of the program of `start`: how server, clients, clock and policy begin. To be asked before `start`."""
-        return _hash(self._lower(self._start(), (root, self._values, data)).as_text().encode())
+        return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
         """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
-        return _hash(self._lower(self._segment(length), (state, root, self._values, data)).as_text().encode())
+        return _hash(self._lower(self._segment(length), (state, root, self._placed, data)).as_text().encode())
 
     def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
         """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
-        plan, values = self.spec.plan, self.spec.plan.shapes(self._unplaced)
+        plan, parts = self.spec.plan, self.spec.plan.shapes(self.parts)
         with traced_for(plan.platform):
-            start = self._jitted(self._start(), (root, values, data)).trace(root, values, data)
+            start = self._jitted(self._start(), (root, parts, data)).trace(root, parts, data)
             state: SimulationState = plan.shapes(start.out_info.state)
             state = state._replace(clients=plan.shapes(state.clients, True, int(self.spec.num_seeds is not None)))
-            args = state, root, values, data
-            return Traced(start, self._jitted(self._segment(length), args).trace(*args), self._unplaced)
+            args = state, root, parts, data
+            return Traced(start, self._jitted(self._segment(length), args).trace(*args), self.parts)
 
     def values(self) -> dict[str, Any]:
         """The floats that the programs get, by name, long arrays by their hash; no program has them compiled in."""
-        algorithm, *others = self.parts
-        found = values_of(algorithm)
-        for part in others if found else self.parts:
-            found |= {f"number {place} of {part.name}": value for place, value in enumerate(detach(part)[1])}
-        arrays = {name: np.asarray(value, float) for name, value in found.items()}
+        arrays = {name: np.asarray(_plain(value), float) for name, value in values_of(self.parts).items()}
         return {name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes()) for name, a in arrays.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
-        arguments = (*args, self._values, data)
+        arguments = (*args, self._placed, data)
         return self._compile(function, arguments)(*arguments)
 
     @contextlib.contextmanager
@@ -274,12 +258,12 @@ class Program:
             shared.num_traces += 1
             return function.call(*args)
 
-        *front, _, values, data = args
-        takes = (*function.takes, _NO, [_NO] * len(values), is_by_client(data))
+        *front, _, _, data = args
+        takes = (*function.takes, _NO, _NO, is_by_client(data))
         spread_function = spread(counted, spec.plan, takes, function.gives)
         if spec.num_seeds is not None:
-            of_values = [0 if by_seed else None for by_seed in spec.by_seed]
-            axes = (*(0,) * (len(front) + 1), of_values, None)  # data are shared by the seeds
+            of_parts = jax.tree.unflatten(spec.parts, [0 if by_seed else None for by_seed in spec.by_seed])
+            axes = (*(0,) * (len(front) + 1), of_parts, None)  # data are shared by the seeds
             spread_function = jax.vmap(spread_function, in_axes=axes)
         return jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
 
@@ -292,6 +276,19 @@ class Program:
                 shared.compiled[signature] = lowered.compile(compiler_options=dict(self.spec.compiler))
             del shared.lowered[signature]
         return shared.compiled[signature]
+
+
+def first_state(parts: Parts, root: Key, data: FederatedSource, plan: Layout) -> Start:
+    """The state before the first round, in-graph."""
+    algorithm, policy, clock = parts
+    server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
+    clients = _init_clients(algorithm, server, root, data, plan)
+    key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
+    policy_state = as_arrays(policy.init(key_policy, plan.num_clients))
+    clock_state = as_arrays(clock.init(key_clock, plan.num_clients))
+    times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state))
+    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
+    return Start(prepare_server(algorithm, data, state, root, plan), times.expected)
 
 
 def _init_clients(
@@ -307,6 +304,11 @@ def _init_clients(
         return as_arrays(algorithm.init_client(key, server, own_client(plan, data, client_id)))
 
     return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+
+
+def _plain(leaf: Array) -> Array:
+    """A leaf as numbers, which a key is not."""
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
 def _hash(content: bytes) -> str:
@@ -332,14 +334,16 @@ def program(
     plan: Layout,
     num_seeds: int | None = None,
     by_seed: Collection[str] = (),
+    records_loss: bool = False,
 ) -> Program:
-    """The program of these parts; what is equal but for values shares what is compiled, and so does another key.
+    """The program of these parts; what is equal but for leaves shares what is compiled, and so does another key.
 
-    The algorithm's values named in `by_seed` have an axis of seeds in front, see `parts.with_values`.
+    The algorithm's leaves named in `by_seed`, dotted, have an axis of seeds in front, see `parts.with_values`.
     """
-    parts = Parts(algorithm._replace(evaluations=dict(algorithm.evaluations)), policy, clock)
-    static, values = detach(parts)
-    with_axis = (*are_named(parts.algorithm, by_seed), *(False for _ in detach((policy, clock))[1]))
+    parts = Parts(algorithm, policy, clock)
+    of_algorithm = {f"algorithm.{name}" for name in by_seed}
+    with_axis = tuple(name in of_algorithm for name in values_of(parts))
     compiler = tuple(compiler_options(plan.platform).items())
-    spec = Spec(static, with_axis, tuple(evaluations), plan, num_seeds, numerics(), compiler)
-    return Program(spec, _shared(spec), parts, values)
+    structure = jax.tree.structure(parts)
+    spec = Spec(structure, with_axis, tuple(evaluations), plan, num_seeds, records_loss, numerics(), compiler)
+    return Program(spec, _shared(spec), parts)

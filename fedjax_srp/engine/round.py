@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import (
     GRADIENT_NORM,
+    TRAINING_LOSS,
     Array,
     ClientData,
     ClientOutput,
@@ -25,12 +26,12 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     RoundInfo,
+    TrainingLoss,
     named_key,
 )
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.sharding import Layout, Window, my_chunk, owners_first, put, take, total, window_positions
-from fedjax_srp.loops import batch_max
-from fedjax_srp.tally import averaged
+from fedjax_srp.loops import barrier, batch_max, fori_loop
 
 
 class SimulationState(NamedTuple):
@@ -50,6 +51,7 @@ class PassResult(NamedTuple):
     states: PyTree  # of all clients, those of the cohort updated
     info: PyTree  # mean over the cohort
     records: PyTree  # leaves (owned, ...): each client's `info`; () unless asked for
+    loss: Array | None  # () float, mean training loss over those who took a step, nan for none; None: not reported
 
 
 def cohort_pass(
@@ -107,13 +109,14 @@ def cohort_pass(
         ids = jnp.where(active, client_ids[positions], client_ids[0])
         away = batch_max(jnp.minimum(first + plan.window, cohort.size) > at_home)
         window, mine = Window(ids, active, away), my_chunk(plan, active)
-        rows = jax.lax.optimization_barrier(take(plan, states, window))  # read once, before new states are written
+        rows = barrier(take(plan, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
         outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
+        loss = None if not context.records_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
-        return ClientOutput(message, outputs.state, weight, info), window, mine
+        return ClientOutput(message, outputs.state, weight, info, loss), window, mine
 
     def trip(plan: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
@@ -122,6 +125,7 @@ def cohort_pass(
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
             jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), outputs.info),
+            None if outputs.loss is None else _summed(outputs.loss, mine),
         )
         if outputs.state is not None:
             states = put(plan, states, window, outputs.state)
@@ -136,20 +140,31 @@ def cohort_pass(
         jax.tree.map(zeros, shape.message),
         jax.tree.map(scalar, shape.weight),
         jax.tree.map(scalar, shape.info),
+        None if shape.loss is None else (jnp.zeros(()), jnp.zeros(())),
     )
     records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), shape.info) if record else ()
     carry, done, size = (sums, states, records), jnp.int32(0), batch_max(cohort.size)
     for part in plan.parts:
         left = size - done
         trips = left // part.window if part.window > plan.window else (left + part.window - 1) // part.window
-        carry = jax.lax.fori_loop(
-            jnp.int32(0), trips, lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry), carry
+        carry = fori_loop(
+            trips,
+            lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry),
+            carry,
+            at_most=-(-cohort.client_ids.shape[0] // part.window),
         )
         done = done + trips * part.window
     sums, states, records = carry
-    messages, weights, info = total(plan, sums)
+    messages, weights, info, losses = total(plan, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
-    return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records)
+    loss = None if losses is None else losses[0] / losses[1]
+    return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records, loss)
+
+
+def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
+    """The sum of the losses of a chunk, and of how many clients: of those that took a step."""
+    counts = mine & (loss.steps > 0)
+    return jnp.sum(jnp.where(counts, loss.mean, 0).astype(float)), jnp.sum(counts).astype(float)
 
 
 def _as_float(leaf: Array) -> Array:
@@ -164,7 +179,7 @@ def as_arrays(tree: PyTree) -> PyTree:
 
     def as_array(leaf: Any) -> Array:
         array = jnp.asarray(leaf)
-        return array.astype(array.dtype) if array.weak_type else array
+        return array.astype(array.dtype) if getattr(array, "weak_type", False) else array  # keys of JAX have no such
 
     return jax.tree.map(as_array, tree)
 
@@ -196,8 +211,8 @@ def run_phase(
     data: FederatedSource,
     root: Key,
     plan: Layout,
-) -> tuple[PyTree, PyTree, Mapping[str, Array]]:
-    """One pass of a `Phase` and the server's answer: (server state, client states, info)."""
+) -> tuple[PyTree, PyTree, Mapping[str, Array], Array | None]:
+    """One pass of a `Phase` and the server's answer: (server state, client states, info, training loss)."""
     broadcast = as_arrays(phase.broadcast(server, context))
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
@@ -206,7 +221,8 @@ def run_phase(
     key = named_key(stream(root, "training", context.round), name)
     result = cohort_pass(client, supply(plan, data, "train"), states, cohort, context, key, plan)
     key_server = named_key(stream(root, "server", context.round), name)
-    return as_arrays(phase.server(key_server, server, result.mean, context)), result.states, result.info
+    new = as_arrays(phase.server(key_server, server, result.mean, context))
+    return new, result.states, result.info, result.loss
 
 
 def prepare_server(
@@ -217,7 +233,7 @@ def prepare_server(
         return state
     cohort = all_clients(plan.num_clients)
     context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
-    server, clients, _ = run_phase(
+    server, clients, *_ = run_phase(
         algorithm.prepare, "prepare", state.server, state.clients, cohort, context, data, root, plan
     )
     return state._replace(server=server, clients=clients)
@@ -231,20 +247,23 @@ def one_round(
     state: SimulationState,
     root: Key,
     plan: Layout,
+    records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Clock, cohort, local work, mean, server, second pass, criterion, time; with what is wrong with the cohort."""
     times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
-    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
+    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1), records_loss)
     args = cohort, context, data, root, plan
 
-    server, clients, info = run_phase(algorithm.round, "round", state.server, state.clients, *args)
+    server, clients, info, loss = run_phase(algorithm.round, "round", state.server, state.clients, *args)
     if algorithm.finish is not None:
-        server, clients, more = run_phase(algorithm.finish, "finish", server, clients, *args)
+        server, clients, more, _ = run_phase(algorithm.finish, "finish", server, clients, *args)
         info = {**info, **more}
 
-    metrics = {**as_arrays(algorithm.metrics(server, data)), **averaged(info)}
+    metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
+    if records_loss:
+        metrics[TRAINING_LOSS] = loss
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
         metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
@@ -306,7 +325,7 @@ def _global_gradient_norm(
     plan: Layout,
 ) -> Array:
     """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
-    broadcast, gradient = as_arrays(algorithm.round.broadcast(server, context)), algorithm.gradient
+    broadcast, gradient = as_arrays(algorithm.broadcast(server, context)), algorithm.gradient
     assert gradient is not None  # checked at the door
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:

@@ -12,7 +12,7 @@ from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, s
 from fedjax_srp.engine.sharding import Layout, gather
 
 
-def evaluate(
+def score_clients(
     algorithm: FederatedAlgorithm,
     names: Sequence[str],
     data: FederatedSource,

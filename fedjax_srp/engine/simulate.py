@@ -27,15 +27,16 @@ from fedjax_srp.engine.outcome import (
     check_limits,
     ended_after,
     fingerprint,
+    flat_records,
     histories,
-    recorded,
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
 from fedjax_srp.engine.refusals import check_cohorts, check_times
-from fedjax_srp.engine.watching import Bar, Watch, origins, told
+from fedjax_srp.engine.watching import Bar, Watch, origins, progress_after
 from fedjax_srp.history import History
-from fedjax_srp.parts import check_values
+from fedjax_srp.options import full_names
+from fedjax_srp.parts import rebuilt, with_values
 from fedjax_srp.watch import Callback, ends
 
 
@@ -157,8 +158,7 @@ def simulate_seeds(
         data: as in `simulate`, shared by the seeds.
         keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
         values: name -> (num_seeds,) floats: hyper-parameters of the algorithm that differ between the runs of the
-            batch, e.g. `{"learning_rate": [0.01, 0.1]}`; for methods of `srp.methods.get` and `srp.tunable`
-            algorithms.
+            batch, e.g. `{"learning_rate": [0.01, 0.1]}`, by short or full names.
         num_rounds: as in `simulate`.
         eval_every: as in `simulate`.
         eval_first: as in `simulate`.
@@ -202,8 +202,11 @@ def simulate_seeds(
         if np.size(value) != keys.size:
             has = f"values[{value_name!r}] has shape {np.shape(value)}"
             raise ValueError(f"{has}, give a number for each of {keys.size} keys")
-    check_values(algorithm, values or {})
-    arrays = {name: jnp.asarray(value, float) for name, value in (values or {}).items()}
+    _check_values(algorithm, values or {})
+    # Weakly typed, as the float of one run is: a model of another type trains in its own.
+    arrays = {
+        name: jnp.stack([jnp.asarray(float(v)) for v in np.asarray(value)]) for name, value in (values or {}).items()
+    }
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = seeds_at_once(request, keys.size)
     begun = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
@@ -225,6 +228,24 @@ def simulate_seeds(
         watch = Watch(progress, callback, range(first, first + batch.size))
         runs += _simulate(part, batch, limits, watch, folder, keep_clients)
     return _thrown(runs, throw)
+
+
+def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
+    """Lets the parts judge the values of every run; a program gets them traced, unseen.
+
+    Raises:
+        ValueError: the first run whose values are refused, and why.
+    """
+    algorithm = algorithm.algorithm if isinstance(algorithm, Method) else algorithm
+    if not isinstance(algorithm, FederatedAlgorithm):
+        return  # which `prepare` says
+    by_path = full_names(algorithm, values)
+    for place, of_run in enumerate(zip(*by_path.values(), strict=True)):
+        given = {name: float(value) for name, value in zip(by_path, of_run, strict=True)}
+        try:
+            rebuilt(with_values(algorithm, given))
+        except ValueError as error:
+            raise ValueError(f"values of run {place}: {error}") from error
 
 
 SEEDS_OPTIONS = (
@@ -345,7 +366,7 @@ def _run_with(
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
         compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
-        records.add(recorded(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
+        records.add(flat_records(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
         check_cohorts(run.policy, segment.faults, completed + 1)
         check_times(run.clock, "round", records.last["compute_time"], completed + 1)
@@ -353,7 +374,9 @@ def _run_with(
         bar.update(length, records)
         try:  # before the checkpoint, so that a log lacks no round after a kill
             if watch.callback is not None:
-                is_ended = ends(watch.callback, told(run, limits, root, now({}), length, watch.seeds, made_by))
+                is_ended = ends(
+                    watch.callback, progress_after(run, limits, root, now({}), length, watch.seeds, made_by)
+                )
         finally:
             if checkpoints is not None:
                 checkpoints.save(completed, state, records.last)

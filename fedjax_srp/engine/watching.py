@@ -15,6 +15,7 @@ import numpy as np
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
 from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.description import describe
 from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
@@ -81,19 +82,17 @@ def origins(run: Prepared, root: Key) -> list[dict[str, str]]:
     """
     if run.unknown:
         return [{}] * (run.num_seeds or 1)
-    options = {name: value for name, value in run.options.items() if name not in run.by_seed}
-    made = (run.name, run.algorithm.name, run.policy.name, run.clock.name, options, run.clock.options)
-    keys, values = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1), run.values
+    keys, clock = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1), describe(run.clock)
 
     def origin(s: int) -> dict[str, str]:
-        of_seed = keys[s].tolist(), {name: np.asarray(values[name])[s].item() for name in run.by_seed}
-        return {"run": f"{zlib.crc32(json.dumps(jsonable([made, checksum, of_seed])).encode()):08x}"}
+        made = [run.description(s), clock, checksum, keys[s].tolist()]
+        return {"run": f"{zlib.crc32(json.dumps(jsonable(made)).encode()):08x}"}
 
     checksum = data_checksum(run.data)
     return [origin(s) for s in range(len(keys))]
 
 
-def told(
+def progress_after(
     run: Prepared,
     limits: Limits,
     root: Key,

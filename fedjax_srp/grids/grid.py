@@ -152,7 +152,8 @@ def plan(
         most = min(len(alike), share if batch is None else batch)
         if batch is None and most * alike[0].arguments["num_rounds"] < WORTH_IT:
             most = 1
-        sized.append((alike, _at_once(alike[:most], simulations[0], sharers) if most > 1 and simulations else 1))
+        is_to_measure = most > 1 and simulations and not problems
+        sized.append((alike, _at_once(alike[:most], simulations[0], sharers) if is_to_measure else 1))
     if problems:
         raise problems.error()
     return units.arranged(sized, folder, batch)

@@ -56,7 +56,6 @@ class Point(NamedTuple):
         record: what its run folder says of them.
         floats: the options that are arguments of its program.
         id: eight hexadecimal digits, equal where the simulations are.
-        former: the same in folders of older versions, which told costs of communication and `data_dir` apart by it.
     """
 
     name: str
@@ -64,9 +63,8 @@ class Point(NamedTuple):
     of_variant: dict[str, Any]
     arguments: dict[str, Any]
     record: dict[str, Any]
-    floats: dict[str, Any]
+    floats: dict[str, float]
     id: str
-    former: str
 
     @property
     def folder(self) -> str:
@@ -95,8 +93,19 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
         if not isinstance(value, wanted):
             shape = {"exclude": "a list of tables, [[exclude]]", "out": "a text"}.get(name, f"a table, [{name}]")
             raise ValueError(f"file={str(path)!r}: {name}={short(value)} must be {shape}")
-    parts = [found.pop(name, [] if name == "exclude" else {}) for name in Spec._fields]
-    return Spec(*parts), found
+    options, axes, variants, exclude = (found.pop(name, [] if name == "exclude" else {}) for name in Spec._fields)
+    variants = {name: _flat(given) for name, given in variants.items()}
+    return Spec(_flat(options), _flat(axes), variants, [_flat(rule) for rule in exclude]), found
+
+
+def _flat(table: Any, before: str = "") -> Any:
+    """A table whose keys have dots, quoted or not: TOML makes tables of the latter, and no option takes one."""
+    if not isinstance(table, Mapping):
+        return table
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return found
 
 
 def points(spec: Spec) -> list[Point]:
@@ -112,20 +121,19 @@ def points(spec: Spec) -> list[Point]:
             raise ValueError(f"{name}={short(getattr(spec, name))} must be a dict of options by name")
     loaded = spec.options.get("load", ())
     run_options.load([loaded] if isinstance(loaded, str) else list(loaded))
-    groups = run_options.groups()
-    options = {o.name: o for group in groups.values() for o in group}
-    routed = {o.name for heading in ("method", "model") for o in groups[heading]}
+    options = {o.name: o for group in run_options.groups().values() for o in group}
+    of_methods = {*run_options.owned(), *run_command.OWN}
     problems = Problems()
     spec = _coerced(spec, options, problems)
     if not problems:
-        unread = dict.fromkeys({*spec.options, *spec.axes} & routed)
+        unread = dict.fromkeys({*spec.options, *spec.axes} & of_methods)
         found: dict[str, list[Point]] = {}
         told_apart = {*spec.axes, *itertools.chain.from_iterable(spec.variants.values())}
         hits = [0] * len(spec.exclude)
         for values, given in _products(spec, hits):
             name = _name(values)
             try:
-                kept = _read_by_the_method(given, routed)
+                kept = _read_by_the_method(given, of_methods)
                 for option in kept:
                     unread.pop(option, None)
                 _check(kept, options)
@@ -300,16 +308,15 @@ def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dic
             yield values, given
 
 
-def _read_by_the_method(given: Mapping[str, Any], routed: set[str]) -> dict[str, Any]:
+def _read_by_the_method(given: Mapping[str, Any], of_methods: set[str]) -> dict[str, Any]:
     """What is given, without the options of other methods, policies and models."""
     name = given.get("method") or given.get("algorithm")
     if name is None:
         raise ValueError("method is missing; fedjax-srp list shows methods")
     if name not in (*methods.names(), *methods.algorithm_names()):
         raise ValueError(f"unknown method {name!r}{nearest(name, methods.names())}; fedjax-srp list shows methods")
-    model = given.get("model", "mlp")
-    read = {*methods.option_names(name, given.get("participation"), model), *run_command.OWN}
-    return {option: value for option, value in given.items() if option not in routed or option in read}
+    read = {*run_options.read_by(name, given.get("participation"), given.get("model", "mlp")), *run_command.OWN}
+    return {option: value for option, value in given.items() if option not in of_methods or option in read}
 
 
 def _point(
@@ -325,14 +332,13 @@ def _point(
     """
     arguments = {n: o.default for n, o in options.items() if o.default is not REQUIRED and n != "out"} | dict(given)
     arguments |= {"out": None, "progress": False}
-    chosen = run_command.choice(arguments)
     record = run_command.record(arguments)
-    ids = []
-    for may_change in ((*run_command.LIMITS, *run_command.ASIDE), run_command.LIMITS):
-        fixed = {name: value for name, value in record.items() if name in told_apart or name not in may_change}
-        ids.append(hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8])
-    of_variant = {name: given.get(name) for name in options if name in told_apart - values.keys()}
-    return Point(_name(values) or chosen.name, values, of_variant, arguments, record, methods.traced(chosen), *ids)
+    may_change = {*run_command.LIMITS, *run_command.ASIDE} - told_apart
+    fixed = {name: value for name, value in record.items() if name not in may_change}
+    name = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
+    of_variant = {option: given.get(option) for option in options if option in told_apart - values.keys()}
+    floats = run_command.floats(arguments)
+    return Point(_name(values) or str(record["method"]), values, of_variant, arguments, record, floats, name)
 
 
 def _named(found: Iterable[Sequence[Point]]) -> list[Point]:

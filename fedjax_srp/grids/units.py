@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import stored
+from fedjax_srp import methods, stored
 from fedjax_srp.base import FederatedSource
 from fedjax_srp.commands import run as run_command
 from fedjax_srp.engine.checkpoint import snapshots
@@ -118,14 +118,17 @@ class Batch(NamedTuple):
     """Arguments of `simulate_seeds`."""
 
     keys: jax.Array
-    values: dict[str, jax.Array]  # floats that differ
+    values: dict[str, jax.Array]  # floats of the algorithm that differ, by their places in it
 
 
 def batch_of(points: Sequence[Point]) -> Batch:
-    """What the points of a batch differ in."""
-    differing = [name for name in points[0].floats if len({point.floats[name] for point in points}) > 1]
+    """What the points of a batch differ in: a float that follows from an option, as well as the option itself."""
     keys = jnp.stack([jax.random.key(point.arguments["seed"]) for point in points])
-    return Batch(keys, {name: jnp.asarray([float(p.floats[name]) for p in points]) for name in differing})
+    if all(point.floats == points[0].floats for point in points):
+        return Batch(keys, {})
+    leaves = [methods.leaves(run_command.choice(point.arguments)) for point in points]
+    differing = [name for name in leaves[0] if len({of_point[name] for of_point in leaves}) > 1]
+    return Batch(keys, {name: jnp.asarray([float(of_point[name]) for of_point in leaves]) for name in differing})
 
 
 def alike(points: Iterable[Point]) -> list[list[Point]]:
@@ -178,7 +181,7 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
     of_id = {point.id: point for points, _ in groups for point in points}
     group = {point.id: place for place, (points, _) in enumerate(groups) for point in points}
     with _held(out):
-        book = _read(out, of_id.values())
+        book = _read(out)
         member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
         finished = {name for name in of_id if member[name].is_finished()}
         kept = {
@@ -231,8 +234,7 @@ def _check(units: Iterable[Unit]) -> None:
 
 def members(found: Iterable[Point], out: Path) -> list[Member]:
     """Points with their folders: those that the book of a folder has, or new ones."""
-    found = [*found]
-    folders = {name: folder for of_unit in _read(out, found).values() for name, folder in of_unit.items()}
+    folders = {name: folder for of_unit in _read(out).values() for name, folder in of_unit.items()}
     return [Member(point, out / folders.get(point.id, point.folder)) for point in found]
 
 
@@ -248,15 +250,12 @@ def _unit_id(of_unit: Iterable[Member]) -> str:
     return hashlib.sha256(" ".join(member.point.id for member in of_unit).encode()).hexdigest()[:8]
 
 
-def _read(out: Path, found: Iterable[Point]) -> dict[str, dict[str, str]]:
-    """The book of a folder, these points by their ids; empty where there is none, or, with a word, if it is damaged."""
+def _read(out: Path) -> dict[str, dict[str, str]]:
+    """The book of a folder; empty where there is none, or, with a word, if it is damaged."""
     if not (out / BOOK).is_file():
         return {}
     try:
-        book: dict[str, dict[str, str]] = stored.read_json(out / BOOK)
-        known = {name for of_unit in book.values() for name in of_unit}
-        ids = {point.former: point.id for point in found if point.id not in known}
-        return {unit: {ids.get(name, name): f for name, f in of_unit.items()} for unit, of_unit in book.items()}
+        return dict(stored.read_json(out / BOOK))
     except stored.DamagedError as error:
         print(f"{out}: {error}; batches are made anew, finished runs stay", file=sys.stderr)
         return {}

@@ -33,8 +33,8 @@ def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixe
     """
     if dim**2 * itemsize > MAX_BYTES:
         raise ValueError(
-            f"init='moments' needs a {dim} x {dim} matrix per client ({dim**2 * itemsize / 2**30:.2g} GiB); "
-            f"use init='random', or a dim of at most {int((MAX_BYTES / itemsize) ** 0.5)}"
+            f"start='moments' needs a {dim} x {dim} matrix per client ({dim**2 * itemsize / 2**30:.2g} GiB); "
+            f"use start='random', or a dim of at most {int((MAX_BYTES / itemsize) ** 0.5)}"
         )
 
     @exact_matmul

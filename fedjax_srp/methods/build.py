@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import check_integer, checked, is_number
+from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
-from fedjax_srp.methods.options import Choice, arguments, choose, optimizers
-from fedjax_srp.methods.table import BUILT_IN_POLICIES, POLICIES, Factory, Recipe, recipe
+from fedjax_srp.methods.options import Choice, choose, name_of
+from fedjax_srp.methods.table import BUILT_IN_POLICIES, POLICIES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
-from fedjax_srp.outside import reads
-from fedjax_srp.parts import tunable
-from fedjax_srp.record import Options, describe
+from fedjax_srp.options import build
 
 
 @checked
@@ -31,13 +27,13 @@ def get(
 ) -> Method:
     """A method at the hyper-parameters of the papers unless told otherwise (SRPFL, section 5 and appendix C).
 
-    Options are the arguments of the algorithm's factory (`srp.algorithms`), of its policy (`srp.participation`), of
-    its model (`srp.models`), and `learning_rate`, `momentum`, `weight_decay`, `fine_tune_momentum` of its optimizers;
-    `option_names` lists them. Learning rates and other floats are arguments of the compiled program: another value
-    compiles nothing.
+    Options are the fields of the algorithm (`srp.algorithms`) and of the parts in it, by short names: `epochs` of its
+    `Training`, `learning_rate`, `momentum`, `weight_decay` of its `SGD`; the fields of its policy
+    (`srp.participation`) and of its model (`srp.models`). `option_names` lists them.
 
     Args:
-        name: one of `names()`, an algorithm of `srp.algorithms`, or a factory `(model, ...) -> FederatedAlgorithm`.
+        name: one of `names()`, an algorithm of `srp.algorithms` by its name, a class of algorithms of your own, or a
+            function `(model, ...) -> FederatedAlgorithm`.
         dataset: what it will run on; gives the model its shapes.
         model: one of `srp.models.names()`, cut where the method wants it, or a `SplitModel` cut as you want it.
         participation: a name of `srp.participation`, or a policy; None for that of the method. With `pool=N`, methods
@@ -46,7 +42,7 @@ def get(
         **options: of this method.
 
     Returns:
-        A `Method`, to be passed to `srp.simulate`; its `options` hold every option with its value.
+        A `Method`, to be passed to `srp.simulate`.
 
     Raises:
         ValueError: an unknown name (with the nearest ones), an option that the method does not read, an argument out of
@@ -60,56 +56,16 @@ def get(
     """
     check_dataset(dataset)
     choice = choose(name, model, participation, shared, **options)
-    route, row = choice.route, recipe(name)
+    route = choice.route
     if route.participation in BUILT_IN_POLICIES:
         _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
     policy = participation
     if not isinstance(policy, ParticipationPolicy):
-        policy = POLICIES[route.participation](**choice.policy)
-    values = traced(choice)
-    constants = {o: tuple(v) if isinstance(v, list) else v for o, v in choice.algorithm.items() if o not in values}
-    whole = _model(name, row, dataset, model, choice.model)
-    build = _Build(route.factory, whole, tuple(constants.items()), route.optimizers, reads(route.factory))
-    options = {option: describe(value) for option, value in choice.record().items()}
-    return Method(choice.name, tunable(build, values), policy, Options(options))
-
-
-def traced(choice: Choice) -> dict[str, Any]:
-    """The options of a method that are arguments of its program, as floats: another value compiles nothing."""
-    route, values = choice.route, choice.algorithm
-    sources = ((route.factory, route.algorithm), (optimizers, route.optimizers))
-    return {o: float(values[o]) for function, of in sources for o in of if _is_traced(function, o, values[o])}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Build:
-    """Makes a method's algorithm of its floats; equal where all else is."""
-
-    factory: Factory
-    model: SplitModel
-    constants: tuple[tuple[str, Any], ...]
-    of_sgd: tuple[str, ...]  # names of the options that `optimizers` takes
-    outside: tuple[Any, ...]  # what the factory reads
-
-    def __call__(self, values: Mapping[str, Any]) -> FederatedAlgorithm:
-        options = dict(self.constants) | dict(values)
-        of_sgd = {name: options.pop(name) for name in self.of_sgd}
-        made = self.factory(self.model, **options | (optimizers(**of_sgd) if of_sgd else {}))
-        if made is None:
-            raise ValueError(
-                f"{getattr(self.factory, '__name__', self.factory)}: returned None, not a FederatedAlgorithm"
-            )
-        return made
-
-
-def _is_traced(function: Callable[..., Any], option: str, value: Any) -> bool:
-    """Whether an option is an argument of the program: a number where the signature says `float | Array`.
-
-    Zero is not: it may leave out a computation, such as that of momentum.
-    """
-    parameter = arguments(function).get(option)
-    may_be = parameter is not None and "Array" in str(parameter.annotation)
-    return may_be and isinstance(value, numbers.Real) and is_number(value) and value != 0
+        policy = build(POLICIES[route.participation], choice.policy)
+    made = choice.made(_model(name, choice, dataset, model))
+    if not isinstance(made, FederatedAlgorithm):
+        raise ValueError(f"{name_of(route.factory)}: returned {made!r}, not a FederatedAlgorithm")
+    return Method(choice.name, made, policy)
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:
@@ -120,19 +76,17 @@ def _check_sizes(dataset: Any, **sizes: int | None) -> None:
             raise ValueError(f"{argument}={size} is larger than num_clients={num_clients}; give at most {num_clients}")
 
 
-def _model(
-    name: str | Factory, row: Recipe, dataset: Any, model: str | SplitModel, options: dict[str, Any]
-) -> SplitModel:
+def _model(name: str | Factory, choice: Choice, dataset: Any, model: str | SplitModel) -> SplitModel:
     """A model cut where a method wants it."""
+    options = choice.model
     if isinstance(model, SplitModel):
-        initialization, augment = options.get("initialization"), options.get("augment")
-        model = model if initialization is None else models.initialized(model, initialization)
-        return model if augment is None else models.augmented(model, models.augmentation(augment, dataset))
-    options = {"head_layers": row.head_layers, **options}
+        return models.adjusted(model, dataset, options.get("augment"), options.get("initialization"))
+    options = {"head_layers": recipe(name).head_layers, **options}
     whole = models.get(model, dataset, **{**options, "head_layers": 0})
-    if check_integer("head_layers", options["head_layers"], 0) > len(whole.layers):
+    if check_integer("head_layers", options["head_layers"], 0) > len(whole.layer_names):
         raise ValueError(
             f"method {name!r} takes the last {options['head_layers']} layers of a model as its head and model "
-            f"{model!r} has {len(whole.layers)} ({', '.join(whole.layers)}); give it more, e.g. hidden=(64, 32)"
+            f"{model!r} has {len(whole.layer_names)} ({', '.join(whole.layer_names)}); give it more, e.g. "
+            "hidden=(64, 32)"
         )
     return models.get(model, dataset, **options)

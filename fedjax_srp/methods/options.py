@@ -1,98 +1,56 @@
-"""Which part of a method reads which option: read off signatures, so that a hyper-parameter is written once."""
+"""Which part of a method reads which option: fields of its algorithm, policy and model, see `fedjax_srp.options`."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_srp import algorithms, models
-from fedjax_srp._checks import check_momentum, nearest, short, unknown
-from fedjax_srp.base import Array, ParticipationPolicy
+from fedjax_srp import models, parts
+from fedjax_srp._checks import is_number, nearest, short
+from fedjax_srp._checks import unknown as unknown_name
+from fedjax_srp.base import ParticipationPolicy
+from fedjax_srp.description import describe
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
+from fedjax_srp.options import REQUIRED, Option, build, options_of
 
-OBJECTS = ("optimizer", "head_optimizer", "fine_tune_optimizer")  # arguments that take objects of optax
 WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get` for models that are given as such too
 MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
 
 
-def optimizers(
-    learning_rate: float | Array = 0.01,
-    momentum: float | Array = 0.0,
-    weight_decay: float | Array = 0.0,
-    fine_tune_momentum: float | Array | None = None,
-) -> dict[str, Any]:
-    """SGD of training, and of fine-tuning where it has a momentum of its own: arguments of a factory.
-
-    Args:
-        learning_rate: step size of local training; 0.01 in all experiments of SRPFL (its code has beta = 0.1 for
-            HF-MAML).
-        momentum: unsaid in SRPFL's text; its code and FedRep's paper have 0.5 for FedRep and SRPFL.
-        weight_decay: on weights only; unsaid in the text, 1e-4 in the code.
-        fine_tune_momentum: of fine-tuning, which then is SGD with `learning_rate` and `weight_decay`; None fine-tunes
-            as in training. The code has 0.5 in every method, also where training has none.
-    """
-    made = {"optimizer": algorithms.sgd(learning_rate, momentum, weight_decay)}
-    if fine_tune_momentum is not None:
-        check_momentum("fine_tune_momentum", fine_tune_momentum)
-        made["fine_tune_optimizer"] = algorithms.sgd(learning_rate, fine_tune_momentum, weight_decay)
-    return made
-
-
-def arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments that a function takes, but for the model and what a `functools.partial` has set."""
-    fixed = function.keywords if isinstance(function, functools.partial) else ()
-    return {name: parameter for name, parameter in _parameters(function) if name not in ("model", *fixed)}
-
-
-@functools.lru_cache(maxsize=256)
-def _parameters(function: Callable[..., Any]) -> tuple[tuple[str, inspect.Parameter], ...]:
-    return tuple(inspect.signature(function).parameters.items())
-
-
 class Routes(NamedTuple):
-    """Which part of a method reads which options, and the function whose signature and docstring say so."""
+    """Which part of a method reads which options, by their short names."""
 
     factory: Factory
-    algorithm: tuple[str, ...]  # of the factory
-    optimizers: tuple[str, ...]  # of `optimizers`
-    policy: tuple[str, ...]  # of the function in `POLICIES`
     participation: str
+    algorithm: dict[str, Option]
+    policy: dict[str, Option]
 
     def sources(self) -> dict[Callable[..., Any], tuple[str, ...]]:
-        """Function -> its arguments that are options."""
-        found = {self.factory: self.algorithm, optimizers: self.optimizers}
-        return found | ({POLICIES[self.participation]: self.policy} if self.policy else {})
+        """What makes a part -> its options that can be written down."""
+        of_policy = {POLICIES[self.participation]: tuple(self.policy)} if self.policy else {}
+        return {self.factory: tuple(name for name, option in self.algorithm.items() if not option.is_part)} | of_policy
 
 
 def routes(name: str | Factory, policy: str | None = None) -> Routes:
     """The options of a method, but for those of its model.
 
     Args:
-        name: of the method, or the factory of an algorithm.
+        name: of the method, or a class or function that makes an algorithm.
         policy: the name of its participation; None for that of its row.
 
     Raises:
-        ValueError: no such method or participation, a factory with an `optimizer` and an option of its SGD.
+        ValueError: no such method or participation.
     """
     row = recipe(name)
     policy = policy or row.participation
     if policy not in POLICIES:
-        raise unknown("participation", policy, POLICIES)
-    taken = arguments(row.factory)
-    of_sgd = [o for o in arguments(optimizers) if "optimizer" in taken]
-    if "fine_tune_optimizer" not in taken:
-        of_sgd = [o for o in of_sgd if o != "fine_tune_momentum"]
-    if twice := [o for o in of_sgd if o in taken]:
-        raise ValueError(
-            f"{twice[0]}: an argument of {name_of(row.factory)!r} beside its optimizer, which has a {twice[0]} itself; "
-            "rename it, or do without the argument optimizer"
-        )
-    own = tuple(o for o in taken if o not in OBJECTS)
-    return Routes(row.factory, own, tuple(of_sgd), tuple(arguments(POLICIES[policy])), policy)
+        raise unknown_name("participation", policy, POLICIES)
+    of_algorithm = {name: option for name, option in options_of(row.factory).items() if option.path != "model"}
+    return Routes(row.factory, policy, of_algorithm, options_of(POLICIES[policy]))
 
 
 def option_names(name: str | Factory, policy: str | None = None, model: str = "mlp") -> list[str]:
@@ -109,35 +67,48 @@ def option_names(name: str | Factory, policy: str | None = None, model: str = "m
     return list(dict.fromkeys([*routed, *MODEL_OPTIONS, *models.options(model)]))
 
 
-def without_effect(name: str) -> list[str]:
-    """The options that only other methods, policies and models read.
-
-    Raises:
-        ValueError: no such method.
-
-    Example:
-        >>> "initial" in without_effect("fedavg"), "initial" in without_effect("srpfl")
-        (True, False)
-    """
-    of_models = [option for model in models.names() for option in models.options(model)]
-    read = {*option_names(name), *of_models, *OBJECTS}
-    return [option for option in _readers() if option not in read]
-
-
 class Choice(NamedTuple):
-    """Every option of a method with its value."""
+    """A method with the options that were chosen for it."""
 
     name: str
     route: Routes
-    algorithm: dict[str, Any]  # of the factory and its optimizers
-    policy: dict[str, Any]
-    model: dict[str, Any]  # as far as given
+    algorithm: dict[str, Any]  # as far as given
+    policy: dict[str, Any]  # likewise
+    model: dict[str, Any]  # likewise
     defaults: dict[str, Any]  # of the model
 
     def record(self) -> dict[str, Any]:
-        """For the record of a run; objects that are not given are left out."""
-        of_algorithm = {o: v for o, v in self.algorithm.items() if o not in OBJECTS or v is not None}
-        return of_algorithm | {"participation": self.route.participation} | self.policy | self.defaults | self.model
+        """Every option with its value, for the record of a run; objects that are not given are left out."""
+        whole = [self.route.algorithm[name].path for name in self.algorithm if self.route.algorithm[name].is_part]
+        plain = {
+            name: option.default
+            for name, option in self.route.algorithm.items()
+            if not (option.is_part or option.is_optional or any(option.path.startswith(f"{path}.") for path in whole))
+        }
+        of_policy = {name: option.default for name, option in self.route.policy.items()}
+        values = plain | self.algorithm | {"participation": self.route.participation} | of_policy | self.policy
+        return {name: describe(value) for name, value in (values | self.defaults | self.model).items()}
+
+    def made(self, model: SplitModel) -> Any:
+        """The algorithm with a model."""
+        return build(self.route.factory, self.algorithm, model)
+
+
+def traced(choice: Choice) -> dict[str, Any]:
+    """The options of a method that are arguments of its program, as floats: another value compiles nothing."""
+    record, known, factory = choice.record(), choice.route.algorithm, choice.route.factory
+    is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
+    leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
+    return {n: float(record[n]) for n in leaves if isinstance(record[n], numbers.Real) and is_number(record[n])}
+
+
+def leaves(choice: Choice) -> dict[str, Any]:
+    """The same by their places in the algorithm, those included that follow from others."""
+    made = choice.made(_STAND_IN)
+    return {name: leaf for name, leaf in parts.values_of(made).items() if not name.startswith("model.")}
+
+
+_STAND_IN = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
 
 def choose(
@@ -154,50 +125,44 @@ def choose(
         )
     route = routes(name, participation if isinstance(participation, str) else None)
     if isinstance(participation, ParticipationPolicy):
-        route = route._replace(policy=(), participation=participation.name)
-    objects = tuple(o for o in OBJECTS if o in arguments(route.factory))
+        route = route._replace(policy={}, participation=participation.name)
     of_model = WHATEVER_MODEL if isinstance(model, SplitModel) else (*MODEL_OPTIONS, *models.options(model))
     if isinstance(model, SplitModel) and (of_names := [o for o in options if o in _of_named_models()]):
         raise ValueError(f"{', '.join(of_names)}: options of a model given by name, but model is a SplitModel already")
-    _check_apart(route, objects, of_model)
-    given = _chosen(name, (*route.algorithm, *route.optimizers, *objects, *route.policy, *of_model), options, shared)
-    for instead, of_sgd in (("optimizer", route.optimizers), ("fine_tune_optimizer", ("fine_tune_momentum",))):
-        if given.get(instead) is not None:
-            if twice := [o for o in route.optimizers if o in of_sgd and options.get(o) is not None]:
-                raise ValueError(f"{twice[0]}: the {instead} that is given has its own; leave one of the two out")
-            route = route._replace(optimizers=tuple(o for o in route.optimizers if o not in of_sgd))
-    if given.get("local_steps") is not None:
-        given.setdefault("local_epochs", None)  # steps are instead of epochs
-
-    of_algorithm = _resolved(route.factory, (*route.algorithm, *objects), given)
-    of_algorithm |= _resolved(optimizers, route.optimizers, given)
-    of_policy = _resolved(POLICIES[route.participation], route.policy, given) if route.policy else {}
+    _check_apart(route, of_model)
+    given = _chosen(name, (*route.algorithm, *route.policy, *of_model), options, shared)
+    given = _without_parts_of_wholes(route, given, options)
+    if given.get("steps") is not None and "epochs" in route.algorithm:
+        given.setdefault("epochs", None)  # steps are instead of epochs
+    for reader, read in ((name_of(route.factory), route.algorithm), (route.participation, route.policy)):
+        if missing := [o for o, option in read.items() if option.default is REQUIRED and o not in given]:
+            raise ValueError(f"{missing[0]} is missing: {reader!r} needs it")
     base = name if isinstance(name, str) else name_of(name)
     is_own = route.participation == recipe(name).participation and not isinstance(participation, ParticipationPolicy)
     named = {"model": model} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
     return Choice(
         base if is_own else f"{base} + {route.participation}",
         route,
-        of_algorithm,
-        of_policy,
+        {o: given[o] for o in route.algorithm if o in given},
+        {o: given[o] for o in route.policy if o in given},
         {o: given[o] for o in of_model if o in given},
         named | dict.fromkeys(WHATEVER_MODEL),
     )
 
 
-def _check_apart(route: Routes, objects: Sequence[str], of_model: Sequence[str]) -> None:
+def _check_apart(route: Routes, of_model: Sequence[str]) -> None:
     """Refuses names that two parts of a method read: one value would go to both."""
     where = {
-        "its algorithm": {*route.algorithm, *route.optimizers, *objects},
+        "its algorithm": route.algorithm,
         f"participation {route.participation!r}": route.policy,
         "its model": of_model,
     }
     for (one, some), (other, others) in itertools.combinations(where.items(), 2):
         if twice := sorted(set(some) & set(others)):
             made = (
-                "model=srp.models.mlp(...) or the like" if other == "its model" else "participation as a policy, made"
+                "model=srp.models.MLP(...) or the like" if other == "its model" else "participation as a policy, made"
             )
-            raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename it in your factory, or give {made}")
+            raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename your field, or give {made}")
 
 
 def _chosen(
@@ -227,6 +192,14 @@ def _chosen(
     return own | {o: v for o, v in (shared or {}).items() if o in known} | dict(options)
 
 
+def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out what lies within a part that is given, unless a user asks for both, which is refused later."""
+    known = route.algorithm
+    wholes = tuple(f"{known[o].path}." for o, v in given.items() if o in known and known[o].is_part and v is not None)
+    within = [o for o in given if o in known and known[o].path.startswith(wholes)]
+    return {o: v for o, v in given.items() if o not in within or options.get(o) is not None}
+
+
 def _of_named_models() -> set[str]:
     return {"head_layers"}.union(*(models.options(name) for name in models.names()))
 
@@ -235,11 +208,10 @@ def _readers() -> dict[str, list[str]]:
     """Option -> the methods, models and policies that read it."""
     readers: dict[str, list[str]] = {}
     for name in RECIPES:
-        route = routes(name)
-        for option in (*route.algorithm, *route.optimizers, *(o for o in OBJECTS if o in arguments(route.factory))):
+        for option in routes(name).algorithm:
             readers.setdefault(option, []).append(name)
     for name, policy in POLICIES.items():
-        for option in arguments(policy):
+        for option in options_of(policy):
             readers.setdefault(option, []).append(f"participation {name!r}")
     for name in models.names():
         for option in (*MODEL_OPTIONS, *models.options(name)):
@@ -247,22 +219,7 @@ def _readers() -> dict[str, list[str]]:
     return readers
 
 
-def _resolved(function: Callable[..., Any], names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a function with its value, given or default.
-
-    Raises:
-        ValueError: one without a default is missing.
-    """
-    resolved = {}
-    for name in names:
-        value = given.get(name, arguments(function)[name].default)
-        if value is inspect.Parameter.empty:
-            raise ValueError(f"{name} is missing: {name_of(function)!r} needs it")
-        resolved[name] = value
-    return resolved
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called, behind a `functools.partial` too."""
-    inner = function.func if isinstance(function, functools.partial) else function
-    return getattr(inner, "__name__", type(inner).__name__)
+def name_of(maker: Callable[..., Any]) -> str:
+    """What a maker of parts is called: a class of parts by its `name`, a function by its own."""
+    inner = maker.func if isinstance(maker, functools.partial) else maker
+    return str(getattr(inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__))

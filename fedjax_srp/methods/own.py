@@ -8,7 +8,7 @@ from typing import Any
 from fedjax_srp import models
 from fedjax_srp._checks import unknown
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.methods.options import arguments, option_names
+from fedjax_srp.methods.options import option_names
 from fedjax_srp.methods.table import (
     BUILT_IN,
     BUILT_IN_POLICIES,
@@ -18,7 +18,7 @@ from fedjax_srp.methods.table import (
     Recipe,
     check_factory,
 )
-from fedjax_srp.parts import own_factory
+from fedjax_srp.options import options_of, own_maker
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
@@ -26,8 +26,8 @@ def register(name: str, factory: Factory, **row: Any) -> None:
 
     Args:
         name: of the method.
-        factory: `(model, ...) -> FederatedAlgorithm`; its other arguments are the options of the method. Those that
-            are annotated `float | Array` are passed as traced numbers, so that other values compile nothing.
+        factory: a class of algorithms whose first field is `model`, or a function `(model, ...) ->
+            FederatedAlgorithm`; its other fields, or arguments, are the options of the method.
         **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source, options.
 
     Raises:
@@ -35,9 +35,9 @@ def register(name: str, factory: Factory, **row: Any) -> None:
 
     Example:
         >>> import fedjax_srp as srp
-        >>> srp.methods.register("my_fedavg", srp.algorithms.fedavg, label="My FedAvg", participation="doubling")
+        >>> srp.methods.register("my_fedavg", srp.algorithms.FedAvg, label="My FedAvg", participation="doubling")
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> srp.methods.get("my_fedavg", dataset=data, initial=5, local_epochs=2).participation.name
+        >>> srp.methods.get("my_fedavg", dataset=data, initial=5, epochs=2).participation.name
         'doubling'
         >>> del srp.methods.RECIPES["my_fedavg"]
     """
@@ -51,7 +51,7 @@ def register(name: str, factory: Factory, **row: Any) -> None:
     if made.participation not in POLICIES:
         raise unknown("participation", made.participation, POLICIES)
     routed = [o for model in models.names() for o in option_names(factory, made.participation, model)]
-    known = dict.fromkeys([*routed, *arguments(factory)])
+    known = dict.fromkeys([*routed, *options_of(factory)])
     for option in made.options:
         if option not in known:
             raise unknown(f"option in the row of {name!r}", option, known)
@@ -63,8 +63,8 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
 
     Args:
         name: of the participation.
-        factory: its arguments are options of every method that is run with it, on the command line those with a type.
-            They stand in the record of a run, and equal ones give the same policy.
+        factory: a class of policies, or a function that returns one; its fields, or arguments, are options of every
+            method that is run with it, on the command line those with a type.
 
     Raises:
         ValueError: a name of the package's own, or a factory whose arguments cannot be given by name.
@@ -72,11 +72,11 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
     Example:
         >>> import fedjax_srp as srp
         >>> def few(m: int = 5):
-        ...     return srp.participation.uniform(m)._replace(name="few")
+        ...     return srp.participation.Uniform(m)
         >>> srp.methods.register_participation("few", few)
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-        >>> srp.methods.get("fedrep", dataset=data, participation="few", m=3).participation.options
-        {'m': 3}
+        >>> srp.methods.get("fedrep", dataset=data, participation="few", m=3).participation
+        Uniform(k=3)
         >>> del srp.methods.POLICIES["few"]
     """
-    POLICIES[name] = own_factory("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)
+    POLICIES[name] = own_maker("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)

@@ -39,54 +39,53 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
     Args:
         pool: N, clients drawn uniformly without replacement, who all take part; None for all clients.
     """
-    return participation.full() if pool is None else participation.uniform(check_integer("pool", pool, 1))
+    return participation.Full() if pool is None else participation.Uniform(check_integer("pool", pool, 1))
 
 
 POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
-    name: getattr(participation, name) for name in participation.__all__
+    getattr(participation, name).name: getattr(participation, name) for name in participation.__all__
 } | {"full": everybody}
 BUILT_IN_POLICIES = frozenset(POLICIES)
 
 # Okabe and Ito's palette, told apart with every common colour blindness.
 BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
 SKY, WINE = "#56B4E9", "#882255"
-fedavg, fedbuff, fedrep = algorithms.fedavg, algorithms.fedbuff, algorithms.fedrep
-hf_maml, lg_fedavg = algorithms.hf_maml, algorithms.lg_fedavg
-fedgate, fednova, STAGES = algorithms.fedgate, algorithms.fednova, "statistical_accuracy"
-fedavg_ft = functools.partial(fedavg, evaluation="fine_tune")
-fedprox_ft = functools.partial(algorithms.fedprox, evaluation="fine_tune")
-scaffold_ft = functools.partial(algorithms.scaffold, evaluation="fine_tune")
+STAGES = "statistical_accuracy"
+FedAvg, FedGATE, FedNova, FedRep = algorithms.FedAvg, algorithms.FedGATE, algorithms.FedNova, algorithms.FedRep
+FedAvgFT = functools.partial(FedAvg, evaluation="fine_tune")
+FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
+SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
 RECIPES: dict[str, Recipe] = {
-    "srpfl": Recipe(fedrep, "doubling", 1, "SRPFL", BLUE, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
-    "fedrep": Recipe(fedrep, "full", 1, "FedRep", BLUE, None, "FedRep, Algorithm 1"),
-    "lg_srpfl": Recipe(lg_fedavg, "doubling", 2, "LG-SRPFL", VERMILLION, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),  # noqa: E501
-    "lg_fedavg": Recipe(lg_fedavg, "full", 2, "LG-FedAvg", VERMILLION, None, LIANG),
-    "flanp_fedavg": Recipe(fedavg, "doubling", 1, "FLANP", GREEN, "fedavg", "FLANP as a baseline of SRPFL: fedavg x doubling"),  # noqa: E501
-    "fedavg": Recipe(fedavg, "full", 1, "FedAvg", GREEN, None, "McMahan et al. 2017"),
-    "flanp_fedavg_ft": Recipe(fedavg_ft, "doubling", 1, "FLANP-FT", PINK, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),  # noqa: E501
-    "fedavg_ft": Recipe(fedavg_ft, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),  # noqa: E501
-    "fedbuff": Recipe(fedbuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),
-    "hf_maml": Recipe(hf_maml, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),
-    "local_only": Recipe(algorithms.local_only, label="Local only", source="every client alone"),
-    "fedsgd": Recipe(algorithms.fedsgd, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),
-    "fedprox": Recipe(algorithms.fedprox, label="FedProx", source="Li et al. 2020"),
-    "fedprox_ft": Recipe(fedprox_ft, label="FedProx-FT", source="fedprox judged after fine-tuning the last layer"),
-    "scaffold": Recipe(algorithms.scaffold, label="SCAFFOLD", source="Karimireddy et al. 2020, Algorithm 1, option II"),
-    "scaffold_ft": Recipe(scaffold_ft, label="SCAFFOLD-FT", source="scaffold judged after fine-tuning the last layer"),
-    "fed_mtl": Recipe(algorithms.fed_mtl, label="Fed-MTL", source="Smith et al. 2017, constant task relations"),
-    "fedper": Recipe(algorithms.fedper, label="FedPer", source="Arivazhagan et al. 2019"),
-    "per_fedavg": Recipe(algorithms.per_fedavg, label="PerFedAvg", source="Fallah et al. 2020, as in FedRep's table"),
-    "l2gd": Recipe(algorithms.l2gd, label="L2GD", source="Hanzely and Richtarik 2020, epochs of local SGD"),
-    "apfl": Recipe(algorithms.apfl, label="APFL", source="Deng et al. 2020"),
-    "ditto": Recipe(algorithms.ditto, label="Ditto", source="Li et al. 2021"),
-    "flanp": Recipe(fedgate, STAGES, 1, "FLANP (FedGATE)", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),  # noqa: E501
-    "fedgate": Recipe(fedgate, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
-    "flanp_fedavg_criterion": Recipe(fedavg, STAGES, 1, "FLANP (FedAvg)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
-    "flanp_fednova": Recipe(fednova, STAGES, 1, "FLANP (FedNova)", WINE, "fednova", "FLANP, Algorithm 1: fednova x statistical_accuracy", {"max_work": 10, "on_time": 0.5}),  # noqa: E501
-    "fednova": Recipe(fednova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many epochs as fit the clock, up to 10"),  # noqa: E501
+    "srpfl": Recipe(FedRep, "doubling", 1, "SRPFL", BLUE, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
+    "fedrep": Recipe(FedRep, "full", 1, "FedRep", BLUE, None, "FedRep, Algorithm 1"),
+    "lg_srpfl": Recipe(algorithms.LGFedAvg, "doubling", 2, "LG-SRPFL", VERMILLION, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),  # noqa: E501
+    "lg_fedavg": Recipe(algorithms.LGFedAvg, "full", 2, "LG-FedAvg", VERMILLION, None, LIANG),
+    "flanp_fedavg": Recipe(FedAvg, "doubling", 1, "FLANP (FedAvg)", GREEN, "fedavg", "FLANP as a baseline of SRPFL: fedavg x doubling"),  # noqa: E501
+    "fedavg": Recipe(FedAvg, "full", 1, "FedAvg", GREEN, None, "McMahan et al. 2017"),
+    "flanp_fedavg_ft": Recipe(FedAvgFT, "doubling", 1, "FLANP-FT", PINK, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),  # noqa: E501
+    "fedavg_ft": Recipe(FedAvgFT, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),
+    "fedbuff": Recipe(algorithms.FedBuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),  # noqa: E501
+    "hf_maml": Recipe(algorithms.HFMAML, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),  # noqa: E501
+    "local_only": Recipe(algorithms.LocalOnly, label="Local only", source="every client alone"),
+    "fedsgd": Recipe(algorithms.FedSGD, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),
+    "fedprox": Recipe(algorithms.FedProx, label="FedProx", source="Li et al. 2020"),
+    "fedprox_ft": Recipe(FedProxFT, label="FedProx-FT", source="fedprox judged after fine-tuning the last layer"),
+    "scaffold": Recipe(algorithms.SCAFFOLD, label="SCAFFOLD", source="Karimireddy et al. 2020, Algorithm 1, option II"),
+    "scaffold_ft": Recipe(SCAFFOLDFT, label="SCAFFOLD-FT", source="scaffold judged after fine-tuning the last layer"),
+    "fed_mtl": Recipe(algorithms.FedMTL, label="Fed-MTL", source="Smith et al. 2017, constant task relations"),
+    "fedper": Recipe(algorithms.FedPer, label="FedPer", source="Arivazhagan et al. 2019"),
+    "per_fedavg": Recipe(algorithms.PerFedAvg, label="PerFedAvg", source="Fallah et al. 2020, as in FedRep's table"),
+    "l2gd": Recipe(algorithms.L2GD, label="L2GD", source="Hanzely and Richtarik 2020, epochs of local SGD"),
+    "apfl": Recipe(algorithms.APFL, label="APFL", source="Deng et al. 2020"),
+    "ditto": Recipe(algorithms.Ditto, label="Ditto", source="Li et al. 2021"),
+    "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
+    "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
+    "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
+    "flanp_fednova": Recipe(FedNova, STAGES, 1, "FLANP (FedNova)", WINE, "fednova", "FLANP, Algorithm 1: fednova x statistical_accuracy", {"max_work": 10, "on_time": 0.5}),  # noqa: E501
+    "fednova": Recipe(FedNova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many epochs as fit the clock, up to 10"),  # noqa: E501
 }
 # fmt: on
 BUILT_IN = frozenset(RECIPES)
@@ -108,19 +107,22 @@ def recipe(name: str | Factory) -> Recipe:
         return Recipe(name)
     if name in RECIPES:
         return RECIPES[name]
-    if name not in algorithms.__all__ or name == "sgd":
+    if name not in _algorithms():
         raise unknown("method", name, RECIPES)
-    return recipe(getattr(algorithms, name))
+    return recipe(_algorithms()[name])
+
+
+def _algorithms() -> dict[str, Factory]:
+    classes = [getattr(algorithms, name) for name in algorithms.__all__]
+    return {cls.name: cls for cls in classes if _is_factory(cls)}
 
 
 def algorithm_names() -> list[str]:
     """The algorithms on examples, with a row or without."""
-    return [name for name in algorithms.__all__ if _is_factory(getattr(algorithms, name))]
+    return [*_algorithms()]
 
 
 def _is_factory(factory: Any) -> bool:
-    if inspect.isclass(factory) or inspect.ismodule(factory):
-        return False
     return callable(factory) and next(iter(inspect.signature(factory).parameters), None) == "model"
 
 
@@ -129,7 +131,7 @@ def check_factory(factory: Any) -> None:
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(
-            f"{name} is no factory of an algorithm on examples: its first argument must be called model; algorithms on "
+            f"{name} makes no algorithm on examples: its first field, or argument, must be called model; algorithms on "
             "linear tasks are called in Python"
         )
 

@@ -2,47 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_choice, check_integer, is_key, short
+from fedjax_srp._checks import check_choice, is_key, short
 from fedjax_srp.base import Array, Key
-from fedjax_srp.record import recorded
-
-Augment = Callable[[Key, Array], Array]
+from fedjax_srp.parts import AtLeast, part
 
 
-@recorded
-def crop_and_flip(padding: int = 4, fill: Any = 0.0) -> Augment:
+@part
+class CropAndFlip:
     """A random crop of each padded image, then a mirror image with probability 1/2: what the SRPFL authors' code does.
 
     Each image is shifted by -padding, ..., padding rows and as many columns, all (2 * padding + 1) ** 2 equally likely.
+    Called with a key and images (batch, h, w, c) or (batch, h, w) of floats, it returns images.
 
     Args:
         padding: pixels added on each side before cropping to the old size.
         fill: value of the added pixels as the model sees them: a scalar, one per channel, or anything that broadcasts
             over an image. Black is 0 only before normalisation; afterwards it is -mean / std, `FederatedData.offset`.
 
-    Returns:
-        `(key, images) -> images`, for `srp.models.augmented`; images (batch, h, w, c) or (batch, h, w) of floats.
-
     Raises:
-        ValueError: a negative padding; when called, something other than images.
-    """
-    check_integer("padding", padding, 0)
-    if is_key(fill) or np.asarray(fill).dtype.kind not in "iuf" or not np.isfinite(fill).all():
-        raise ValueError(f"fill={short(fill)} must be of finite numbers; give one value, or one per channel")
+        ValueError: a negative padding, a fill that is not finite; when called, something other than images.
 
-    def augment(key: Key, x: Array) -> Array:
+    Example:
+        >>> import dataclasses, jax, fedjax_srp as srp
+        >>> plain = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> model = dataclasses.replace(plain, augment=srp.models.CropAndFlip(padding=1))
+        >>> x = jax.random.normal(jax.random.key(0), (5, 8, 8))
+        >>> params = model.init(jax.random.key(1))
+        >>> bool((model.logits(params, x) == plain.logits(params, x)).all())
+        True
+    """
+
+    padding: Annotated[int, AtLeast(0)] = 4
+    fill: Any = 0.0
+
+    def __post_init__(self) -> None:
+        fill = self.fill
+        if is_key(fill) or np.asarray(fill).dtype.kind not in "iuf" or not np.isfinite(fill).all():
+            raise ValueError(f"fill={short(fill)} must be of finite numbers; give one value, or one per channel")
+        object.__setattr__(self, "fill", _nested(fill))
+
+    def __call__(self, key: Key, x: Array) -> Array:
+        """(key, images) -> images."""
         if x.ndim not in (3, 4):
-            raise ValueError(f"crop_and_flip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}")
+            raise ValueError(f"CropAndFlip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}")
         batch, height, width = x.shape[:3]
         key_shift, key_flip = jax.random.split(key)
-        shift = jax.random.randint(key_shift, (2, batch, 1), -padding, padding + 1)
+        shift = jax.random.randint(key_shift, (2, batch, 1), -self.padding, self.padding + 1)
         flips = jax.random.bernoulli(key_flip, 0.5, (batch, 1))
         # Where each pixel comes from; the image's other side is read backwards.
         columns = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
@@ -51,10 +62,14 @@ def crop_and_flip(padding: int = 4, fill: Any = 0.0) -> Augment:
         inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (batch, height, width)
         image = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
         moved = x[image, jnp.clip(rows, 0, height - 1)[:, :, None], jnp.clip(columns, 0, width - 1)[:, None, :]]
-        filling = jnp.broadcast_to(jnp.asarray(fill, x.dtype), x.shape)
+        filling = jnp.broadcast_to(jnp.asarray(self.fill, x.dtype), x.shape)
         return jnp.where(inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), moved, filling)
 
-    return augment
+
+def _nested(values: Any) -> Any:
+    """An array as nested tuples, which are static."""
+    array = np.asarray(values)
+    return array.item() if array.ndim == 0 else tuple(map(_nested, array))
 
 
 def _within(index: Array, size: int) -> Array:
@@ -74,11 +89,11 @@ def check_dataset(dataset: Any) -> None:
 AUGMENTATIONS = ("crop_flip",)
 
 
-def augmentation(name: str, dataset: Any) -> Augment:
+def augmentation(name: str, dataset: Any) -> CropAndFlip:
     """An augmentation by name, as the papers use it, filled for a data set.
 
     Args:
-        name: "crop_flip": `crop_and_flip` with padding 4, filled with black.
+        name: "crop_flip": `CropAndFlip` with padding 4, filled with black.
         dataset: gives `example_shape`, and black as `offset` where it has one.
 
     Raises:
@@ -92,4 +107,4 @@ def augmentation(name: str, dataset: Any) -> Augment:
             f"augment={name!r} takes images (h, w) or (h, w, c), not examples of shape {shape}; leave it out"
         )
     offset = getattr(dataset, "offset", None)
-    return crop_and_flip(padding=4, fill=0.0 if offset is None else offset)
+    return CropAndFlip(padding=4, fill=0.0 if offset is None else offset)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer, check_integers
 from fedjax_srp.base import Array
 from fedjax_srp.models.mlp import Dense
-from fedjax_srp.models.split import Layer, SplitModel, check_dtype, split
-from fedjax_srp.record import recorded
+from fedjax_srp.models.split import Layer, SplitModel
+from fedjax_srp.parts import AtLeast, Count, part
 
 
 class Embedding(nn.Module):
@@ -33,7 +33,7 @@ class Embedding(nn.Module):
         return jnp.concatenate([vectors * jnp.broadcast_to(mask, vectors.shape), mask], axis=-1)
 
 
-class LSTM(nn.Module):
+class Recurrence(nn.Module):
     """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output.
 
     Padding, wherever it stands, leaves state and output as they are. The columns of the kernels are the gates i, f, g,
@@ -73,18 +73,11 @@ def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
     return jnp.zeros(shape, dtype).at[quarter : 2 * quarter].set(1)
 
 
-@recorded
-def lstm(
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    vocabulary: int = 10_000,
-    embedding: int = 50,
-    features: int = 64,
-    dense: int = 64,
-    cut: str | None = "out",
-    dtype: Any = jnp.float32,
-) -> SplitModel:
+@part
+class LSTM(SplitModel):
     """A text classifier: layers embedding, lstm (its last output), fc1 with ReLU, out.
+
+    Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
 
     Args:
         input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or behind the text.
@@ -94,28 +87,33 @@ def lstm(
         features: of the LSTM's state.
         dense: width of fc1.
         cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
-        dtype: of the parameters.
-
-    Returns:
-        A `SplitModel`. Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
 
     Raises:
         ValueError: `input_shape` is no (length,), `cut` no layer, or a width below 1.
     """
-    input_shape = check_integers("input_shape", input_shape, 1)
-    check_integer("num_classes", num_classes, 1)
-    if len(input_shape) != 1:
-        raise ValueError(
-            f"input_shape={input_shape}: lstm takes token sequences of shape (length,); mlp takes any shape"
-        )
-    sizes = {"vocabulary": vocabulary, "embedding": embedding, "features": features, "dense": dense}
-    for name, value in sizes.items():
-        check_integer(name, value, 2 if name == "vocabulary" else 1)
-    check_dtype(dtype)
-    layers = [
-        Layer("embedding", Embedding(vocabulary, embedding, dtype)),
-        Layer("lstm", LSTM(features, dtype)),
-        Layer("fc1", Dense(dense, param_dtype=dtype), jax.nn.relu),
-        Layer("out", Dense(num_classes, param_dtype=dtype)),
-    ]
-    return split("lstm", layers, cut, input_shape, num_classes, jnp.int32)
+
+    vocabulary: Annotated[int, AtLeast(2)] = 10_000
+    embedding: Count = 50
+    features: Count = 64
+    dense: Count = 64
+
+    def __post_init__(self) -> None:
+        if len(self.input_shape) != 1:
+            raise ValueError(
+                f"input_shape={self.input_shape}: lstm takes token sequences of shape (length,); mlp takes any shape"
+            )
+        super().__post_init__()
+
+    def stack(self) -> Sequence[Layer]:
+        """Embedding, recurrence and dense layers."""
+        return [
+            Layer("embedding", Embedding(self.vocabulary, self.embedding, self.dtype)),
+            Layer("lstm", Recurrence(self.features, self.dtype)),
+            Layer("fc1", Dense(self.dense, param_dtype=self.dtype), jax.nn.relu),
+            Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
+        ]
+
+    @property
+    def input_dtype(self) -> Any:
+        """Of the inputs: tokens."""
+        return jnp.int32

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -13,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from fedjax_srp._checks import check_integer, check_integers, checked, nearest, short
+from fedjax_srp._checks import check_integer, nearest, short
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
-from fedjax_srp.record import Options, describe
+from fedjax_srp.models.augment import CropAndFlip
+from fedjax_srp.models.initialization import check_torch, torch_params
+from fedjax_srp.parts import Count, part
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
@@ -34,60 +37,213 @@ class SplitParams(NamedTuple):
     head: PyTree
 
 
-class SplitModel(NamedTuple):
-    """A model in two parts. Which part is personal is the algorithm's affair, not the model's.
+def identity(x: Array) -> Array:
+    """No activation."""
+    return x
 
-    With a key a model is in training: inputs are augmented and dropout drops. Without, it is judged.
+
+class Layer(NamedTuple):
+    """A named step of a model.
 
     Attributes:
-        name: as in `srp.models.names()`.
-        init: `key -> SplitParams`.
-        represent: `(representation, (batch, *input_shape), key=None) -> features (batch, ...)`.
-        classify: `(head, features, key=None) -> logits (batch, num_classes)`.
-        num_classes: width of the output.
-        input_shape: shape of one example.
-        recut: `layer name or None -> SplitModel`: the same model, cut elsewhere.
-        layers: names of the layers, first to last.
-        stem: `(representation, inputs) -> (batch, ...)`: what `represent` computes before anything random, the same in
-            every epoch while the representation is frozen. Fast for many inputs; take no gradient through it.
-        rest: `(representation, stem's output, key=None) -> features`: `represent` is `rest` after `stem`.
-        settled: names of the layers that `stem` has behind it; `rest` does without their parameters.
-        takes_tokens: whether inputs are integers (tokens); else they are floats.
-        options: what made it, by name, its cut included; None: unknown.
-        loss: `(logits, y (batch,)) -> (batch,)`, of each example, what algorithms descend.
+        name: of the layer and its parameters.
+        module: a flax module.
+        activation: applied to what the module returns.
+        noise: `(key, x) -> x`, applied after that in training (dropout).
+        block: on a CPU, how many examples the model handles at once when it is judged; None for any number. For layers
+            with large intermediate results, which should stay in the cache.
     """
 
     name: str
-    init: Callable[[Key], SplitParams]
-    represent: Callable[..., Array]
-    classify: Callable[..., Array]
-    num_classes: int
-    input_shape: tuple[int, ...]
-    recut: Callable[[str | None], SplitModel]
-    layers: tuple[str, ...]
-    stem: Callable[[PyTree, Array], Array]
-    rest: Callable[..., Array]
-    settled: tuple[str, ...]
-    takes_tokens: bool = False
-    options: Mapping[str, Any] | None = None
-    loss: Callable[[Array, Array], Array] = cross_entropy
+    module: nn.Module
+    activation: Callable[[Array], Array] = identity
+    noise: Callable[[Key, Array], Array] | None = None
+    block: int | None = None
 
-    def cut_above(self, head_layers: int) -> SplitModel:
+
+def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
+    """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
+    try:
+        fits = (
+            dtype is not None
+            and not isinstance(dtype, jax.Array | np.ndarray)
+            and jnp.issubdtype(jnp.dtype(dtype), kind)
+        )
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        numbers = "floats" if kind is jnp.floating else "numbers"
+        raise ValueError(f"dtype={short(dtype)} is no type of {numbers}; give e.g. jnp.float32")
+
+
+@part
+class SplitModel:
+    """A model in two parts, a stack of layers cut in front of the layer named `cut`. Which part is personal is the
+    algorithm's affair, not the model's.
+
+    With a key a model is in training: inputs are augmented and dropout drops. Without, it is judged. A subclass defines
+    `stack`, the layers; equal fields make equal models.
+
+    Args:
+        input_shape: shape of one example.
+        num_classes: width of the output.
+        cut: first layer of the head; None leaves the head empty, so that the whole model is representation.
+        dtype: of the parameters.
+        augment: what happens to inputs in training, anew in every step: `CropAndFlip()`, or a function `(key, x) -> x`.
+            None of the features can then be kept from epoch to epoch, so head epochs cost more.
+        initialization: where parameters start: "torch" for the defaults of PyTorch, in which FedRep's experiments were
+            run; None for those of Flax.
+
+    Attributes:
+        takes_classes: whether the loss takes integer labels.
+
+    Raises:
+        ValueError: a field out of range, no layer called `cut`, or an initialization that does not know the layers.
+    """
+
+    name = "model"
+    takes_classes: ClassVar[bool] = True
+
+    input_shape: tuple[Count, ...]
+    num_classes: Count
+    _: dataclasses.KW_ONLY
+    cut: str | None = "out"
+    dtype: Any = jnp.dtype(jnp.float32)
+    augment: CropAndFlip | Callable[[Key, Array], Array] | None = None
+    initialization: Literal["torch"] | None = None
+
+    def __post_init__(self) -> None:
+        self._check_dtype()
+        object.__setattr__(self, "dtype", jnp.dtype(self.dtype))
+        names = self.layer_names
+        if self.cut is not None and self.cut not in names:
+            hints = f"{nearest(self.cut, names)}; choose from {', '.join(names)}, or None"
+            raise ValueError(f"cut={short(self.cut)} is no layer of model {self.name!r}{hints}")
+        if self.initialization is not None:
+            drawn = dataclasses.replace(self, initialization=None)
+            check_torch(self.name, jax.eval_shape(drawn.init, jax.random.key(0)))
+
+    def _check_dtype(self) -> None:
+        check_dtype(self.dtype)
+
+    def stack(self) -> Sequence[Layer]:
+        """The layers, applied in this order to `(batch, *input_shape)`."""
+        raise NotImplementedError(f"{type(self).__name__} defines no stack(self)")
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        """What algorithms descend, of each example: (batch, num_classes), (batch,) -> (batch,)."""
+        return cross_entropy(logits, y)
+
+    @property
+    def input_dtype(self) -> Any:
+        """Of the inputs."""
+        return self.dtype
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether inputs are integers (tokens); else they are floats."""
+        return bool(jnp.issubdtype(self.input_dtype, jnp.integer))
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the layers, first to last."""
+        return tuple(layer.name for layer in self.stack())
+
+    @property
+    def _sides(self) -> tuple[list[Layer], list[Layer]]:
+        """The layers below the cut, and those above."""
+        layers = list(self.stack())
+        position = len(layers) if self.cut is None else [layer.name for layer in layers].index(self.cut)
+        return layers[:position], layers[position:]
+
+    @property
+    def _settled(self) -> list[Layer]:
+        """The first layers of the representation, up to the first noise; none where inputs are augmented."""
+        below = self._sides[0]
+        if self.augment is not None:
+            return []
+        return below[: next((i for i, layer in enumerate(below, 1) if layer.noise is not None), len(below))]
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """Names of the layers that `stem` has behind it; `rest` does without their parameters."""
+        return tuple(layer.name for layer in self._settled)
+
+    def recut(self, cut: str | None) -> Any:
+        """The same model, cut elsewhere."""
+        return dataclasses.replace(self, cut=cut)
+
+    def cut_above(self, head_layers: int) -> Any:
         """The same model with its last `head_layers` layers as head.
 
         Raises:
             ValueError: the model has fewer layers.
         """
-        if (head_layers := check_integer("head_layers", head_layers, 0)) > len(self.layers):
+        if (head_layers := check_integer("head_layers", head_layers, 0)) > len(self.layer_names):
             raise ValueError(
-                f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layers)} layers "
-                f"{', '.join(self.layers)}"
+                f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layer_names)} layers "
+                f"{', '.join(self.layer_names)}"
             )
-        return self.recut(self.layers[-head_layers] if head_layers else None)
+        return self.recut(self.layer_names[-head_layers] if head_layers else None)
+
+    def init(self, key: Key) -> SplitParams:
+        """The parameters before training.
+
+        Raises:
+            ValueError: a module that keeps more than parameters, or that fails.
+        """
+        params, x = {}, jnp.zeros((1, *self.input_shape), self.input_dtype)
+        below, above = self._sides
+        for layer in (*below, *above):
+            with _in_layer(layer, x):
+                variables = layer.module.init(named_key(key, layer.name), x)
+            if others := sorted(set(variables) - {"params"}):
+                raise ValueError(
+                    f"layer {layer.name!r} keeps {', '.join(others)}, and only parameters are trained and averaged; "
+                    "take a module without, e.g. GroupNorm in place of BatchNorm"
+                )
+            params[layer.name] = variables.get("params", {})
+            with _in_layer(layer, x):
+                x = _forward(layer, params, x)
+        if self.initialization is not None:
+            params = torch_params(key, params)
+        return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
+
+    def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        """(representation, `(batch, *input_shape)`) -> features (batch, ...)."""
+        if self.augment is not None and key is not None:
+            x = self.augment(named_key(key, "augment"), x)
+        return _apply(self._sides[0], representation, x, key)
+
+    def classify(self, head: PyTree, features: Array, key: Key | None = None) -> Array:
+        """(head, features) -> logits (batch, num_classes)."""
+        return _apply(self._sides[1], head, features, key)
 
     def logits(self, params: SplitParams, x: Array, key: Key | None = None) -> Array:
-        """The whole model: `(batch, *input_shape) -> (batch, num_classes)`; with a key, in training."""
+        """The whole model: `(batch, *input_shape)` -> (batch, num_classes); with a key, in training."""
         return self.classify(params.head, self.represent(params.representation, x, key), key)
+
+    def stem(self, representation: PyTree, x: Array) -> Array:
+        """What `represent` computes before anything random: the same in every epoch while the representation is frozen.
+
+        Fast for many inputs; take no gradient through it.
+        """
+        settled = self._settled
+
+        def run(representation: PyTree, x: Array) -> Array:
+            return _apply(settled, representation, x)
+
+        in_turn = platform() == "cpu" and any(layer.block for layer in settled)
+        return sequential(run)(representation, x) if in_turn else run(representation, x)
+
+    def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        """From what `stem` returned to features: `represent` is `rest` after `stem`."""
+        if self.augment is not None:
+            return self.represent(representation, x, key)
+        settled = self._settled
+        if settled:
+            x = _noisy(settled[-1], x, key)
+        return _apply(self._sides[0][len(settled) :], representation, x, key)
 
     def check_fits(self, data: Any) -> None:
         """Raises `ValueError` where the examples or labels of `data`, as far as it tells them, do not fit the model."""
@@ -112,10 +268,10 @@ class SplitModel(NamedTuple):
             self._check_labels(name, client.y.dtype)
 
     def _check_labels(self, data_name: str, dtype: Any) -> None:
-        if self.loss is cross_entropy and not jnp.issubdtype(dtype, jnp.integer):
+        if self.takes_classes and not jnp.issubdtype(dtype, jnp.integer):
             raise ValueError(
                 f"labels of data set {data_name!r} are {dtype} and model {self.name!r} takes classes; choose "
-                "model=srp.models.linear_regression(dim), or give labels as integers"
+                "model=srp.models.LinearRegression((dim,)), or give labels as integers"
             )
 
     def _check_type(self, data_name: str, dtype: Any) -> None:
@@ -132,158 +288,25 @@ class SplitModel(NamedTuple):
             )
 
 
-class Layer(NamedTuple):
-    """A named step of a model.
-
-    Attributes:
-        name: of the layer and its parameters.
-        module: a flax module.
-        activation: applied to what the module returns.
-        noise: `(key, x) -> x`, applied after that in training (dropout).
-        block: on a CPU, how many examples the model handles at once when it is judged; None for any number. For layers
-            with large intermediate results, which should stay in the cache.
-    """
-
-    name: str
-    module: nn.Module
-    activation: Callable[[Array], Array] = lambda x: x
-    noise: Callable[[Key, Array], Array] | None = None
-    block: int | None = None
+def _forward(layer: Layer, params: PyTree, x: Array) -> Array:
+    return layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
 
 
-def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
-    """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
-    try:
-        fits = (
-            dtype is not None
-            and not isinstance(dtype, jax.Array | np.ndarray)
-            and jnp.issubdtype(jnp.dtype(dtype), kind)
-        )
-    except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        numbers = "floats" if kind is jnp.floating else "numbers"
-        raise ValueError(f"dtype={short(dtype)} is no type of {numbers}; give e.g. jnp.float32")
+def _noisy(layer: Layer, x: Array, key: Key | None) -> Array:
+    return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
 
 
-@checked
-def split(
-    name: str,
-    layers: Sequence[Layer],
-    cut: str | None,
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    dtype: Any = jnp.float32,
-    loss: Callable[[Array, Array], Array] = cross_entropy,
-) -> SplitModel:
-    """Cuts a stack of layers in front of the layer named `cut`.
+def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None) -> Array:
+    if key is None:
+        block = min((layer.block for layer in layers if layer.block), default=None)
+        return _in_blocks(lambda x: _apply_noisy(layers, params, x, None), x, block)
+    return _apply_noisy(layers, params, x, key)
 
-    Args:
-        name: of the model.
-        layers: applied in this order to `(batch, *input_shape)`.
-        cut: the first layer of the head; None leaves the head empty, so that the whole model is representation.
-        input_shape: shape of one example.
-        num_classes: width of the last layer.
-        dtype: of the inputs; integers are tokens.
-        loss: `(outputs, y) -> (batch,)`, of each example.
 
-    Raises:
-        ValueError: no layer is called `cut`, two layers have one name, or a module is none of flax.linen; in `init`, a
-            module that keeps more than parameters, or that fails.
-    """
-    for place, layer in enumerate(layers):
-        if not isinstance(layer, Layer):
-            raise ValueError(f"layers[{place}]={short(layer)} is no layer; give srp.models.Layer(name, module)")
-        if not isinstance(layer.module, nn.Module):
-            raise ValueError(
-                f"layer {layer.name!r}: module={short(layer.module)} is no flax.linen module; give e.g. nn.Dense(10), "
-                "called, and functions as activation"
-            )
-    input_shape = check_integers("input_shape", input_shape, 1)
-    check_integer("num_classes", num_classes, 1)
-    check_dtype(dtype, jnp.number)
-    names = tuple(layer.name for layer in layers)
-    if twice := [layer for layer, number in collections.Counter(names).items() if number > 1]:
-        raise ValueError(f"layers: {twice[0]!r} is the name of several of model {name!r}; give each its own")
-    if cut is not None and cut not in names:
-        hint = nearest(cut, names)
-        hints = f"{hint}; choose from {', '.join(names)}, or None"
-        raise ValueError(f"cut={short(cut)} is no layer of model {name!r}{hints}")
-    position = len(layers) if cut is None else names.index(cut)
-    below, above = layers[:position], layers[position:]
-    # Everything up to the first noise is settled.
-    num_settled = next((i for i, layer in enumerate(below, 1) if layer.noise is not None), len(below))
-
-    def forward(layer: Layer, params: PyTree, x: Array) -> Array:
-        return layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
-
-    def noisy(layer: Layer, x: Array, key: Key | None) -> Array:
-        return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
-
-    def apply(part: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None) -> Array:
-        if key is None:
-            block = min((layer.block for layer in part if layer.block), default=None)
-            return _in_blocks(lambda x: apply_noisy(part, params, x, None), x, block)
-        return apply_noisy(part, params, x, key)
-
-    def apply_noisy(part: Sequence[Layer], params: PyTree, x: Array, key: Key | None) -> Array:
-        for layer in part:
-            x = noisy(layer, forward(layer, params, x), key)
-        return x
-
-    def init(key: Key) -> SplitParams:
-        params, x = {}, jnp.zeros((1, *input_shape), dtype)
-        for layer in layers:
-            with _in_layer(layer, x):
-                variables = layer.module.init(named_key(key, layer.name), x)
-            if others := sorted(set(variables) - {"params"}):
-                raise ValueError(
-                    f"layer {layer.name!r} keeps {', '.join(others)}, and only parameters are trained and averaged; "
-                    "take a module without, e.g. GroupNorm in place of BatchNorm"
-                )
-            params[layer.name] = variables.get("params", {})
-            with _in_layer(layer, x):
-                x = forward(layer, params, x)
-        return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
-
-    def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        return apply(below, representation, x, key)
-
-    def classify(head: PyTree, features: Array, key: Key | None = None) -> Array:
-        return apply(above, head, features, key)
-
-    def stem(representation: PyTree, x: Array) -> Array:
-        part = below[:num_settled]
-
-        def run(representation: PyTree, x: Array) -> Array:
-            return apply(part, representation, x)
-
-        in_turn = platform() == "cpu" and any(layer.block for layer in part)
-        return sequential(run)(representation, x) if in_turn else run(representation, x)
-
-    def rest(representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        if num_settled:
-            x = noisy(below[num_settled - 1], x, key)
-        return apply(below[num_settled:], representation, x, key)
-
-    def recut(cut: str | None) -> SplitModel:
-        return split(name, layers, cut, input_shape, num_classes, dtype, loss)
-
-    return SplitModel(
-        name=name,
-        init=init,
-        represent=represent,
-        classify=classify,
-        num_classes=num_classes,
-        input_shape=tuple(input_shape),
-        recut=recut,
-        layers=names,
-        stem=stem,
-        rest=rest,
-        settled=names[:num_settled],
-        takes_tokens=bool(jnp.issubdtype(dtype, jnp.integer)),
-        loss=loss,
-    )
+def _apply_noisy(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None) -> Array:
+    for layer in layers:
+        x = _noisy(layer, _forward(layer, params, x), key)
+    return x
 
 
 @contextlib.contextmanager
@@ -310,37 +333,67 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
 
 
-@checked
-def augmented(model: SplitModel, augment: Callable[[Key, Array], Array]) -> SplitModel:
-    """The model whose inputs are changed at random in training, anew in every step; judged, it is the same model.
+def _without_lists(module: nn.Module) -> nn.Module:
+    """A module with tuples for lists, which have no hash: `nn.Sequential([...])`."""
+    fields = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
+    lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return module.clone(**lists) if lists else module
+
+
+@part
+class Split(SplitModel):
+    """A model of one's own: a stack of flax modules.
 
     Args:
-        model: any.
-        augment: `(key, (batch, *input_shape)) -> (batch, *input_shape)`, for example `crop_and_flip()`.
+        input_shape: shape of one example.
+        num_classes: width of the last layer.
+        layers: applied in this order to `(batch, *input_shape)`.
+        name: of the model in messages and records.
+        loss: `(outputs, y) -> (batch,)`, of each example.
+        cut: first layer of the head; None leaves the head empty.
+        dtype: of the inputs; integers are tokens.
 
-    Returns:
-        A `SplitModel`; none of its features can be kept from epoch to epoch, so head epochs cost more.
+    Raises:
+        ValueError: no layer is called `cut`, two layers have one name, or a module is none of flax.linen; in `init`, a
+            module that keeps more than parameters, or that fails.
 
     Example:
-        >>> import jax, fedjax_srp as srp
-        >>> plain = srp.models.mlp((8, 8), num_classes=10, hidden=(32,))
-        >>> model = srp.models.augmented(plain, srp.models.crop_and_flip(padding=1))
-        >>> x = jax.random.normal(jax.random.key(0), (5, 8, 8))
-        >>> params = model.init(jax.random.key(1))
-        >>> bool((model.logits(params, x) == plain.logits(params, x)).all())
-        True
+        >>> import flax.linen as nn, fedjax_srp as srp
+        >>> layers = [srp.models.Layer("fc", nn.Dense(8), nn.relu), srp.models.Layer("out", nn.Dense(2))]
+        >>> srp.models.Split((30,), 2, layers, name="small").layer_names
+        ('fc', 'out')
     """
 
-    def represent(representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        x = x if key is None else augment(named_key(key, "augment"), x)
-        return model.represent(representation, x, key)
+    layers: tuple[Any, ...]
+    name: str = "split"  # type: ignore[misc]
+    loss: Callable[[Array, Array], Array] = cross_entropy  # type: ignore[assignment]
 
-    options = None if model.options is None else Options({**model.options, "augment": describe(augment)})
-    return model._replace(
-        options=options,
-        represent=represent,
-        recut=lambda cut: augmented(model.recut(cut), augment),
-        stem=lambda representation, x: x,
-        rest=represent,
-        settled=(),
-    )
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("layers=() must have at least one; give srp.models.Layer(name, module)")
+        for place, layer in enumerate(self.layers):
+            if not isinstance(layer, Layer):
+                raise ValueError(f"layers[{place}]={short(layer)} is no layer; give srp.models.Layer(name, module)")
+            if not isinstance(layer.module, nn.Module):
+                raise ValueError(
+                    f"layer {layer.name!r}: module={short(layer.module)} is no flax.linen module; give e.g. "
+                    "nn.Dense(10), called, and functions as activation"
+                )
+        twice = [name for name, number in collections.Counter(la.name for la in self.layers).items() if number > 1]
+        if twice:
+            raise ValueError(f"layers: {twice[0]!r} is the name of several of model {self.name!r}; give each its own")
+        layers = tuple(layer._replace(module=_without_lists(layer.module)) for layer in self.layers)
+        object.__setattr__(self, "layers", layers)
+        super().__post_init__()
+
+    @property
+    def takes_classes(self) -> bool:  # type: ignore[override]
+        """Whether the loss takes integer labels."""
+        return self.loss is cross_entropy
+
+    def _check_dtype(self) -> None:
+        check_dtype(self.dtype, jnp.number)
+
+    def stack(self) -> Sequence[Layer]:
+        """The layers."""
+        return self.layers

@@ -1,14 +1,12 @@
 """An asynchronous server: everybody works all the time, and the server steps when its buffer is full."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, stateless_update
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort
+from fedjax_srp.parts import Count, part
 
 
 class BufferedState(NamedTuple):
@@ -22,14 +20,13 @@ class BufferedState(NamedTuple):
     begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
 
 
-@interned
-@recorded
-def buffered(k: int = 10) -> ParticipationPolicy:
+@part
+class Buffered(ParticipationPolicy):
     """All clients work all the time, each on its own job; a round is one server step, with the `k` jobs that end first.
 
     The clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on
     with the model they have. A job takes the realised time of the round in which it begins. The round lasts from the
-    last server step to the k-th of these ends. What clients do with an old model is the algorithm's: `fedbuff`.
+    last server step to the k-th of these ends. What clients do with an old model is the algorithm's: `FedBuff`.
     With any other algorithm a participant trains on the model of the round in which it delivers: updates are never
     stale, which flatters an asynchronous server.
 
@@ -37,16 +34,13 @@ def buffered(k: int = 10) -> ParticipationPolicy:
     random when one has delivered, so that slow clients get their turn; here everybody is busy, and whoever is fast
     delivers in proportion. And it hands out the OLD model while the buffer fills, so that somebody starts at once; here
     the client that has delivered waits for the new one. With k = 1 nobody waits, as in FedAsync (Xie et al., 2019).
-    With k = num_clients it is `full`.
+    With k = num_clients it is `Full`. Cohorts are ordered by the end of the job, ties by client id.
 
     A communication cost changes who arrives when, so none can be added afterwards: give it to the clock,
-    `clocks.fixed(..., communication=10)`.
+    `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: size of the buffer, jobs per server step.
-
-    Returns:
-        The policy; its cohorts are ordered by the end of the job, ties by client id.
 
     Raises:
         ValueError: if k is no integer or below 1, or, in `init`, larger than num_clients.
@@ -56,7 +50,7 @@ def buffered(k: int = 10) -> ParticipationPolicy:
         >>> import jax.numpy as jnp
         >>> from fedjax_srp import participation
         >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.buffered(1)
+        >>> policy = participation.Buffered(1)
         >>> times = jnp.array([2.0, 5.0])
         >>> state = policy.init(jax.random.key(0), 2)
         >>> for _ in range(4):  # server steps at times 2, 4, 5 and 6
@@ -67,22 +61,22 @@ def buffered(k: int = 10) -> ParticipationPolicy:
         [1] 1.0
         [0] 1.0
     """
-    k = check_integer("buffered: k", k, 1)
 
-    def init(key: Key, num_clients: int) -> BufferedState:
-        del key
-        check_at_most("buffered: k", k, "num_clients", num_clients)
+    asynchronous: ClassVar[bool] = True
+    k: Count = 10
+
+    def init(self, key: Key, num_clients: int) -> BufferedState:
+        """Everybody begins."""
+        check_at_most("buffered: k", self.k, "num_clients", num_clients)
         return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
 
-    def select(key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
-        del key
+    def select(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+        """The k jobs that end first."""
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
         # d = the k-th smallest r_i
-        client_ids = k_fastest(remaining, k)
+        client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
         # r_i <- r_i - d
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
         return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
-
-    return ParticipationPolicy("buffered", init, select, stateless_update, asynchronous=True)

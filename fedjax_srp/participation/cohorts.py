@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, PolicyState, RoundInfo
+from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
 def draw_pool(key: Key, num_clients: int, size: int) -> Array:
@@ -82,12 +82,6 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
     quotient = max_work * enough / jnp.maximum(each, enough)
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
     return cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
-
-
-def stateless_update(state: PolicyState, info: RoundInfo) -> PolicyState:
-    """The `update` of policies that do not change over rounds."""
-    del info
-    return state
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:

@@ -1,17 +1,14 @@
 """SRPFL's participation: the few fastest first, twice as many in every stage."""
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._stages import check_stage_lengths, stage_cohort, stage_ends, stage_sizes
+from fedjax_srp.participation._stages import stage_cohort, stage_ends, stage_sizes
 from fedjax_srp.participation.cohorts import check_at_most, draw_pool, times_by
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.parts import AtLeast, Count, part
 
 
 class DoublingState(NamedTuple):
@@ -21,35 +18,27 @@ class DoublingState(NamedTuple):
     key: Key
 
 
-@interned
-@recorded
-def doubling(
-    initial: int = 10,
-    rounds_per_stage: int | Sequence[int] = 10,
-    pool: int | None = None,
-    redraw: Literal["round", "stage"] = "round",
-    by: Literal["realised", "expected"] = "realised",
-) -> ParticipationPolicy:
+@part
+class Doubling(ParticipationPolicy):
     """The n fastest of a pool take part, n = initial at first and doubled stage by stage until it is the pool.
 
     SRPFL, Algorithm 1: stage r has n_r = min(N, n0 * 2**r) participants, r = 0, ..., ceil(log2(N / n0)), with N the
     size of the pool. Pools are redrawn in every round or in every stage (Remark 3.1). Ranking by realised times needs
     no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
 
+    Cohorts are ordered by the times that rank, ties by client id.
+
     Args:
         initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there
             is one stage.
         rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or
-            a sequence, as theory gives it, whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds
+            several, as theory gives them, whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds
             is skipped, and so is every stage that is not listed. After the listed rounds the policy stays for the rest
             of the run in the last stage, the first with n0 * 2**r >= N; so an entry for the last stage itself is
             allowed and without effect.
         pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
         redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
         by: the times that rank the pool.
-
-    Returns:
-        The policy; its cohorts are ordered by the times that rank, ties by client id.
 
     Raises:
         ValueError: for what is no integer; initial, pool or rounds_per_stage below 1; an entry below 0; initial > pool;
@@ -61,7 +50,7 @@ def doubling(
         >>> import jax.numpy as jnp
         >>> from fedjax_srp import participation
         >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.doubling(initial=10, rounds_per_stage=10)
+        >>> policy = participation.Doubling(initial=10, rounds_per_stage=10)
         >>> times = jnp.arange(100.0)
         >>> state = policy.init(jax.random.key(0), 100)
         >>> sizes = []
@@ -72,32 +61,36 @@ def doubling(
         >>> sizes
         [10, 20, 40, 80, 100]
     """
-    initial = check_integer("doubling: initial", initial, 1)
-    if pool is not None:
-        pool = check_integer("doubling: pool", pool, 1)
-        check_at_most("doubling: initial", initial, "pool", pool)
-    lengths = check_stage_lengths("doubling: rounds_per_stage", rounds_per_stage)
-    check_choice("doubling: redraw", redraw, ("round", "stage"))
-    check_choice("doubling: by", by, ("realised", "expected"))
 
-    def init(key: Key, num_clients: int) -> DoublingState:
-        if pool is not None:
-            check_at_most("doubling: pool", pool, "num_clients", num_clients)
-        check_at_most("doubling: initial", initial, "num_clients", num_clients)
-        if isinstance(lengths, list):
-            num_stages = len(stage_sizes(initial, pool or num_clients))
-            check_at_most("doubling: length of rounds_per_stage", len(lengths), "number of stages", num_stages)
+    initial: Count = 10
+    rounds_per_stage: Count | tuple[Annotated[int, AtLeast(0)], ...] = 10
+    pool: Count | None = None
+    redraw: Literal["round", "stage"] = "round"
+    by: Literal["realised", "expected"] = "realised"
+
+    def __post_init__(self) -> None:
+        if self.pool is not None:
+            check_at_most("doubling: initial", self.initial, "pool", self.pool)
+
+    def init(self, key: Key, num_clients: int) -> DoublingState:
+        """Before round 0, with the key of the pools."""
+        if self.pool is not None:
+            check_at_most("doubling: pool", self.pool, "num_clients", num_clients)
+        check_at_most("doubling: initial", self.initial, "num_clients", num_clients)
+        if isinstance(self.rounds_per_stage, tuple):
+            listed, stages = len(self.rounds_per_stage), len(stage_sizes(self.initial, self.pool or num_clients))
+            check_at_most("doubling: length of rounds_per_stage", listed, "number of stages", stages)
         return DoublingState(jnp.zeros((), jnp.int32), key)
 
-    def select(key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
+    def select(self, key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
+        """The fastest of the pool, as many as the stage has."""
         num_clients = times.realised.shape[0]
-        sizes = stage_sizes(initial, pool or num_clients)
-        stage = jnp.sum(state.round >= stage_ends(lengths, len(sizes)), dtype=jnp.int32)
-        key_pool = jax.random.fold_in(state.key, stage) if redraw == "stage" else key
+        sizes = stage_sizes(self.initial, self.pool or num_clients)
+        stage = jnp.sum(state.round >= stage_ends(self.rounds_per_stage, len(sizes)), dtype=jnp.int32)
+        key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
         drawn = draw_pool(key_pool, num_clients, sizes[-1])
-        return stage_cohort(times_by(times, by), drawn, sizes, stage), state
+        return stage_cohort(times_by(times, self.by), drawn, sizes, stage), state
 
-    def update(state: DoublingState, info: RoundInfo) -> DoublingState:
+    def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
+        """The round to come."""
         return state._replace(round=info.round + 1)
-
-    return ParticipationPolicy("doubling", init, select, update)

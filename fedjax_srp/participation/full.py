@@ -3,40 +3,30 @@
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import make_cohort, order_by_time, stateless_update
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.participation.cohorts import make_cohort, order_by_time
+from fedjax_srp.parts import part
 
 
-@interned
-@recorded
-def full() -> ParticipationPolicy:
+@part
+class Full(ParticipationPolicy):
     """Every client takes part in every round, and the round waits for the slowest.
 
     FedRep as SRPFL compares with it: n = N from the first round on (SRPFL, section 4).
-
-    Returns:
-        The policy; its cohorts are ordered by realised time, ties by client id.
+    Cohorts are ordered by realised time, ties by client id.
 
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> from fedjax_srp import participation
         >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.full()
+        >>> policy = participation.Full()
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
         >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.tolist()
         [1, 2, 0]
     """
 
-    def init(key: Key, num_clients: int) -> tuple[()]:
-        del key, num_clients
-        return ()
-
-    def select(key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        del key
+    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+        """Everybody."""
         everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return make_cohort(order_by_time(times.realised, everybody)), state
-
-    return ParticipationPolicy("full", init, select, stateless_update)

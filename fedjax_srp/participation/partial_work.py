@@ -1,23 +1,16 @@
 """Everybody takes part, with as much work as fits the clock."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_integer, check_share
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import (
-    make_cohort,
-    number_on_time,
-    order_by_time,
-    stateless_update,
-    with_partial_work,
-)
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.participation.cohorts import make_cohort, number_on_time, order_by_time, with_partial_work
+from fedjax_srp.parts import Count, Share, Static, part
 
 
-@interned
-@recorded
-def partial_work(max_work: int = 10, on_time: float = 0.5) -> ParticipationPolicy:
+@part
+class PartialWork(ParticipationPolicy):
     """Every client takes part in every round, slow ones with fewer units of local work.
 
     The server waits until a share of the clients has done `max_work` units of work; the others hand in what they have
@@ -26,14 +19,13 @@ def partial_work(max_work: int = 10, on_time: float = 0.5) -> ParticipationPolic
 
     The unequal numbers of local steps of FedNova (Wang et al., 2020) and the partial work of FedProx (Li et al., 2020).
     The papers draw them at random; FLANP, which compares with FedNova, does not say. A unit is what the algorithm does
-    for one: a step with `local_steps=1`, else an epoch or several, and the clock's time is that of a unit.
+    for one: a step with `Training(steps=1)`, else an epoch or several, and the clock's time is that of a unit.
+
+    Cohorts are ordered by realised time, ties by client id.
 
     Args:
         max_work: units of work that nobody exceeds.
         on_time: share of the clients that do all of it, rounded up; 1 for everybody, who then do equal work.
-
-    Returns:
-        The policy; its cohorts are ordered by realised time, ties by client id.
 
     Raises:
         ValueError: if max_work is no integer or below 1, or on_time is not in [0, 1].
@@ -43,25 +35,21 @@ def partial_work(max_work: int = 10, on_time: float = 0.5) -> ParticipationPolic
         >>> import jax.numpy as jnp
         >>> from fedjax_srp import participation
         >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.partial_work(max_work=10, on_time=0.5)
+        >>> policy = participation.PartialWork(max_work=10, on_time=0.5)
         >>> times = jnp.array([2.0, 1.0, 3.0, 50.0])
         >>> state = policy.init(jax.random.key(0), 4)
         >>> cohort, _ = policy.select(jax.random.key(1), state, ClientTimes(times, times))
         >>> cohort.client_ids.tolist(), cohort.work.tolist()
         ([1, 0, 2, 3], [10, 10, 6, 1])
     """
-    max_work = check_integer("partial_work: max_work", max_work, 1)
-    check_share("partial_work: on_time", on_time)
 
-    def init(key: Key, num_clients: int) -> tuple[()]:
-        del key, num_clients
-        return ()
+    name: ClassVar[str] = "partial_work"
+    max_work: Count = 10
+    on_time: Static[Share] = 0.5
 
-    def select(key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        del key
+    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+        """Everybody, with the work that fits."""
         num_clients = times.realised.shape[0]
         cohort = make_cohort(order_by_time(times.realised, jnp.arange(num_clients, dtype=jnp.int32)))
-        waits_for = jnp.int32(number_on_time(on_time, num_clients))
-        return with_partial_work(cohort, times, max_work, waits_for), state
-
-    return ParticipationPolicy("partial_work", init, select, stateless_update)
+        waits_for = jnp.int32(number_on_time(self.on_time, num_clients))
+        return with_partial_work(cohort, times, self.max_work, waits_for), state

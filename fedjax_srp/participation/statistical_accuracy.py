@@ -1,19 +1,16 @@
 """FLANP's participation: the few fastest first, twice as many whenever their data have no more to give."""
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
-from jax.tree_util import Partial
 
-from fedjax_srp._checks import check_choice, check_integer, check_numbers, check_share
 from fedjax_srp.base import STAGE_COMPLETED, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
 from fedjax_srp.participation._stages import stage_cohort, stage_sizes
 from fedjax_srp.participation.cohorts import check_at_most, number_on_time, times_by, with_partial_work
-from fedjax_srp.parts import interned
-from fedjax_srp.record import recorded
+from fedjax_srp.parts import Above, Count, Share, Static, part
+
+Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
 
 
 class StatisticalAccuracyState(NamedTuple):
@@ -25,19 +22,8 @@ class StatisticalAccuracyState(NamedTuple):
     is_met: Array  # () bool
 
 
-@interned
-@recorded
-def statistical_accuracy(
-    initial: int = 10,
-    strong_convexity: float | None = None,
-    accuracy_constant: float | None = None,
-    samples_per_client: float | None = None,
-    first_threshold: float = 0.5,
-    shrinkage: float = 0.5,
-    by: Literal["realised", "expected"] = "expected",
-    max_work: int = 1,
-    on_time: float = 1.0,
-) -> ParticipationPolicy:
+@part
+class StatisticalAccuracy(ParticipationPolicy):
     """The n fastest clients take part until they reach the statistical accuracy of their data; then n doubles.
 
     FLANP, Algorithm 2: a stage of n clients ends with the first round after which the squared norm of grad L_n(w) is at
@@ -53,22 +39,20 @@ def statistical_accuracy(
     The criterion is checked once a round, behind the update, as section 3.2 says: so a stage has one round at least
     (the loop that Algorithm 2 prints would allow none), and participants compute and send one more gradient, over all
     their examples. The metrics of the history have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`,
-    and `stage_completed`.
+    and `stage_completed`. Cohorts are ordered by the times that rank, ties by client id.
 
     Args:
         initial: n0, participants of the first stage.
-        strong_convexity: mu, of the clients' losses.
+        strong_convexity: mu, of the clients' losses. The scale sqrt(2 mu c / s) is computed before a program runs,
+            in double precision, so another value of the three constants compiles anew.
         accuracy_constant: c, with c / (n s) the statistical accuracy of n s samples.
         samples_per_client: s.
         first_threshold: share of the first norm at which the first stage ends, of the heuristic.
         shrinkage: of the threshold, from a stage to the next, of the heuristic.
         by: the times that rank the clients. FLANP sorts them once, by what is known of them; by realised times the
             cohort changes from round to round where the clock does.
-        max_work: units of local work in a round, as of `partial_work`.
-        on_time: share of the cohort that does them all; the others do what fits, as in `partial_work`.
-
-    Returns:
-        The policy; its cohorts are ordered by the times that rank, ties by client id.
+        max_work: units of local work in a round, as of `PartialWork`.
+        on_time: share of the cohort that does them all; the others do what fits, as in `PartialWork`.
 
     Raises:
         ValueError: if initial or max_work is no integer or below 1, some of the constants are given and not all, one is
@@ -76,85 +60,65 @@ def statistical_accuracy(
 
     Example:
         >>> import fedjax_srp as srp
-        >>> policy = srp.participation.statistical_accuracy(5, strong_convexity=0.1, accuracy_constant=2.0,
-        ...                                                 samples_per_client=100)
+        >>> policy = srp.participation.StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0,
+        ...                                                samples_per_client=100)
         >>> policy.needs_global_gradient
         True
     """
-    initial = check_integer("statistical_accuracy: initial", initial, 1)
-    constants = {
-        "strong_convexity": strong_convexity,
-        "accuracy_constant": accuracy_constant,
-        "samples_per_client": samples_per_client,
-    }
-    given = [value for value in constants.values() if value is not None]
-    if len(given) not in (0, 3):
-        missing = next(name for name, value in constants.items() if value is None)
-        raise ValueError(
-            f"statistical_accuracy: {missing}=None: the criterion 2 mu c / (n s) needs all of {', '.join(constants)}; "
-            "give none of them for the heuristic"
-        )
-    for name, value in constants.items():
-        if value is not None:
-            check_numbers(f"statistical_accuracy: {name}", value, "give a number, e.g. 1.0", positive=True, max_ndim=0)
-    for name, value in (("first_threshold", first_threshold), ("shrinkage", shrinkage), ("on_time", on_time)):
-        check_share(f"statistical_accuracy: {name}", value)
-    max_work = check_integer("statistical_accuracy: max_work", max_work, 1)
-    check_choice("statistical_accuracy: by", by, ("realised", "expected"))
-    if given:
-        mu, c, s = given
-        init, update = Partial(_init, initial, math.sqrt(2 * mu * c / s)), _update_by_size
-    else:
-        init, update = Partial(_init, initial, math.nan), Partial(_update_by_stage, first_threshold, shrinkage)
 
-    select = _selecting(initial, by, max_work, on_time)
-    return ParticipationPolicy(
-        "statistical_accuracy", init, select, update, needs_global_gradient=True, metrics=_metrics
-    )
+    name: ClassVar[str] = "statistical_accuracy"
+    needs_global_gradient: ClassVar[bool] = True
+    initial: Count = 10
+    strong_convexity: Constant | None = None
+    accuracy_constant: Constant | None = None
+    samples_per_client: Constant | None = None
+    first_threshold: Share = 0.5
+    shrinkage: Share = 0.5
+    by: Literal["realised", "expected"] = "expected"
+    max_work: Count = 1
+    on_time: Static[Share] = 1.0
 
+    def __post_init__(self) -> None:
+        names = ("strong_convexity", "accuracy_constant", "samples_per_client")
+        missing = [name for name in names if getattr(self, name) is None]
+        if len(missing) not in (0, 3):
+            raise ValueError(
+                f"statistical_accuracy: {missing[0]}=None: the criterion 2 mu c / (n s) needs all of "
+                f"{', '.join(names)}; give none of them for the heuristic"
+            )
 
-@functools.cache  # the same function for equal arguments, so that policies that differ in thresholds share a program
-def _selecting(initial: int, by: str, max_work: int, on_time: float) -> Callable[..., Any]:
+    def init(self, key: Key, num_clients: int) -> StatisticalAccuracyState:
+        """Stage 0; the scale is known where the constants are."""
+        check_at_most("statistical_accuracy: initial", self.initial, "num_clients", num_clients)
+        scale = math.nan
+        if self.strong_convexity and self.accuracy_constant and self.samples_per_client:
+            scale = math.sqrt(2 * self.strong_convexity * self.accuracy_constant / self.samples_per_client)
+        unknown = jnp.asarray(math.nan, dtype=float)
+        return StatisticalAccuracyState(jnp.int32(0), jnp.asarray(scale, dtype=float), unknown, jnp.asarray(False))
+
     def select(
-        key: Key, state: StatisticalAccuracyState, times: ClientTimes
+        self, key: Key, state: StatisticalAccuracyState, times: ClientTimes
     ) -> tuple[Cohort, StatisticalAccuracyState]:
-        del key
+        """The fastest clients, as many as the stage has."""
         num_clients = times.realised.shape[0]
-        sizes = stage_sizes(initial, num_clients)
+        sizes = stage_sizes(self.initial, num_clients)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
-        cohort = stage_cohort(times_by(times, by), jnp.arange(num_clients, dtype=jnp.int32), sizes, stage)
-        waits_for = jnp.asarray([number_on_time(on_time, n) for n in sizes], jnp.int32)[stage]
-        return with_partial_work(cohort, times, max_work, waits_for), state
+        cohort = stage_cohort(times_by(times, self.by), jnp.arange(num_clients, dtype=jnp.int32), sizes, stage)
+        waits_for = jnp.asarray([number_on_time(self.on_time, n) for n in sizes], jnp.int32)[stage]
+        return with_partial_work(cohort, times, self.max_work, waits_for), state
 
-    return select
+    def update(self, state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
+        """The next stage, where the criterion holds."""
+        norm, scale = info.global_grad_norm, state.scale
+        if self.strong_convexity is not None:
+            # sqrt(2 mu c / (n s))
+            threshold = scale / jnp.sqrt(info.cohort_size.astype(float))
+        else:
+            scale = jnp.where(jnp.isnan(scale) & jnp.isfinite(norm), self.first_threshold * norm, scale)
+            threshold = scale * self.shrinkage ** info.stage.astype(float)
+        is_met = norm <= threshold  # never where one of them is nan
+        return StatisticalAccuracyState(info.stage + is_met.astype(jnp.int32), scale, threshold, is_met)
 
-
-def _init(initial: int, scale: float, key: Key, num_clients: int) -> StatisticalAccuracyState:
-    del key
-    check_at_most("statistical_accuracy: initial", initial, "num_clients", num_clients)
-    unknown = jnp.asarray(math.nan, dtype=float)
-    return StatisticalAccuracyState(jnp.int32(0), jnp.asarray(scale, dtype=float), unknown, jnp.asarray(False))
-
-
-def _after(
-    state: StatisticalAccuracyState, info: RoundInfo, scale: Array, threshold: Array
-) -> StatisticalAccuracyState:
-    is_met = info.global_grad_norm <= threshold  # never where one of them is nan
-    return StatisticalAccuracyState(info.stage + is_met.astype(jnp.int32), scale, threshold, is_met)
-
-
-def _update_by_size(state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
-    # sqrt(2 mu c / (n s))
-    return _after(state, info, state.scale, state.scale / jnp.sqrt(info.cohort_size.astype(float)))
-
-
-def _update_by_stage(
-    first_threshold: float, shrinkage: float, state: StatisticalAccuracyState, info: RoundInfo
-) -> StatisticalAccuracyState:
-    norm = info.global_grad_norm
-    scale = jnp.where(jnp.isnan(state.scale) & jnp.isfinite(norm), first_threshold * norm, state.scale)
-    return _after(state, info, scale, scale * shrinkage ** info.stage.astype(float))
-
-
-def _metrics(state: StatisticalAccuracyState) -> dict[str, Array]:
-    return {"grad_norm_threshold": state.threshold, STAGE_COMPLETED: state.is_met}
+    def metrics(self, state: StatisticalAccuracyState) -> dict[str, Array]:
+        """The threshold of the last round, and whether the norm was below it."""
+        return {"grad_norm_threshold": state.threshold, STAGE_COMPLETED: state.is_met}

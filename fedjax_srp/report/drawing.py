@@ -248,13 +248,14 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """
     cycle = itertools.cycle(CYCLE)
     styles: dict[str, Style] = {}
-    # "flanp" is a method, and "FLANP" what another is called: names and labels as they are written come first
-    as_written = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
+    as_written = {row.label: row for row in RECIPES.values() if row.label} | RECIPES  # these come first
     recipes = {key(row.label): row for row in RECIPES.values() if row.label} | RECIPES
-    named = {label: label.partition(",")[0] for label in labels}
+    # a label may have commas of its own, "FLANP (FedAvg, criterion)"
+    known = {label: [word for word in as_written if f"{label},".startswith(f"{word},")] for label in labels}
+    named = {label: max(words, key=len, default=label.partition(",")[0]) for label, words in known.items()}
     rows_of = Counter(named.values())
     for label, name in named.items():
-        alone = rows_of[name] == 1 or "," not in label
+        alone = rows_of[name] == 1 or label == name
         row = as_written.get(name, recipes.get(key(name))) if alone else None
         known = None
         if row is not None and row.color is not None:

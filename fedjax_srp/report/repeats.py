@@ -1,7 +1,6 @@
 """Which runs are repeats of each other: those that differ in the seed alone. All others are rows of their own.
 
-A run says in `History.config` what made it, whether Python or the command line saved it. Folders of versions before
-`data_checksum` was recorded are read as well, and are never mixed with newer ones.
+A run says in `History.config` what made it, whether Python or the command line saved it.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
+from fedjax_srp.description import PART
 from fedjax_srp.history import History
 
 Place = tuple[str, ...]  # the keys that lead to an option
@@ -23,16 +23,17 @@ Made = Mapping[Place, str]  # option -> its value, equal where values are
 
 _SEED = ("key", "seed", "seeds", "num_seeds")
 _NO_EFFECT = (
-    *("chunk_size", "large_chunk", "devices", "num_devices", "device", "shard_data", "communication"),
-    *("unknown", "keep_clients", "record_loss"),
+    *("chunk_size", "large_chunk", "num_devices", "device", "shard_data", "unknown", "record_loss"),
     "evaluations",  # but for the default one, which is compared
 )
+_SAID_TWICE = ("name", "method", "arguments", "dataset_options")  # by other options, or by the checksum of the data
 _TASK = ("dataset", "num_clients")  # a table each
 _OF_METHOD = (("algorithm",), ("participation",), ("evaluation",))  # differ between methods by nature
 _LIMITS = (("num_rounds",), ("time_limit",), ("target",))
-_DATA, _VERSION = ("data_checksum",), ("command",)
-_NAMES = ("name", "method", "methods", "algorithm", "participation", "training", "title")  # of older runs, no options
+_DATA = ("data_checksum",)
 _LONG = 40  # letters of a value in the name of a row
+_PACKAGE = "fedjax_srp."
+_SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "data"}
 
 
 class Run(NamedTuple):
@@ -45,15 +46,12 @@ class Run(NamedTuple):
     @property
     def seed(self) -> str:
         """The key where it is recorded, which says the same in Python and on the command line."""
-        known = [self.history.config[name] for name in ("key", "seed") if self.history.config.get(name) is not None]
-        known = known[::-1] if _VERSION in self.made else known
-        return str(known[0] if known else self.folder)
+        known = (self.history.config.get(name) for name in ("key", "seed"))
+        return str(next((seed for seed in known if seed is not None), self.folder))
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The parts that do not say what made them."""
-        if self.made.get(_VERSION) == "python":
-            return ("clocks and data of older versions",)
         return tuple(map(str, self.history.config.get("unknown") or ()))
 
 
@@ -169,16 +167,18 @@ def rows(runs: Sequence[Run]) -> Rows:
 
 def _made(history: History) -> dict[Place, str]:
     """What made a run, but for the seed and what changes no result."""
-    config = history.config
-    if "data_checksum" in config:
-        left_out = {"name", "arguments", "dataset_options", *_SEED, *_NO_EFFECT, *_TASK}
-        made = {place: text for place, text in _flat(config) if place[0] not in left_out}
-        made.pop(("options", "participation"), None)  # a method says it twice
-    else:
-        unread = methods.without_effect(history.name) if history.name in methods.RECIPES else []
-        left_out = {*_NAMES, *_SEED, *_NO_EFFECT, *unread}
-        recorded = {"command": "python"} | dict(config.get("arguments") or config)
-        made = {place: text for place, text in _flat(recorded) if not {place[0], place[-1]} & left_out}
+    left_out = {*_SAID_TWICE, *_SEED, *_NO_EFFECT, *_TASK}
+    made = {place: text for place, text in _flat(history.config) if place[0] not in left_out}
+    for place in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
+        made.pop(place, None)  # these too
+    for place in [*made]:
+        section, option = place[0], place[-1].rpartition(".")[2]
+        if option != place[-1] and made[place] == made.get((section, option)):
+            del made[place]  # of an optimizer beside that of training, where it is as there
+    for part in ("algorithm", "participation"):
+        for (*within, last), text in _flat((history.config.get("method") or {}).get(part, {})):
+            if last == PART and within and within != ["model"]:
+                made["options", ".".join(within), PART] = text  # the class of an optimizer, say
     return made | {("evaluation",): str(history.evaluation)}
 
 
@@ -187,7 +187,12 @@ def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
         if isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            yield (*before, name), _text(value)
+            yield (*before, name), _class(value) if name == PART else _text(value)
+
+
+def _class(path: str) -> str:
+    """The class of a part, its module too where it is one's own."""
+    return path.rpartition(".")[2] if path.startswith(_PACKAGE) else path
 
 
 def _text(value: Any) -> str:
@@ -226,7 +231,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
             folder = {("folder",): os.path.relpath(run.folder, common)}
             found.append(_Row(method, {**made, **folder}, {**said, **folder}, [run]))
     notes = []
-    remedy = "give it options={...}, or put srp.recorded above its factory"
+    remedy = "make it of numbers, texts, named functions and parts (srp.part)"
     if parts := sorted({*doubtful["averaged"]}):
         notes.append(
             f"repeats may differ in more than the seed: what made {', '.join(parts)} is not recorded; {remedy}"
@@ -274,6 +279,9 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
     differing: dict[Place, None] = {}
     for place in dict.fromkeys(place for row in found for place in row.said):
         having = [row for row in found if place in row.said]
+        lacking = {row.method for row in found if place not in row.said}
+        if "." in place[-1] and not lacking.isdisjoint(row.method for row in having):  # of an optional part
+            differing[place] = None
         values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
         groups = {row.method if place in _OF_METHOD else "" for row in having}
         if len(values) > len(groups) and place != _DATA:  # the last resort, see `_shown`
@@ -299,16 +307,15 @@ def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place
     """What the name of every row says beside its method: the differing options that it has; more where needed."""
     places = {place for row in found for place in row.said}
     shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
-    if len({row.made.get(_VERSION) for row in found}) > 1:
-        shown = [
-            [_VERSION] * (_VERSION in row.made) + [place for place in of_row if place != _VERSION]
-            for row, of_row in zip(found, shown, strict=True)
-        ]
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):
-        alike = [other for other, same in zip(found, names, strict=True) if same == name]
-        more = [p for p in row.made if len({other.made.get(p) for other in alike}) > 1 and p not in of_row]
+        alike, more = [other for other, same in zip(found, names, strict=True) if same == name], []
+        for place in row.made:
+            same_there = [other for other in alike if other.made.get(place) == row.made[place]]
+            if len(same_there) < len(alike):
+                more.append(place)
+                alike = same_there
         result.append([*of_row, *more])
     return result
 
@@ -327,12 +334,14 @@ def _called(place: Place, places: set[Place]) -> str:
     plain = {_without_name(other) for other in places}
     words = _without_name(place)
     fewest = next(n for n in range(1, len(words) + 1) if n == len(words) or _ends(plain, words[-n:]) == 1)
-    section = {"clock_options": "clock."}.get(words[0], "") if fewest < len(words) else ""
-    return f"{section}{'.'.join(words[-fewest:])}="
+    if fewest == len(words):  # method.alpha, as on the command line, and data.alpha
+        return f"{'.'.join((_SECTIONS.get(words[0], words[0]), *words[1:]))}="
+    return f"{'clock.' if words[0] == 'clock_options' else ''}{'.'.join(words[-fewest:])}="
 
 
 def _without_name(place: Place) -> Place:
-    return place[:-1] if place[-1] == "name" and len(place) > 2 else place
+    """The place of a part for that of its class, the part being what it is called there."""
+    return place[:-1] if place[-1] in ("name", PART) and len(place) > 2 else place
 
 
 def _ends(places: set[Place], words: Place) -> int:

@@ -166,7 +166,7 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         "host s: seconds that the simulator took, all seeds together",
     ]
     if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
-        notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.fixed(..., communication=C))")
+        notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.Fixed(..., communication=C))")
     if clocked := [row for row in rows if row["clock_communication"] > 0]:
         each = ", ".join(f"{label(row['method'])} {row['clock_communication']:g}" for row in clocked)
         notes.append(f"C comes on top of the communication that a clock has already: {each}")

@@ -142,7 +142,7 @@ def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) ->
 
 
 class Schedule(NamedTuple):
-    """A plan for SRPFL, `participation.doubling(initial, plan.rounds_per_stage)`."""
+    """A plan for SRPFL, `participation.Doubling(initial, plan.rounds_per_stage)`."""
 
     rounds_per_stage: list[int]  # the last stage's included, to the target
     cohort_sizes: list[int]  # n_r

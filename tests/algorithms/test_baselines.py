@@ -10,7 +10,7 @@ import optax
 import pytest
 from reference import fed_mtl, fedavg, fedper, fedprox, fedrep, fedsgd, local_only, mlp, scaffold
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, assert_same_bits, federation, model
+from reference.small import ALGORITHMS, KEY, Run, assert_close, assert_same_bits, built, federation, model
 from test_reference import (
     BATCH,
     COHORTS,
@@ -49,7 +49,7 @@ def split_model():
 
 
 def setting_of(factory, run_options, **options):
-    algorithm = factory(split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
+    algorithm = built(factory, split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
     return Setting(algorithm, split_model(), unequal_work(), SMALL(), 3, **run_options)
 
 
@@ -98,8 +98,8 @@ def check_own_models(setting, expected, sgd):
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedprox(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options = {"optimizer": optimizer(sgd), "mu": 0.7, "local_epochs": EPOCHS, "client_weighting": weighting}
-    setting = setting_of(srp.algorithms.fedprox, run_options, **options)
+    options = {"optimizer": optimizer(sgd), "mu": 0.7, "epochs": EPOCHS, "weighting": weighting}
+    setting = setting_of(srp.algorithms.FedProx, run_options, **options)
     options = {"mu": 0.7, "sgd": sgd, "client_weighting": weighting}
     expected = fedprox.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
     check_global_model(setting, expected, sgd)
@@ -109,8 +109,8 @@ def test_fedprox(sgd, run_options):
 def test_fedsgd(at_once, monkeypatch):
     """The server's momentum goes on between rounds; blocks of examples and units of work change nothing."""
     monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", at_once)
-    options = {"optimizer": optimizer(HEAVY), "client_weighting": "num_examples"}
-    setting = setting_of(srp.algorithms.fedsgd, SPREAD, **options)
+    options = {"optimizer": optimizer(HEAVY), "weighting": "num_examples"}
+    setting = setting_of(srp.algorithms.FedSGD, SPREAD, **options)
     expected = fedsgd.run(setting.params, setting.clients, COHORTS, sgd=HEAVY, client_weighting="num_examples")
     check_global_model(setting, expected, HEAVY)
 
@@ -125,9 +125,9 @@ def test_fedsgd(at_once, monkeypatch):
     ids=["momentum", "momentum_as_in_the_code_of_fedrep", "plain_steps"],
 )
 def test_scaffold(sgd, counts_momentum, local_steps, run_options):
-    options = {"local_epochs": None if local_steps else EPOCHS, "local_steps": local_steps}
+    options = {"epochs": None if local_steps else EPOCHS, "steps": local_steps}
     options |= {"server_step_size": 0.8, "counts_momentum": counts_momentum, "optimizer": optimizer(sgd)}
-    setting = setting_of(srp.algorithms.scaffold, run_options, **options)
+    setting = setting_of(srp.algorithms.SCAFFOLD, run_options, **options)
 
     def drawn(t, i):
         return setting.orders.steps(t, i, local_steps * work_of(t, i))
@@ -147,8 +147,8 @@ def test_scaffold(sgd, counts_momentum, local_steps, run_options):
 
 
 def test_local_only():
-    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS}
-    setting = setting_of(srp.algorithms.local_only, SPREAD, **options)
+    options = {"optimizer": optimizer(HEAVY), "epochs": EPOCHS}
+    setting = setting_of(srp.algorithms.LocalOnly, SPREAD, **options)
     expected = local_only.run(setting.params, setting.clients, COHORTS, steps_of(setting), sgd=HEAVY)
     check_own_models(setting, expected, HEAVY)
     for t, cohort in enumerate(COHORTS):
@@ -158,8 +158,8 @@ def test_local_only():
 
 
 def test_fed_mtl():
-    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS, "relation_strength": 0.6, "norm_strength": 0.1}
-    setting = setting_of(srp.algorithms.fed_mtl, SPREAD, **options)
+    options = {"optimizer": optimizer(HEAVY), "epochs": EPOCHS, "relation_strength": 0.6, "norm_strength": 0.1}
+    setting = setting_of(srp.algorithms.FedMTL, SPREAD, **options)
     options = {"relation": 0.6, "norm": 0.1, "sgd": HEAVY}
     expected = fed_mtl.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
     check_own_models(setting, expected, HEAVY)
@@ -168,8 +168,8 @@ def test_fed_mtl():
 
 
 def test_fedper():
-    options = {"optimizer": optimizer(HEAVY), "local_epochs": EPOCHS, "client_weighting": "num_examples"}
-    setting = setting_of(srp.algorithms.fedper, SPREAD, **options)
+    options = {"optimizer": optimizer(HEAVY), "epochs": EPOCHS, "weighting": "num_examples"}
+    setting = setting_of(srp.algorithms.FedPer, SPREAD, **options)
     options = {"sgd": HEAVY, "client_weighting": "num_examples"}
     rounds = fedper.run(setting.params, ["out"], setting.clients, COHORTS, steps_of(setting), **options)
     for t, state in enumerate(rounds):
@@ -201,10 +201,10 @@ def test_the_reference_of_the_relations_is_a_gradient():
 
 # Limits: switch the new thing off and get the old one back.
 
-CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
-EVERYBODY = srp.participation.full()
-FULL = {"batch_size": 99, "optimizer": srp.algorithms.sgd(0.3)}  # plain steps on full batches
-HEAVY_STEPS = {"batch_size": BATCH, "optimizer": srp.algorithms.sgd(0.3, 0.5, 0.01)}
+CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
+EVERYBODY = srp.participation.Full()
+FULL = {"batch_size": 99, "optimizer": srp.SGD(0.3)}  # plain steps on full batches
+HEAVY_STEPS = {"batch_size": BATCH, "optimizer": srp.SGD(0.3, 0.5, 0.01)}
 
 
 def run_of(algorithm, clients, policy, rounds=3):
@@ -219,7 +219,7 @@ def run_of(algorithm, clients, policy, rounds=3):
 
 def turn_of(factory, **options):
     """One client's turn, compiled: `(client id, server state, client state or None for its first) -> ClientOutput`."""
-    algorithm, data = factory(split_model(), **options), federation(SMALL())
+    algorithm, data = built(factory, split_model(), **options), federation(SMALL())
 
     @functools.partial(jax.jit, static_argnames="num_clients")
     def turn(i, server=None, state=None, num_clients=NUM_CLIENTS):
@@ -238,29 +238,29 @@ def layers_of(params):
 
 
 def test_fedprox_without_its_term_is_fedavg():
-    policy = srp.participation.buffered(3)
-    expected = run_of(srp.algorithms.fedavg(split_model(), **HEAVY_STEPS), SMALL(), policy)
-    found = run_of(srp.algorithms.fedprox(split_model(), mu=0.0, **HEAVY_STEPS), SMALL(), policy)
+    policy = srp.participation.Buffered(3)
+    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **HEAVY_STEPS), SMALL(), policy)
+    found = run_of(built(srp.algorithms.FedProx, split_model(), mu=0.0, **HEAVY_STEPS), SMALL(), policy)
     assert_same_bits([s.server.params for s in found], [s.server.params for s in expected])
 
 
 def test_scaffold_is_fedavg_where_clients_are_identical():
     """Full batches, full participation, any optimizer; their variates do move."""
-    options = HEAVY_STEPS | {"batch_size": 99, "local_epochs": 3}
-    expected = run_of(srp.algorithms.fedavg(split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
-    found = run_of(srp.algorithms.scaffold(split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
+    options = HEAVY_STEPS | {"batch_size": 99, "epochs": 3}
+    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
+    found = run_of(built(srp.algorithms.SCAFFOLD, split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
     for state, other in zip(found, expected, strict=True):
         assert_close(state.server.params, other.server.params, 1e-9)
     assert np.abs(flat(found[-1].server.variate)).max() > 0.01
 
 
 def test_the_variate_of_scaffold_is_the_gradient_after_one_step_and_stays_without_steps():
-    turn = turn_of(srp.algorithms.scaffold, **FULL)
+    turn = turn_of(srp.algorithms.SCAFFOLD, **FULL)
     for i, client in enumerate(SMALL()):
         server, output = turn(jnp.int32(i))
         gradient = mlp.gradient(layers_of(server.params), client.x, client.y)
         np.testing.assert_allclose(flat(layers_of(output.state.variate)), flat(gradient), rtol=0, atol=1e-10)
-    idle = turn_of(srp.algorithms.scaffold, **FULL, local_epochs=0)
+    idle = turn_of(srp.algorithms.SCAFFOLD, **FULL, epochs=0)
     _, after = idle(jnp.int32(3), server._replace(variate=output.state.variate), output.state)
     assert_same_bits(after.state, output.state)
     assert not flat(after.message).any()
@@ -268,17 +268,21 @@ def test_the_variate_of_scaffold_is_the_gradient_after_one_step_and_stays_withou
 
 def test_scaffold_needs_a_step_size_that_the_optimizer_tells():
     with pytest.raises(ValueError, match="this method divides by a step size"):
-        srp.algorithms.scaffold(split_model(), optax.sgd(0.1))
-    by_round = srp.algorithms.scaffold(
-        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+        srp.algorithms.SCAFFOLD(split_model(), srp.Training(optax.sgd(0.1)))
+    by_round = srp.algorithms.SCAFFOLD(
+        split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
     )
     check_algorithm(by_round, federation(SMALL()))
 
 
 def test_fedsgd_is_gradient_descent_on_all_samples():
     """Under full participation, with a step size of its round."""
-    slower = lambda round: srp.algorithms.sgd(0.3 / (1 + round))  # noqa: E731
-    algorithm = srp.algorithms.fedsgd(split_model(), slower, BATCH, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+    slower = lambda round: srp.SGD(0.3 / (1 + round))  # noqa: E731
+    algorithm = srp.algorithms.FedSGD(
+        split_model(),
+        srp.Training(slower, batch_size=BATCH, weighting="num_examples"),
+        fine_tune_optimizer=srp.SGD(0.1),
+    )
     states = run_of(algorithm, SMALL(), EVERYBODY)
     params = layers_of(states[0].server.params)
     x, y = (np.concatenate([getattr(client, part) for client in SMALL()]) for part in ("x", "y"))
@@ -291,9 +295,9 @@ def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
     """One full batch: the head that FedRep's head step makes, and the representation that its other step makes."""
     outputs = []
     for factory, epochs in (
-        (srp.algorithms.fedper, {}),
-        (srp.algorithms.fedrep, {"head_epochs": 1, "representation_epochs": 0}),
-        (srp.algorithms.fedrep, {"head_epochs": 0, "representation_epochs": 1}),
+        (srp.algorithms.FedPer, {}),
+        (srp.algorithms.FedRep, {"head_epochs": 1, "representation_epochs": 0}),
+        (srp.algorithms.FedRep, {"head_epochs": 0, "representation_epochs": 1}),
     ):
         outputs.append(turn_of(factory, **FULL, **epochs)(jnp.int32(4))[1])
     joint, frozen_below, frozen_above = outputs
@@ -302,17 +306,17 @@ def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
 
 
 def test_fed_mtl_without_relations_is_local_only():
-    policy = srp.participation.doubling(2, 1)
-    expected = run_of(srp.algorithms.local_only(split_model(), **HEAVY_STEPS), SMALL(), policy)
-    unrelated = srp.algorithms.fed_mtl(split_model(), relation_strength=0.0, norm_strength=0.0, **HEAVY_STEPS)
+    policy = srp.participation.Doubling(2, 1)
+    expected = run_of(built(srp.algorithms.LocalOnly, split_model(), **HEAVY_STEPS), SMALL(), policy)
+    unrelated = built(srp.algorithms.FedMTL, split_model(), relation_strength=0.0, norm_strength=0.0, **HEAVY_STEPS)
     found = run_of(unrelated, SMALL(), policy)
     assert_close([s.clients.params for s in found], [s.clients.params for s in expected], 1e-12)
 
 
 def test_one_client_alone_has_no_relations_and_trains_as_in_fedavg():
-    _, shared = turn_of(srp.algorithms.fedavg, **HEAVY_STEPS)(jnp.int32(4))
-    _, alone = turn_of(srp.algorithms.local_only, **HEAVY_STEPS)(jnp.int32(4))
-    turn = turn_of(srp.algorithms.fed_mtl, relation_strength=3.0, norm_strength=0.0, **HEAVY_STEPS)
+    _, shared = turn_of(srp.algorithms.FedAvg, **HEAVY_STEPS)(jnp.int32(4))
+    _, alone = turn_of(srp.algorithms.LocalOnly, **HEAVY_STEPS)(jnp.int32(4))
+    turn = turn_of(srp.algorithms.FedMTL, relation_strength=3.0, norm_strength=0.0, **HEAVY_STEPS)
     assert_close(alone.state.params, shared.message, 1e-12)
     assert_close(turn(jnp.int32(4), num_clients=1)[1].state.params, shared.message, 1e-9)
     with pytest.raises(AssertionError):
@@ -321,10 +325,10 @@ def test_one_client_alone_has_no_relations_and_trains_as_in_fedavg():
 
 def test_relations_do_not_move_the_mean_of_the_models():
     """One full-batch step of plain SGD, models that differ: the mean moves along the mean gradient, for any l1."""
-    turn = turn_of(srp.algorithms.fed_mtl, relation_strength=0.5 / 0.3, norm_strength=0.0, **FULL)
+    turn = turn_of(srp.algorithms.FedMTL, relation_strength=0.5 / 0.3, norm_strength=0.0, **FULL)
     server, _ = turn(jnp.int32(0))
     keys = jax.random.split(jax.random.key(8), len(COUNTS))
-    apart = [srp.algorithms.fed_mtl(split_model()).init(key, federation(SMALL())).params for key in keys]
+    apart = [srp.algorithms.FedMTL(split_model()).init(key, federation(SMALL())).params for key in keys]
     mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *apart)
     moves, gradients = [], []
     for i, client in enumerate(SMALL()):
@@ -344,7 +348,7 @@ def test_the_strengths_of_fed_mtl_are_those_of_the_code():
     strength = 10.0 ** -(len(str(num_params)) + 1)
     moved = {}
     for s in (None, strength, 0.0):
-        turn = turn_of(srp.algorithms.fed_mtl, relation_strength=s, norm_strength=s, **FULL)
+        turn = turn_of(srp.algorithms.FedMTL, relation_strength=s, norm_strength=s, **FULL)
         moved[s] = turn(jnp.int32(4))[1]
     assert_same_bits(moved[None], moved[strength])
     with pytest.raises(AssertionError):
@@ -357,15 +361,15 @@ def test_what_travels():
     below = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY).representation))
     expected = {"fedsgd": whole, "fedprox": whole, "scaffold": 2 * whole, "fed_mtl": whole, "fedper": below}
     for name, num_bytes in (expected | {"local_only": 0}).items():
-        sent = traffic(check_algorithm(getattr(srp.algorithms, name)(split_model()), federation(SMALL())))
+        sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), federation(SMALL())))
         assert (sent.up, sent.down) == (num_bytes, num_bytes), name
 
 
 def test_nobody_waits_for_the_network_of_local_only():
     """No communication is charged; that clients diverge is seen all the same."""
     options = {"num_rounds": 3, "eval_every": 3, "key": KEY, "progress": False, "devices": 1, "evaluations": ()}
-    steep, data = srp.algorithms.sgd(1e200), federation(SMALL())
-    history = srp.simulate(srp.algorithms.local_only(split_model(), steep), data, clock=CLOCK, **options)
+    steep, data = srp.SGD(1e200), federation(SMALL())
+    history = srp.simulate(srp.algorithms.LocalOnly(split_model(), srp.Training(steep)), data, clock=CLOCK, **options)
     assert not history.communicated.any()
     np.testing.assert_array_equal(history.elapsed(communication=100), history.elapsed())
     assert not history.finite[-1]

@@ -15,11 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import (
+    ALGORITHMS,
     KEY,
     NUM_CLASSES,
     Run,
     assert_close,
     assert_same_bits,
+    built,
     clients_of,
     federation,
     model,
@@ -32,6 +34,7 @@ import fedjax_srp as srp
 from fedjax_srp import algorithms
 from fedjax_srp.base import FederatedAlgorithm, Phase, RoundContext
 from fedjax_srp.data import FederatedData
+from fedjax_srp.options import argument_help
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2), (4, 5, 1, 6, 3, 5, 3, 2, 2, 4, 1, 3, 6, 5, 4)
 NUM_CLIENTS = len(COUNTS)
@@ -73,86 +76,86 @@ def linear_task():
     return srp.data.linear_task(jax.random.key(3), NUM_CLIENTS, dim=6, rank=2, noise_std=0.1)
 
 
-def small(factory, cut="out", **small_options):
-    """A factory on examples, with tiny models and all features of SGD."""
+def small(algorithm, cut="out", **small_options):
+    """A class of algorithms on examples, with tiny models and all features of SGD; options by their short names."""
 
     def make(**options):
-        given = {"optimizer": algorithms.sgd(0.2, 0.5, 0.01), "batch_size": 3, "fine_tune_epochs": 2}
-        return factory(model(cut), **given | small_options | options)
+        given = {"optimizer": srp.SGD(0.2, 0.5, 0.01), "batch_size": 3, "fine_tune_epochs": 2}
+        return built(algorithm, model(cut), **given | small_options | options)
 
     return make
 
 
-def small_linear(factory, **small_options):
-    """A factory on linear tasks."""
-    return lambda **options: factory(linear_task(), **{"step_size": 0.2} | small_options | options)
+def small_linear(algorithm, **small_options):
+    """A class of algorithms on linear tasks."""
+    return lambda **options: algorithm(linear_task(), **{"step_size": 0.2} | small_options | options)
 
 
 REFUSED_BY_ALL_ON_EXAMPLES = (
     {"batch_size": 0},
     {"batch_size": 2.5},
     {"fine_tune_epochs": -1},
-    {"client_weighting": "size"},
+    {"weighting": "size"},
 )
 REFUSED_BY_STEPS = (
-    {"local_steps": None, "local_epochs": -2},
-    {"local_steps": None, "local_epochs": 1.5},
-    {"local_epochs": None, "local_steps": -2},
-    {"local_epochs": 1, "local_steps": 3},
-    {"local_steps": None, "local_epochs": None},
+    {"steps": None, "epochs": -2},
+    {"steps": None, "epochs": 1.5},
+    {"epochs": None, "steps": -2},
+    {"epochs": 1, "steps": 3},
+    {"steps": None, "epochs": None},
 )
 REFUSED_BY_LOCAL_SGD = (*REFUSED_BY_ALL_ON_EXAMPLES, *REFUSED_BY_STEPS)
-REFUSED_WITHOUT_WEIGHTS = (*REFUSED_BY_ALL_ON_EXAMPLES[:-1], *REFUSED_BY_STEPS)
+REFUSED_WITHOUT_WEIGHTS = (*REFUSED_BY_LOCAL_SGD, {"weighting": "num_examples"})
 TABLE = {
     "apfl": Row(
-        small(algorithms.apfl, own_share=0.4, adaptive=True),
+        small(algorithms.APFL, own_share=0.4, adaptive=True),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"own_share": -0.1}, {"own_share": 1.1}),
     ),
     "ditto": Row(
-        small(algorithms.ditto, penalty=0.3, client_weighting="num_examples"),
+        small(algorithms.Ditto, penalty=0.3, weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}),
     ),
     "fed_mtl": Row(
-        small(algorithms.fed_mtl, relation_strength=0.3, norm_strength=0.1),
+        small(algorithms.FedMTL, relation_strength=0.3, norm_strength=0.1),
         classification,
         (*REFUSED_WITHOUT_WEIGHTS, {"relation_strength": -0.1}, {"norm_strength": -0.1}),
     ),
-    "fedavg": Row(small(algorithms.fedavg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
+    "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbuff": Row(
-        small(algorithms.fedbuff, server_step_size=0.7, client_weighting="num_examples"),
+        small(algorithms.FedBuff, server_step_size=0.7, weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"server_step_size": -0.5}, {"staleness_exponent": -0.5}),
     ),
     "fedgate": Row(
-        small(algorithms.fedgate, server_step_size=0.7, client_weighting="num_examples"),
+        small(algorithms.FedGATE, server_step_size=0.7, weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"server_step_size": 0.0}, {"evaluation": "own"}),
     ),
     "fednova": Row(
-        small(algorithms.fednova, client_weighting="num_examples"),
+        small(algorithms.FedNova, weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own"}),
     ),
-    "fedper": Row(small(algorithms.fedper, client_weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
+    "fedper": Row(small(algorithms.FedPer, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedprox": Row(
-        small(algorithms.fedprox, mu=0.3), classification, (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"evaluation": "own"})
+        small(algorithms.FedProx, mu=0.3), classification, (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"evaluation": "own"})
     ),
-    "fedsgd": Row(small(algorithms.fedsgd), classification, (*REFUSED_BY_ALL_ON_EXAMPLES, {"evaluation": "own"})),
+    "fedsgd": Row(small(algorithms.FedSGD), classification, (*REFUSED_BY_ALL_ON_EXAMPLES, {"evaluation": "own"})),
     "fedrep": Row(
-        small(algorithms.fedrep, head_epochs=2, local_epochs=2, client_weighting="num_examples"),
+        small(algorithms.FedRep, head_epochs=2, epochs=2, weighting="num_examples"),
         classification,
         (
             *REFUSED_BY_ALL_ON_EXAMPLES,
             {"head_epochs": -1},
             {"representation_epochs": -1},
-            {"local_epochs": 0},
-            {"local_epochs": 1.5},
+            {"epochs": 0},
+            {"epochs": 1.5},
         ),
     ),
     "hf_maml": Row(
-        small(algorithms.hf_maml, support_fraction=0.7),
+        small(algorithms.HFMAML, support_fraction=0.7),
         classification,
         (
             *REFUSED_BY_LOCAL_SGD,
@@ -163,31 +166,29 @@ TABLE = {
         ),
     ),
     "l2gd": Row(
-        small(algorithms.l2gd, aggregation_step_size=0.4, aggregation_probability=0.5),
+        small(algorithms.L2GD, aggregation_step_size=0.4, aggregation_probability=0.5),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"aggregation_step_size": 1.5}, {"aggregation_probability": -0.1}),
     ),
-    "lg_fedavg": Row(
-        small(algorithms.lg_fedavg, cut="fc2", local_epochs=None, local_steps=3), classification, REFUSED_BY_LOCAL_SGD
-    ),
-    "local_only": Row(small(algorithms.local_only), classification, REFUSED_WITHOUT_WEIGHTS),
+    "lg_fedavg": Row(small(algorithms.LGFedAvg, cut="fc2", epochs=None, steps=3), classification, REFUSED_BY_LOCAL_SGD),
+    "local_only": Row(small(algorithms.LocalOnly), classification, REFUSED_BY_LOCAL_SGD),
     "per_fedavg": Row(
-        small(algorithms.per_fedavg, inner_step_size=0.1, difference=0.05),
+        small(algorithms.PerFedAvg, inner_step_size=0.1, difference=0.05),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"support_fraction": 1.0}, {"inner_step_size": -0.1}, {"difference": 0.0}),
     ),
     "scaffold": Row(
-        small(algorithms.scaffold, server_step_size=0.7),
+        small(algorithms.SCAFFOLD, server_step_size=0.7),
         classification,
         (*REFUSED_WITHOUT_WEIGHTS, {"server_step_size": 0.0}, {"evaluation": "own"}),
     ),
     "linear_fedavg": Row(
-        small_linear(algorithms.linear_fedavg, fine_tune_steps=3),
+        small_linear(algorithms.LinearFedAvg, fine_tune_steps=3),
         linear_task,
         ({"local_steps": 0}, {"fine_tune_samples": 0}, {"fine_tune_steps": 1.5}),
     ),
     "linear_fedrep": Row(
-        small_linear(algorithms.linear_fedrep, samples_per_round=8, head=2, init="random"),
+        small_linear(algorithms.LinearFedRep, samples_per_round=8, head=2, start="random"),
         linear_task,
         (
             {"samples_per_round": 0},
@@ -195,7 +196,7 @@ TABLE = {
             {"head": "best"},
             {"head": -1},
             {"sampling": "some"},
-            {"init": "zero"},
+            {"start": "zero"},
         ),
     ),
 }
@@ -210,26 +211,36 @@ def name(request):
 # Protocol.
 
 
-def factories():
-    """Names in the registry whose functions say that they make an algorithm."""
-    makes = lambda f: "FederatedAlgorithm" in str(inspect.signature(f).return_annotation)  # noqa: E731
-    return {name for name in algorithms.__all__ if makes(getattr(algorithms, name))}
+SHARED_FILES = {"examples", "linear", "local", "optimizers"}  # what several algorithms are made of
 
 
-def test_every_algorithm_of_the_registry_and_of_the_folder_has_a_row():
+def test_every_public_algorithm_and_every_file_of_the_folder_has_a_row():
     files = {path.stem for path in Path(algorithms.__file__).parent.glob("*.py") if not path.stem.startswith("_")}
-    assert set(TABLE) == factories() == files - {"local"}
+    assert set(TABLE) == set(ALGORITHMS) == files - SHARED_FILES
+    assert len(ALGORITHMS) == len(algorithms.__all__)
 
 
-def test_names_of_file_factory_and_algorithm_agree(name):
-    factory = getattr(algorithms, name)
-    assert factory.__name__ == name
-    assert factory.__module__.rpartition(".")[2] == name
+def test_names_of_file_class_and_algorithm_agree(name):
+    cls = ALGORITHMS[name]
+    assert cls.__name__.lower() == name.replace("_", "")
+    assert cls.__module__.rpartition(".")[2] == name
+    assert type(TABLE[name].make()) is cls
     assert TABLE[name].make().name == name
 
 
+def test_built_again_it_is_equal_and_its_floats_are_its_leaves(name):
+    one, other = TABLE[name].make(), TABLE[name].make()
+    assert one == other
+    assert hash(one) == hash(other)
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    leaves = jax.tree.leaves(one)
+    assert leaves
+    assert all(isinstance(leaf, float) for leaf in leaves)
+    assert jax.tree.unflatten(jax.tree.structure(one), leaves) == one
+
+
 def parts_of(algorithm):
-    """Every function of an algorithm with the names its parameters must have where they have a fixed one."""
+    """Every method of an algorithm with the names its parameters must have where they have a fixed one."""
     client, server = ("key", None, None, None, "context"), ("key", None, None, "context")
     yield algorithm.init, ("key", "data")
     yield algorithm.init_client, ("key", None, None)
@@ -260,16 +271,20 @@ def test_protocol(name):
             assert not arrays, f"{function} closes over an array: it would become a constant of the program"
 
 
-def test_documentation_names_every_argument_and_its_examples_run(name):
-    factory = getattr(algorithms, name)
-    doc = inspect.getdoc(factory)
-    for parameter in inspect.signature(factory).parameters:
-        assert f"\n    {parameter}: " in doc, parameter
-    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+def check_documentation(cls):
+    """Every field, in the class or the base that it is of, and the sections are there, and the examples run."""
+    doc, said = inspect.getdoc(cls), argument_help(cls)
+    for parameter in inspect.signature(cls).parameters:
+        assert said.get(parameter), parameter
+    for section in ("Args:", "Raises:", "Example:"):
         assert f"\n{section}\n" in doc, section
-    results = doctest.testmod(importlib.import_module(factory.__module__))
+    results = doctest.testmod(importlib.import_module(cls.__module__))
     assert results.attempted > 0
     assert results.failed == 0
+
+
+def test_documentation_names_every_field_and_its_examples_run(name):
+    check_documentation(ALGORITHMS[name])
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,7 @@ def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
 
     @jax.jit
     def trained_and_judged(training, tuning):
-        optimizer, tuner = algorithms.sgd(*training), algorithms.sgd(*tuning)
+        optimizer, tuner = srp.SGD(*training), srp.SGD(*tuning)
         algorithm = TABLE[name].make(optimizer=optimizer, fine_tune_optimizer=tuner)
         server = algorithm.init(KEY, data)
         state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
@@ -371,7 +386,7 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
     traces = run.program.num_traces
     assert traces == 2  # the start and a segment, through three stages
     options = {"chunk_size": NUM_CLIENTS, "evaluations": "all", "key": jax.random.key(99)}
-    again = Run(run.program.parts.algorithm, TABLE[name].data(), POLICY, **options)
+    again = Run(TABLE[name].make(), TABLE[name].data(), POLICY, **options)
     assert again.program.shared is run.program.shared
     after_another_key = steps(again, 3)[-1]
     assert run.program.num_traces == traces

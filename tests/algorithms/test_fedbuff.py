@@ -10,17 +10,17 @@ import pytest
 from recorded_orders import RecordedOrders
 from reference import fedavg, fedbuff
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, clients_of, federation, model
+from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
 
 import fedjax_srp as srp
-from fedjax_srp.base import ParticipationPolicy, named_key
+from fedjax_srp.base import named_key
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.traffic import traffic
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
 NUM_CLIENTS, NUM_STEPS, BATCH, EPOCHS, TUNING = len(COUNTS), 14, 4, 2, 3
-CLOCKS = {kind: getattr(srp.clocks, kind)(srp.clocks.exponential(1.0)) for kind in ("fixed", "dynamic")}
+CLOCKS = {clock.name: clock(srp.clocks.Exponential(1.0)) for clock in (srp.clocks.Fixed, srp.clocks.Dynamic)}
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,13 @@ def recorded_times(clock, num_rounds):
 
 def watched(k):
     """`buffered`; its state holds the last cohort too, in the order of arrival."""
-    policy = srp.participation.buffered(k)
+    policy = srp.participation.Buffered(k)
 
     def select(key, state, times):
         cohort, new = policy.select(key, state[0], times)
         return cohort, (new, cohort.client_ids)
 
-    return ParticipationPolicy(
+    return made_policy(
         "watched", lambda key, num: (policy.init(key, num), jnp.zeros(k, jnp.int32)), select, lambda state, info: state
     )
 
@@ -54,7 +54,7 @@ def watched(k):
 def by_layer(split_model, params):
     """Parameters of the package as {layer: {part: array}} in the order of the layers."""
     together = {name: layer for part in params for name, layer in part.items()}
-    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layers}
+    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names}
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def setting():
 
 
 def optimizer(sgd):
-    return srp.algorithms.sgd(sgd.step, sgd.momentum, sgd.decay)
+    return srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
 
 
 @pytest.mark.parametrize("clock_name", CLOCKS)
@@ -85,14 +85,13 @@ def optimizer(sgd):
 )
 def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     split_model, clients, data = setting()
-    algorithm = srp.algorithms.fedbuff(
+    algorithm = srp.algorithms.FedBuff(
         split_model,
-        optimizer(sgd),
-        BATCH,
-        EPOCHS,
+        srp.Training(
+            optimizer(sgd), batch_size=BATCH, epochs=EPOCHS, weighting=options.get("client_weighting", "uniform")
+        ),
         server_step_size=options.get("eta", 1.0),
         staleness_exponent=options.get("exponent", 0.5),
-        client_weighting=options.get("client_weighting", "uniform"),
         fine_tune_epochs=TUNING,
     )
     clock = CLOCKS[clock_name]
@@ -127,10 +126,10 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
 @pytest.mark.parametrize("clock_name", CLOCKS)
 def test_waiting_for_everybody_is_fedavg(clock_name):
     split_model, _, data = setting()
-    options = {"optimizer": srp.algorithms.sgd(0.3), "batch_size": BATCH, "local_epochs": EPOCHS}
-    synchronous = Run(srp.algorithms.fedavg(split_model, **options), data, srp.participation.full(), CLOCKS[clock_name])
-    buffered = srp.participation.buffered(NUM_CLIENTS)
-    asynchronous = Run(srp.algorithms.fedbuff(split_model, **options), data, buffered, CLOCKS[clock_name])
+    training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS)
+    synchronous = Run(srp.algorithms.FedAvg(split_model, training), data, srp.participation.Full(), CLOCKS[clock_name])
+    buffered = srp.participation.Buffered(NUM_CLIENTS)
+    asynchronous = Run(srp.algorithms.FedBuff(split_model, training), data, buffered, CLOCKS[clock_name])
     for _ in range(4):
         expected, rounds = synchronous.rounds().rounds, asynchronous.rounds().rounds
         assert rounds.compute_time[0] == expected.compute_time[0]
@@ -140,7 +139,7 @@ def test_waiting_for_everybody_is_fedavg(clock_name):
 
 def test_one_model_travels_each_way():
     split_model, _, data = setting()
-    sent = traffic(check_algorithm(srp.algorithms.fedbuff(split_model), data))
+    sent = traffic(check_algorithm(srp.algorithms.FedBuff(split_model), data))
     one_model = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model.init(KEY)))
     assert (sent.up, sent.down) == (one_model, one_model)
 
@@ -148,7 +147,7 @@ def test_one_model_travels_each_way():
 def test_updates_lose_weight_by_the_power_law():
     """A client of which the model is old by tau: its update is (1 + tau)^-a of a fresh one."""
     split_model, _, data = setting()
-    algorithm = srp.algorithms.fedbuff(split_model, staleness_exponent=0.7)
+    algorithm = srp.algorithms.FedBuff(split_model, staleness_exponent=0.7)
     examples, server = data.train_client(jnp.int32(2)), algorithm.init(KEY, data)
     state = algorithm.init_client(KEY, server, examples)
 

@@ -13,7 +13,7 @@ import optax
 import pytest
 from reference import fedgate, fednova, mlp
 from reference.local import batches, mean, weight
-from reference.small import KEY, Run, assert_close, clients_of, federation, model, scripted
+from reference.small import ALGORITHMS, KEY, Run, assert_close, built, clients_of, federation, model, scripted
 from test_baselines import (
     EPOCHS,
     EVERYBODY,
@@ -31,7 +31,7 @@ from test_baselines import (
 from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, of_client, optimizer
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms._gradient import with_decay
+from fedjax_srp.algorithms.examples import with_decay
 from fedjax_srp.base import Examples
 from fedjax_srp.commands.run import outcome
 from fedjax_srp.engine.contract import check_algorithm
@@ -52,7 +52,7 @@ def _float64():
 
 
 def setting_of(factory, run_options, policy=None, **options):
-    algorithm = factory(split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
+    algorithm = built(factory, split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
     policy = policy or scripted(IDS, SIZES, WORK, STAGES)
     return Setting(algorithm, split_model(), policy, SMALL(), 3, **run_options)
 
@@ -76,8 +76,8 @@ def check_tracking(setting, states):
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options = {"optimizer": optimizer(sgd), "local_epochs": EPOCHS, "client_weighting": weighting}
-    setting = setting_of(srp.algorithms.fedgate, run_options, **options, server_step_size=0.6)
+    options = {"optimizer": optimizer(sgd), "epochs": EPOCHS, "weighting": weighting}
+    setting = setting_of(srp.algorithms.FedGATE, run_options, **options, server_step_size=0.6)
     options = {"sgd": sgd, "gamma": 0.6, "client_weighting": weighting}
     states = list(fedgate.run(setting.params, setting.clients, COHORTS, STAGES, steps_of(setting), **options))
     check_tracking(setting, states)
@@ -85,9 +85,9 @@ def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
 
 
 def test_fedgate_with_k_random_clients_as_it_is_printed():
-    policy = srp.participation.uniform(3)
-    options = {"optimizer": optimizer(PLAIN), "local_epochs": None, "local_steps": 3, "server_step_size": 0.8}
-    setting = setting_of(srp.algorithms.fedgate, SPREAD, policy, **options)
+    policy = srp.participation.Uniform(3)
+    options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8}
+    setting = setting_of(srp.algorithms.FedGATE, SPREAD, policy, **options)
     times = srp.ClientTimes(*[jnp.asarray(setting.times)] * 2)
     cohorts = [policy.select(stream(KEY, "participation", jnp.int32(t)), (), times)[0] for t in range(3)]
     cohorts = [cohort.client_ids.tolist() for cohort in cohorts]
@@ -102,8 +102,8 @@ def test_fedgate_with_k_random_clients_as_it_is_printed():
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fednova_with_unequal_steps(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options = {"optimizer": optimizer(sgd), "local_epochs": EPOCHS, "client_weighting": weighting}
-    setting = setting_of(srp.algorithms.fednova, run_options, **options)
+    options = {"optimizer": optimizer(sgd), "epochs": EPOCHS, "weighting": weighting}
+    setting = setting_of(srp.algorithms.FedNova, run_options, **options)
     options = {"sgd": sgd, "client_weighting": weighting}
     expected = fednova.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
     check_global_model(setting, expected, sgd)
@@ -123,16 +123,16 @@ def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
 
 def test_fednova_with_equal_steps_is_fedavg():
     """As many steps for all: batches drawn with replacement, under momentum and unequal weights."""
-    options = HEAVY_STEPS | {"local_epochs": None, "local_steps": 4, "client_weighting": "num_examples"}
-    policy = srp.participation.doubling(2, 1)
-    expected = run_of(srp.algorithms.fedavg(split_model(), **options), SMALL(), policy)
-    found = run_of(srp.algorithms.fednova(split_model(), **options), SMALL(), policy)
+    options = HEAVY_STEPS | {"epochs": None, "steps": 4, "weighting": "num_examples"}
+    policy = srp.participation.Doubling(2, 1)
+    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **options), SMALL(), policy)
+    found = run_of(built(srp.algorithms.FedNova, split_model(), **options), SMALL(), policy)
     for state, other in zip(found, expected, strict=True):
         assert_close(state.server.params, other.server.params, 1e-12)
 
 
 def test_fedgate_with_one_local_step_is_gradient_descent():
-    states = run_of(srp.algorithms.fedgate(split_model(), **FULL), SMALL(), EVERYBODY)
+    states = run_of(built(srp.algorithms.FedGATE, split_model(), **FULL), SMALL(), EVERYBODY)
     params = layers_of(states[0].server.params)
     for state in states[1:]:
         gradient = mean([mlp.gradient(params, client.x, client.y) for client in SMALL()], [1.0] * len(COUNTS))
@@ -143,7 +143,7 @@ def test_fedgate_with_one_local_step_is_gradient_descent():
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
     """Whatever the numbers of steps: those of the clients' sizes here."""
-    algorithm = srp.algorithms.fedgate(split_model(), **HEAVY_STEPS, local_epochs=2, client_weighting=weighting)
+    algorithm = built(srp.algorithms.FedGATE, split_model(), **HEAVY_STEPS, epochs=2, weighting=weighting)
     weights = np.array([weight(weighting, client) for client in SMALL()])
     for state in run_of(algorithm, SMALL(), EVERYBODY)[1:]:
         for leaf in jax.tree.leaves(state.clients.tracking):
@@ -153,7 +153,7 @@ def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
 
 @pytest.mark.parametrize("name", ["fedgate", "fednova"])
 def test_without_steps_nothing_moves(name):
-    algorithm = getattr(srp.algorithms, name)(split_model(), **HEAVY_STEPS, local_epochs=0)
+    algorithm = built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0)
     states = run_of(algorithm, SMALL(), EVERYBODY, rounds=1)
     assert_close(states[1].server, states[0].server, 0)
     assert_close(states[1].clients, states[0].clients, 0)
@@ -161,23 +161,25 @@ def test_without_steps_nothing_moves(name):
 
 def test_fedgate_needs_a_step_size_that_the_optimizer_tells():
     with pytest.raises(ValueError, match="this method divides by a step size"):
-        srp.algorithms.fedgate(split_model(), optax.sgd(0.1))
-    by_round = srp.algorithms.fedgate(
-        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+        srp.algorithms.FedGATE(split_model(), srp.Training(optax.sgd(0.1)))
+    by_round = srp.algorithms.FedGATE(
+        split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
     )
     check_algorithm(by_round, federation(SMALL()))
 
 
 def test_fednova_needs_steps_that_are_alike():
     """A schedule counts local steps; what follows the round is the same in all steps of one."""
-    falling = srp.algorithms.sgd(lambda count: 0.1 / (1 + count.astype(float)))
+    falling = srp.SGD(lambda count: 0.1 / (1 + count.astype(float)))
     with pytest.raises(ValueError, match="is a schedule over local steps"):
-        srp.algorithms.fednova(split_model(), falling)
-    hidden = srp.algorithms.fednova(split_model(), lambda round: falling, fine_tune_optimizer=srp.algorithms.sgd(0.1))
+        srp.algorithms.FedNova(split_model(), srp.Training(falling))
+    hidden = srp.algorithms.FedNova(
+        split_model(), srp.Training(lambda round: falling), fine_tune_optimizer=srp.SGD(0.1)
+    )
     with pytest.raises(ValueError, match="is a schedule over local steps"):
         check_algorithm(hidden, federation(SMALL()))
-    by_round = srp.algorithms.fednova(
-        split_model(), lambda round: srp.algorithms.sgd(0.1 / (1 + round)), fine_tune_optimizer=srp.algorithms.sgd(0.1)
+    by_round = srp.algorithms.FedNova(
+        split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
     )
     check_algorithm(by_round, federation(SMALL()))
 
@@ -186,7 +188,7 @@ def test_what_travels():
     """The model and a length up, the model down; FedGATE's clients download the mean direction as well."""
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
     for name, downloads in (("fedgate", 2), ("fednova", 1)):
-        algorithm = getattr(srp.algorithms, name)(split_model())
+        algorithm = ALGORITHMS[name](split_model())
         for needs_gradient in (False, True):
             sent = traffic(check_algorithm(algorithm, federation(SMALL()), needs_gradient=needs_gradient))
             assert (sent.up, sent.down) == (whole * (1 + needs_gradient) + 8, whole * downloads), name
@@ -198,8 +200,8 @@ def test_what_travels():
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
 def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
     """Of the mean loss over all examples of a client and of the penalty of weight decay; padding has no part in it."""
-    options = {} if name == "scaffold" else {"client_weighting": "num_examples"}
-    algorithm = getattr(srp.algorithms, name)(split_model(), optimizer(HEAVY), batch_size=BATCH, **options)
+    options = {} if name == "scaffold" else {"weighting": "num_examples"}
+    algorithm = built(ALGORITHMS[name], split_model(), optimizer=optimizer(HEAVY), batch_size=BATCH, **options)
     data, one = federation(SMALL()), jnp.int32(1)
 
     @jax.jit
@@ -224,7 +226,7 @@ def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
 
 
 def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
-    algorithm = srp.algorithms.fedrep(split_model(), optimizer(HEAVY), batch_size=BATCH, head_epochs=1)
+    algorithm = srp.algorithms.FedRep(split_model(), srp.Training(optimizer(HEAVY), batch_size=BATCH), head_epochs=1)
     run = Run(algorithm, federation(SMALL()), flanp(2))
     norms = run.rounds(2).rounds.metrics["global_grad_norm"]
     state = run.host_state()  # of the second round, whose cohort are the two fastest
@@ -246,9 +248,9 @@ def test_the_decay_of_the_gradient_whatever_the_step_size(rate):
 
     @jax.jit
     def traced(decay):
-        return with_decay(srp.algorithms.sgd(rate, 0.5, decay), of_loss, params)
+        return with_decay(srp.SGD(rate, 0.5, decay), of_loss, params)
 
-    for gradient in (with_decay(srp.algorithms.sgd(rate, 0.5, 0.05), of_loss, params), traced(0.05)):
+    for gradient in (with_decay(srp.SGD(rate, 0.5, 0.05), of_loss, params), traced(0.05)):
         np.testing.assert_allclose(gradient["kernel"], 3.1, rtol=1e-6)
         np.testing.assert_array_equal(gradient["bias"], 3.0)
 
@@ -261,7 +263,7 @@ NUM_CLIENTS, NUM_EXAMPLES, DIM, STEP = 6, 9, 4, 0.1
 def linear_model():
     layer = srp.models.Layer("out", nn.Dense(1, use_bias=False, param_dtype=jnp.float64))
     half_square = lambda outputs, y: 0.5 * (outputs[:, 0] - y) ** 2  # noqa: E731
-    return srp.models.split("linear", (layer,), "out", (DIM,), 1, jnp.float64, half_square)
+    return srp.models.Split((DIM,), 1, (layer,), name="linear", dtype=jnp.float64, loss=half_square)
 
 
 @jax.tree_util.register_dataclass
@@ -314,8 +316,8 @@ def quadratic():
 @functools.cache
 def on_quadratic(name):
     """Full-batch steps, four of them in a unit of work; the same algorithm, so that runs share programs."""
-    options = {"optimizer": srp.algorithms.sgd(STEP), "batch_size": NUM_EXAMPLES, "local_epochs": 4}
-    return getattr(srp.algorithms, name)(linear_model(), **options)
+    options = {"optimizer": srp.SGD(STEP), "batch_size": NUM_EXAMPLES, "epochs": 4}
+    return built(ALGORITHMS[name], linear_model(), **options)
 
 
 def run_on_quadratic(name, policy, devices=1, chunk_size=None):
@@ -323,7 +325,7 @@ def run_on_quadratic(name, policy, devices=1, chunk_size=None):
 
 
 TIMES_BY_CLIENT = np.array([5.0, 1.0, 3.0, 2.0, 8.0, 4.0])
-TIMES = srp.clocks.fixed(srp.clocks.constant(TIMES_BY_CLIENT))
+TIMES = srp.clocks.Fixed(srp.clocks.Constant(TIMES_BY_CLIENT))
 FASTEST = np.array([1, 3, 2, 5, 0, 4])
 UNITS = (1, 2, 3, 1, 1, 2)
 UNEQUAL = scripted([range(NUM_CLIENTS)], work=[UNITS])
@@ -405,7 +407,7 @@ CONSTANTS = {"strong_convexity": 0.2, "accuracy_constant": 1.0, "samples_per_cli
 
 
 def flanp(initial=1, **options):
-    return srp.participation.statistical_accuracy(initial, **options)
+    return srp.participation.StatisticalAccuracy(initial, **options)
 
 
 @pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
@@ -461,10 +463,12 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
 
 
 def test_flanp_sweeps_without_compiling_again():
-    """The algorithm is the same object; policies differ in their thresholds."""
-    algorithm = srp.algorithms.fedgate(linear_model(), srp.algorithms.sgd(STEP), batch_size=NUM_EXAMPLES)
-    sweep = [CONSTANTS, CONSTANTS | {"accuracy_constant": 9.0}]
-    runs = [Run(algorithm, quadratic().data, flanp(**constants), clock=TIMES) for constants in sweep]
+    """Policies differ in their thresholds, algorithms in their step sizes. (The constants of the rule are static.)"""
+    model, sizes = linear_model(), {"batch_size": NUM_EXAMPLES}
+    algorithms = [srp.algorithms.FedGATE(model, srp.Training(srp.SGD(rate), **sizes)) for rate in (STEP, 0.9 * STEP)]
+    sweep = [{"first_threshold": 0.5, "shrinkage": 0.5}, {"first_threshold": 0.9, "shrinkage": 0.8}]
+    pairs = zip(algorithms, sweep, strict=True)
+    runs = [Run(algorithm, quadratic().data, flanp(**thresholds), clock=TIMES) for algorithm, thresholds in pairs]
     sizes = [run.rounds(12).rounds.cohort_size.tolist() for run in runs]
     assert runs[0].program.shared is runs[1].program.shared
     assert runs[0].program.num_traces == 2
@@ -472,14 +476,14 @@ def test_flanp_sweeps_without_compiling_again():
 
 
 def test_a_policy_without_a_criterion_has_stages_that_nobody_completes():
-    history = simulated(srp.participation.doubling(2, 5))
+    history = simulated(srp.participation.Doubling(2, 5))
     told = [(stage.cohort_size, stage.num_rounds, stage.completed) for stage in history.stages()]
     assert told == [(2, 5, None), (4, 5, None), (6, 2, None)]
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
 
 
 def test_single_precision_models_run_where_doubles_are_the_default():
-    algorithm = srp.algorithms.fedgate(model(hidden=()), srp.algorithms.sgd(0.3, 0.5), batch_size=BATCH)
+    algorithm = srp.algorithms.FedGATE(model(hidden=()), srp.Training(srp.SGD(0.3, 0.5), batch_size=BATCH))
     data = federation(clients_of(COUNTS, COUNTS))
     assert data.x_train.dtype == jnp.float32
     run = Run(algorithm, data, flanp(2))
@@ -492,9 +496,9 @@ def test_single_precision_models_run_where_doubles_are_the_default():
 def test_work_that_fits_is_charged_and_done():
     """FedNova with as many steps as fit: times 1 to 8, half of the clients on time."""
     run = Run(
-        srp.algorithms.fednova(linear_model(), srp.algorithms.sgd(STEP), NUM_EXAMPLES, local_epochs=1),
+        srp.algorithms.FedNova(linear_model(), srp.Training(srp.SGD(STEP), batch_size=NUM_EXAMPLES)),
         quadratic().data,
-        srp.participation.partial_work(max_work=6, on_time=0.5),
+        srp.participation.PartialWork(max_work=6, on_time=0.5),
         clock=TIMES,
     )
     start = model_of(run)

@@ -1,5 +1,6 @@
 """Local training by itself: orders, epochs that can be split, work, step sizes that are tracers."""
 
+import dataclasses
 import re
 
 import flax.linen as nn
@@ -15,15 +16,16 @@ from reference.small import (
     NUM_FEATURES,
     assert_close,
     assert_same_bits,
+    changed,
     clients_of,
     federation,
     model,
 )
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms import local, sgd
-from fedjax_srp.algorithms._sgd import SGD
+from fedjax_srp.algorithms import local
 from fedjax_srp.algorithms.local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
+from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.base import Examples, RoundContext, named_key
 from fedjax_srp.models import cross_entropy
 
@@ -44,9 +46,9 @@ def loss(params, _, x, y, key):
 
 
 def train(examples, *numbers, params=PARAMS, epochs=1, work=1, **options):
-    """`epochs` of SGD on one client; `numbers` are those of `sgd`, 0.3 being its default here."""
-    training = LocalTraining(sgd(*numbers or (0.3,)), 4, epochs=epochs, work=work)
-    return local_sgd(KEY, loss, params, (), examples, training, **options)
+    """`epochs` of SGD on one client; `numbers` are those of `SGD`, 0.3 being its default here."""
+    training = LocalTraining(SGD(*numbers or (0.3,)), 4, epochs=epochs, work=work)
+    return local_sgd(KEY, loss, params, (), examples, training, **options).params
 
 
 # Orders.
@@ -109,11 +111,32 @@ def test_epochs_can_be_split_into_runs_and_be_given_as_work(strategy):
         assert_close(epochs(epochs(PARAMS, 0, 1), 0, 3), at_once, 1e-3)
 
 
+def test_the_optimizer_goes_on_from_its_state_and_steps_are_told(strategy):
+    """Two epochs at once, or one after the other with the momentum of the first."""
+    examples = DATA.train_client(jnp.int32(1))  # 12 examples: 3 steps of 4
+
+    def train(epochs, params, **options):
+        training = LocalTraining(SGD(0.3, 0.9), 4, epochs=epochs, records_loss=True)
+        return jax.jit(lambda params: local_sgd(KEY, loss, params, (), examples, training, **options))(params)
+
+    at_once, first = train(2, PARAMS), train(1, PARAMS)
+    second = train(1, first.params, first_epoch=1, optimizer_state=first.optimizer)
+    assert (at_once.steps, first.steps, second.steps) == (6, 3, 3)
+    assert_close(second.params, at_once.params, 1e-6)
+    assert_close(second.optimizer, at_once.optimizer, 1e-6)
+    total = local.total_loss(first.loss, None, second.loss)
+    assert total.steps == 6
+    np.testing.assert_allclose(total.mean, at_once.mean_loss, rtol=1e-6)
+    with pytest.raises(AssertionError):  # afresh
+        assert_close(train(1, first.params, first_epoch=1).params, at_once.params, 1e-2)
+
+
 def test_nothing_to_train_is_returned_as_it_is():
     examples = DATA.train_client(jnp.int32(0))
-    training = LocalTraining(sgd(0.3), 4, epochs=1)
-    assert fit_head(KEY, model(cut=None), PARAMS, {}, examples, training) == {}
-    assert fit_representation(KEY, model(cut="fc1"), {}, PARAMS, examples, training) == {}
+    training = LocalTraining(SGD(0.3), 4, epochs=1)
+    below, above = model(cut=None), model(cut="fc1")
+    assert fit_head(KEY, below, below.init(KEY).representation, {}, examples, training).params == {}
+    assert fit_representation(KEY, above, {}, above.init(KEY).head, examples, training).params == {}
 
 
 # What is computed once while a representation is frozen.
@@ -126,12 +149,10 @@ def halved(key, x):
 def with_noise(name):
     """The model with noise behind one of its layers, or with augmented inputs, or neither."""
     if name == "augment":
-        return srp.models.augmented(MODEL, halved)
+        return dataclasses.replace(MODEL, augment=halved)
     layers = [srp.models.Layer(f"fc{i}", nn.Dense(width), jax.nn.relu) for i, width in enumerate((5, 4), 1)]
     layers = [layer._replace(noise=halved) if layer.name == name else layer for layer in layers]
-    return srp.models.split(
-        "noisy", [*layers, srp.models.Layer("out", nn.Dense(NUM_CLASSES))], "out", (NUM_FEATURES,), 4
-    )
+    return srp.models.Split((NUM_FEATURES,), 4, [*layers, srp.models.Layer("out", nn.Dense(NUM_CLASSES))], name="noisy")
 
 
 @pytest.mark.parametrize(
@@ -150,9 +171,9 @@ def test_what_comes_before_anything_random_is_computed_once_and_the_rest_in_ever
 
     model_ = with_noise(noise)
     params = model_.init(KEY)
-    examples, training = DATA.train_client(jnp.int32(1)), LocalTraining(sgd(0.3), 4, epochs=3)
-    spied = model_._replace(stem=spy("stem", model_.stem), rest=spy("rest", model_.rest))
-    head = jax.jit(lambda: fit_head(KEY, spied, params.representation, params.head, examples, training))()
+    examples, training = DATA.train_client(jnp.int32(1)), LocalTraining(SGD(0.3), 4, epochs=3)
+    spied = changed(model_, stem=spy("stem", model_.stem), rest=spy("rest", model_.rest))
+    head = jax.jit(lambda: fit_head(KEY, spied, params.representation, params.head, examples, training).params)()
     assert seen["stem"] == [((12, NUM_FEATURES), (12, kept))]  # all examples at once, outside the loops
     assert {shapes[0] for shapes in seen["rest"]} == {(4, kept)}  # batches
 
@@ -161,7 +182,9 @@ def test_what_comes_before_anything_random_is_computed_once_and_the_rest_in_ever
         return cross_entropy(model_.classify(head, model_.represent(representation, x, key), key), y)
 
     by_hand = jax.jit(
-        lambda: local_sgd(named_key(KEY, "head"), whole_loss, params.head, params.representation, examples, training)
+        lambda: (
+            local_sgd(named_key(KEY, "head"), whole_loss, params.head, params.representation, examples, training).params
+        )
     )
     assert_close(head, by_hand(), 1e-5)
 
@@ -174,16 +197,16 @@ def test_every_step_has_a_key_of_its_own(strategy):
         return jnp.broadcast_to(params * jax.random.uniform(key), y.shape)
 
     def run(training, **options):
-        return -local_sgd(KEY, noise, jnp.zeros(()), (), examples, training, **options)
+        return -local_sgd(KEY, noise, jnp.zeros(()), (), examples, training, **options).params
 
     key = named_key(KEY, "noise")
     keys = [jax.random.fold_in(jax.random.fold_in(key, e), s) for e in range(2) for s in range(3)]
     draws = [float(jax.random.uniform(k)) for k in keys]
     assert len(set(draws)) == 6
-    epochs = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, epochs=1, work=work), first_epoch=first))
+    epochs = jax.jit(lambda first, work: run(LocalTraining(SGD(1.0), 4, epochs=1, work=work), first_epoch=first))
     np.testing.assert_allclose(epochs(0, 2), sum(draws), rtol=1e-5)
     np.testing.assert_allclose(epochs(1, 1), sum(draws[3:]), rtol=1e-5)
-    steps = jax.jit(lambda first, work: run(LocalTraining(sgd(1.0), 4, steps=1, work=work), first_epoch=first))
+    steps = jax.jit(lambda first, work: run(LocalTraining(SGD(1.0), 4, steps=1, work=work), first_epoch=first))
     np.testing.assert_allclose(steps(0, 5), steps(0, 2) + steps(2, 3), rtol=1e-5)
 
 
@@ -213,7 +236,7 @@ def uneven(optimizer, work, padding, jit=jax.jit):
         x = x._replace(count=jnp.where(client_id == 4, 0, x.count))
         real = jnp.arange(12) < x.count
         x = x._replace(x=jnp.where(real[:, None], x.x, padding), y=jnp.where(real, x.y, jnp.int32(2**31 - 1)))
-        return local_sgd(KEY, loss, PARAMS, (), x, LocalTraining(optimizer, 4, epochs=2, work=work))
+        return local_sgd(KEY, loss, PARAMS, (), x, LocalTraining(optimizer, 4, epochs=2, work=work)).params
 
     return jit(jax.vmap(one))(jnp.arange(5, dtype=jnp.int32), jnp.array(work, jnp.int32))
 
@@ -221,9 +244,8 @@ def uneven(optimizer, work, padding, jit=jax.jit):
 @pytest.mark.parametrize("work", [(1, 1, 1, 1, 1), (3, 0, 2, 1, 3)])
 def test_steps_without_weight_change_nothing(work):
     """Plain SGD gives the clients that are done a batch without weight; other optimizers select what stays."""
-    selecting = SGD(*sgd(0.3))  # one of its own: equal optimizers are the same object
-    selecting.is_plain = False
-    weightless, selected = (uneven(optimizer, work, jnp.float32(np.nan)) for optimizer in (sgd(0.3), selecting))
+    selecting = changed(SGD(0.3), is_plain=False)
+    weightless, selected = (uneven(optimizer, work, jnp.float32(np.nan)) for optimizer in (SGD(0.3), selecting))
     assert_close(weightless, selected, 1e-6)
     for idle in (4, *(i for i in range(5) if work[i] == 0)):
         assert_same_bits(jax.tree.map(lambda leaf, i=idle: leaf[i], weightless), PARAMS)
@@ -239,8 +261,8 @@ def test_a_loss_that_zeros_would_break_is_safe_with_clients_that_are_done(strate
         return (x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True)) @ w - 1) ** 2
 
     def one(x, count):
-        training = LocalTraining(sgd(0.1), 2, **strategy_of_steps)
-        return local_sgd(KEY, loss, jnp.zeros(2), (), Examples(x, jnp.zeros(8, jnp.int32), count), training)
+        training = LocalTraining(SGD(0.1), 2, **strategy_of_steps)
+        return local_sgd(KEY, loss, jnp.zeros(2), (), Examples(x, jnp.zeros(8, jnp.int32), count), training).params
 
     together = jax.jit(jax.vmap(one))(x, counts)
     alone = [jax.jit(one)(x[i], counts[i]) for i in range(2)]
@@ -251,7 +273,7 @@ def test_a_loss_that_zeros_would_break_is_safe_with_clients_that_are_done(strate
 @pytest.mark.parametrize("function", ["round", "gradient"])
 def test_a_client_without_examples_has_no_gradient(function):
     """FedSGD's message, and the gradient that a criterion asks for: its rows are never heard."""
-    algorithm = srp.algorithms.fedsgd(MODEL)
+    algorithm = srp.algorithms.FedSGD(MODEL)
     gradient = algorithm.round.client if function == "round" else algorithm.gradient
     one, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 2, jnp.int32(1))
     none = Examples(jnp.full_like(one.x, jnp.nan), one.y, jnp.int32(0))
@@ -270,11 +292,11 @@ WRONG_LOSSES = {  # name -> (loss of a model, what it returned for so many examp
 }
 
 
-def trained_by(function, model, optimizer=None):
+def trained_by(function, model, optimizer=SGD(0.01)):  # noqa: B008
     """Ways in which a model's loss, or an optimizer, comes to a client."""
-    algorithm = srp.algorithms.fedsgd(model, optimizer)
+    algorithm = srp.algorithms.FedSGD(model, srp.Training(optimizer, weighting="num_examples"))
     client, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 4, jnp.int32(1))
-    of_loss, how = local.example_loss(model), local.local_training(optimizer, 4, steps=2)
+    of_loss, how = local.example_loss(model), srp.Training(optimizer, batch_size=4, epochs=None, steps=2).alone()
     ways = {
         "local_sgd": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how._replace(epochs=1, steps=None)),
         "drawn batches": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how),
@@ -295,7 +317,7 @@ def test_a_loss_that_is_not_one_number_per_example_is_refused_in_a_line(function
     rows = 4 if function in ("local_sgd", "drawn batches", "fit_head") else 12
     message = f"loss returned {returned.format(rows)} for {rows} examples, it must return ({rows},): one number"
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        trained_by(function, MODEL._replace(loss=loss))
+        trained_by(function, changed(MODEL, loss=loss))
     assert "\n" not in str(caught.value)
 
 
@@ -339,9 +361,9 @@ def test_only_plain_sgd_needs_no_selection_of_parameters():
         traced = uneven(optimizer, (1,) * 5, jnp.float32(0), jit=jax.make_jaxpr)
         return list(in_loops(traced.jaxpr)).count(kernel)
 
-    assert [selections(sgd(*numbers)) > 0 for numbers in ((0.3,), (0.3, 0.5), (0.3, 0.0, 0.1))] == [False, True, True]
-    assert not sgd(lambda count: 0.1).is_plain  # it counts
-    assert sgd(jnp.float32(0.1)).is_plain
+    assert [selections(SGD(*numbers)) > 0 for numbers in ((0.3,), (0.3, 0.5), (0.3, None, 0.1))] == [False, True, True]
+    assert not SGD(lambda count: 0.1).is_plain  # it counts
+    assert SGD(jnp.float32(0.1)).is_plain
 
 
 # Hyper-parameters that are tracers.
@@ -374,21 +396,21 @@ def test_step_sizes_can_be_vmapped(strategy):
     [
         ((0.0,), "learning_rate must be finite and positive, got 0.0; give a step size"),
         ((-0.1,), "learning_rate must be finite and positive, got -0.1"),
-        ((jnp.float32(np.nan),), "learning_rate must be finite and positive, got nan"),
-        ((0.1, -0.5), "momentum must be finite and >= 0, got -0.5; give 0 for none"),
-        ((0.1, 1), "momentum=1 must be below 1; give 0 for none"),
-        ((0.1, 0.5, -1e-4), "weight_decay must be finite and >= 0, got -0.0001; give 0 for none"),
+        ((jnp.float32(np.nan),), "learning_rate must be finite and >= 0, got nan"),
+        ((0.1, -0.5), "momentum=-0.5 must be at least 0; give None for none"),
+        ((0.1, 1), "momentum=1 must be below 1; give None for none"),
+        ((0.1, 0.5, -1e-4), "weight_decay=-0.0001 must be at least 0; give None for none"),
     ],
 )
 def test_numbers_out_of_range_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
-        sgd(*numbers)
-    sgd(lambda count: 0.1)  # a schedule is not asked
+        SGD(*numbers)
+    SGD(lambda count: 0.1)  # a schedule is not asked
 
 
 def test_decay_is_for_weights_and_not_for_biases():
     params = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)}
-    optimizer = sgd(0.5, weight_decay=0.1)
+    optimizer = SGD(0.5, weight_decay=0.1)
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.5 * 0.1 * 2.0, rtol=1e-6)
     np.testing.assert_array_equal(updates["bias"], 0.0)
@@ -412,8 +434,8 @@ def test_batches_drawn_with_replacement_do_not_depend_on_padding():
         examples = Examples(
             jnp.pad(x, ((0, padding), (0, 0)), constant_values=3e38), jnp.pad(y, (0, padding)), jnp.int32(3)
         )
-        training = local.local_training(local.sgd(0.01), batch_size=10, steps=4)
-        return local.local_sgd(jax.random.key(0), loss, jnp.zeros(2), (), examples, training)
+        training = LocalTraining(srp.SGD(0.01), 10, steps=4)
+        return local.local_sgd(jax.random.key(0), loss, jnp.zeros(2), (), examples, training).params
 
     assert (trained(0) != 0).all()
     np.testing.assert_array_equal(trained(0), trained(17))

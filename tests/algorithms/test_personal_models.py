@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import apfl, ditto, fedavg, hf_maml, l2gd, mlp
-from reference.small import KEY, Run, assert_close, assert_same_bits, federation
+from reference.small import ALGORITHMS, KEY, Run, assert_close, assert_same_bits, built, federation
 from test_baselines import (
     CLOCK,
     EPOCHS,
@@ -28,8 +28,8 @@ from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 
 POLICIES = {
-    "doubling": srp.participation.doubling(initial=2, rounds_per_stage=1),
-    "buffered": srp.participation.buffered(2),
+    "doubling": srp.participation.Doubling(initial=2, rounds_per_stage=1),
+    "buffered": srp.participation.Buffered(2),
 }
 
 
@@ -42,7 +42,7 @@ def _float64():
 def given(factory, sgd, run_options, **options):
     """A setting, and what its reference gets; heavy SGD goes with weights by examples."""
     weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options |= {"optimizer": optimizer(sgd), "client_weighting": weighting, "local_epochs": EPOCHS}
+    options |= {"optimizer": optimizer(sgd), "weighting": weighting, "epochs": EPOCHS}
     setting = setting_of(factory, run_options, **options)
     args = setting.params, setting.clients, COHORTS
     return setting, args, {"steps": steps_of(setting), "sgd": sgd, "client_weighting": weighting}
@@ -69,7 +69,7 @@ def check_own(setting, t, models, judged):
 
 def test_ditto():
     sgd, run_options = SHAPED["heavy"]
-    setting, args, more = given(srp.algorithms.ditto, sgd, run_options, penalty=0.7)
+    setting, args, more = given(srp.algorithms.Ditto, sgd, run_options, penalty=0.7)
     states = list(ditto.run(*args, penalty=0.7, **more))
     assert len(states) == 3
     for t, state in enumerate(states):
@@ -80,7 +80,7 @@ def test_ditto():
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=["adaptive", "fixed"])
 def test_apfl(sgd, run_options):
     options = {"own_share": 0.3, "adaptive": sgd is HEAVY}
-    setting, args, more = given(srp.algorithms.apfl, sgd, run_options, **options)
+    setting, args, more = given(srp.algorithms.APFL, sgd, run_options, **options)
     states = list(apfl.run(*args, alpha=0.3, adaptive=options["adaptive"], **more))
     assert len(states) == 3
     for t, state in enumerate(states):
@@ -97,7 +97,7 @@ def test_l2gd():
     sgd, run_options = SHAPED["heavy"]
     run_options = run_options | {"key": jax.random.key(2)}
     options = {"aggregation_step_size": 0.4, "aggregation_probability": 0.5}
-    setting, args, more = given(srp.algorithms.l2gd, sgd, run_options, **options)
+    setting, args, more = given(srp.algorithms.L2GD, sgd, run_options, **options)
     coins = [bool(server.aggregates) for server in (setting.start, *(s.server for s in setting.states[:-1]))]
     assert coins == [False, True, True]
     states = list(l2gd.run(*args, coins, theta=0.4, **more))
@@ -114,7 +114,7 @@ def targets_of(rows):
 
 @pytest.mark.parametrize(("sgd", "run_options", "alpha"), [(*SHAPED["heavy"], 0.3), (*SHAPED["plain"], 0.0)])
 def test_per_fedavg_and_without_an_inner_step_it_is_fedavg_on_its_target_samples(sgd, run_options, alpha):
-    setting, args, more = given(srp.algorithms.per_fedavg, sgd, run_options, inner_step_size=alpha)
+    setting, args, more = given(srp.algorithms.PerFedAvg, sgd, run_options, inner_step_size=alpha)
     if alpha:
         rounds = hf_maml.run(*args, alpha=alpha, delta=1e-3, support_fraction=0.8, **more)
     else:
@@ -130,12 +130,12 @@ def test_per_fedavg_and_without_an_inner_step_it_is_fedavg_on_its_target_samples
 
 
 def run_with(factory, policy, rounds=3, **options):
-    return run_of(factory(split_model(), **HEAVY_STEPS | options), SMALL(), policy, rounds)
+    return run_of(built(factory, split_model(), **HEAVY_STEPS | options), SMALL(), policy, rounds)
 
 
 @functools.cache
 def states_of(name, policy, **options):
-    return run_with(getattr(srp.algorithms, name), POLICIES[policy], **options)
+    return run_with(ALGORITHMS[name], POLICIES[policy], **options)
 
 
 def globals_of(states):
@@ -164,8 +164,8 @@ def test_the_global_model_is_that_of_fedavg_and_the_own_one_may_be_trained_alone
 
 def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
     """eta lambda = 1 and one full batch: v_i <- w - eta grad f_i(v_i), wherever v_i was."""
-    one_step = {"batch_size": 99, "optimizer": srp.algorithms.sgd(0.3), "penalty": 1 / 0.3}
-    before, after = run_with(srp.algorithms.ditto, EVERYBODY, 2, **one_step)[1:]
+    one_step = {"batch_size": 99, "optimizer": srp.SGD(0.3), "penalty": 1 / 0.3}
+    before, after = run_with(srp.algorithms.Ditto, EVERYBODY, 2, **one_step)[1:]
     w = by_layer(split_model(), *before.server.params)
     for i, client in enumerate(SMALL()):
         own = by_layer(split_model(), *of_client(before.clients.own, i))
@@ -174,8 +174,8 @@ def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
 
 
 def test_the_share_of_apfl_stays_between_0_and_1():
-    options = {"own_share": 0.5, "adaptive": True, "optimizer": srp.algorithms.sgd(2.0), "local_epochs": 3}
-    shares = np.array([state.clients.alpha for state in run_with(srp.algorithms.apfl, EVERYBODY, 4, **options)])
+    options = {"own_share": 0.5, "adaptive": True, "optimizer": srp.SGD(2.0), "epochs": 3}
+    shares = np.array([state.clients.alpha for state in run_with(srp.algorithms.APFL, EVERYBODY, 4, **options)])
     assert np.isfinite(shares).all()
     assert shares.min() == 0.0 or shares.max() == 1.0
     assert ((shares >= 0) & (shares <= 1)).all()
@@ -188,7 +188,7 @@ def spread(clients, mean):
 def test_aggregation_of_l2gd_keeps_the_mean_and_silent_rounds_cost_nothing():
     """Full participation: deviations shrink by 1 - theta, and the mean of one aggregation serves the next."""
     options = {"aggregation_step_size": 0.3, "aggregation_probability": 0.5, "batch_size": 4}
-    algorithm = srp.algorithms.l2gd(split_model(), srp.algorithms.sgd(0.3), **options)
+    algorithm = built(srp.algorithms.L2GD, split_model(), optimizer=srp.SGD(0.3), **options)
     run = Run(algorithm, federation(SMALL()), EVERYBODY, CLOCK, chunk_size=3)
     before, kinds = run.host_state(), []
     for t in range(12):
@@ -218,7 +218,7 @@ def test_l2gd_that_never_aggregates_is_local_only():
 
 
 def test_the_coin_of_l2gd_is_fair_to_its_probability():
-    algorithm = srp.algorithms.l2gd(split_model(), aggregation_probability=0.9)
+    algorithm = srp.algorithms.L2GD(split_model(), aggregation_probability=0.9)
     server = algorithm.init(KEY, federation(SMALL()))
     context = srp.RoundContext(*[jnp.int32(1)] * 3, 7, jnp.int32(1))
     keys = jax.random.split(KEY, 4000)
@@ -229,11 +229,11 @@ def test_the_coin_of_l2gd_is_fair_to_its_probability():
 def test_one_model_travels_each_way():
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
     for name in ("apfl", "ditto", "l2gd", "per_fedavg"):
-        sent = traffic(check_algorithm(getattr(srp.algorithms, name)(split_model()), federation(SMALL())))
+        sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), federation(SMALL())))
         assert (sent.up, sent.down) == (whole, whole), name
 
 
 @pytest.mark.parametrize("argument", [{"own_share": 1.5}, {"own_share": float("nan")}, {"own_share": -0.1}])
 def test_shares_are_numbers_from_0_to_1(argument):
     with pytest.raises(ValueError, match=r"own_share.*give a number from 0 to 1"):
-        srp.algorithms.apfl(split_model(), **argument)
+        srp.algorithms.APFL(split_model(), **argument)

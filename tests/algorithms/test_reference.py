@@ -31,7 +31,7 @@ def _float64():
 def by_layer(split_model, *parts):
     """Parameters of the package as {layer: {part: array}} in the order of the layers."""
     together = {name: layer for part in parts for name, layer in part.items()}
-    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layers if name in together}
+    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names if name in together}
 
 
 def of_client(states, i):
@@ -66,7 +66,7 @@ class Setting:
 
 
 def optimizer(sgd):
-    return srp.algorithms.sgd(sgd.step, sgd.momentum, sgd.decay)
+    return srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
 
 
 def check_accuracies(setting, t, expected):
@@ -77,7 +77,7 @@ def check_accuracies(setting, t, expected):
 
 float64_model = functools.partial(model, dtype=jnp.float64)
 SMALL = functools.partial(clients_of, COUNTS, TEST_COUNTS, dtype=np.float64)
-doubling = functools.partial(srp.participation.doubling, 2, 1)  # 2, 4, 7 participants
+doubling = functools.partial(srp.participation.Doubling, 2, 1)  # 2, 4, 7 participants
 unequal_work = functools.partial(scripted, IDS, SIZES, WORK)  # 3, 2 and all 7 clients
 
 
@@ -93,8 +93,8 @@ def work_of(t, i):
 )
 def test_fedavg(sgd, weighting, run_options):
     split_model = float64_model()
-    algorithm = srp.algorithms.fedavg(
-        split_model, optimizer(sgd), BATCH, local_epochs=2, fine_tune_epochs=3, client_weighting=weighting
+    algorithm = srp.algorithms.FedAvg(
+        split_model, srp.Training(optimizer(sgd), batch_size=BATCH, epochs=2, weighting=weighting), fine_tune_epochs=3
     )
     setting = Setting(algorithm, split_model, doubling(), SMALL(), 3, **run_options)
 
@@ -126,16 +126,13 @@ def test_fedavg(sgd, weighting, run_options):
 def test_fedrep(sgd, head_sgd, weighting, counts, alternations, run_options):
     """Heads are trained and tuned by an optimizer of their own, or by that of the representation."""
     split_model, clients = float64_model(), clients_of(counts, TEST_COUNTS, dtype=np.float64)
-    algorithm = srp.algorithms.fedrep(
+    algorithm = srp.algorithms.FedRep(
         split_model,
-        optimizer(sgd),
-        BATCH,
+        srp.Training(optimizer(sgd), batch_size=BATCH, epochs=alternations, weighting=weighting),
         head_epochs=3,
         representation_epochs=2,
-        local_epochs=alternations,
         head_optimizer=head_sgd and optimizer(head_sgd),
         fine_tune_epochs=4,
-        client_weighting=weighting,
     )
     setting = Setting(algorithm, split_model, unequal_work(), clients, 3, **run_options)
     head_sgd = head_sgd or sgd
@@ -169,14 +166,12 @@ def test_fedrep(sgd, head_sgd, weighting, counts, alternations, run_options):
 )
 def test_lg_fedavg(sgd, weighting, local_steps, run_options):
     split_model = float64_model(cut="fc2")
-    algorithm = srp.algorithms.lg_fedavg(
+    algorithm = srp.algorithms.LGFedAvg(
         split_model,
-        optimizer(sgd),
-        BATCH,
-        local_epochs=None if local_steps else 2,
-        local_steps=local_steps,
+        srp.Training(
+            optimizer(sgd), batch_size=BATCH, epochs=None if local_steps else 2, steps=local_steps, weighting=weighting
+        ),
         fine_tune_epochs=3,
-        client_weighting=weighting,
     )
     setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
 
@@ -211,17 +206,14 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
 )
 def test_hf_maml(sgd, weighting, meta, inner_steps, run_options):
     split_model = float64_model()
-    algorithm = srp.algorithms.hf_maml(
+    algorithm = srp.algorithms.HFMAML(
         split_model,
-        optimizer(sgd),
-        meta["alpha"],
-        meta["delta"],
-        BATCH,
-        local_epochs=2,
+        srp.Training(optimizer(sgd), batch_size=BATCH, epochs=2, weighting=weighting),
+        inner_step_size=meta["alpha"],
+        difference=meta["delta"],
         support_fraction=meta.get("support_fraction"),
         inner_steps=inner_steps,
         fine_tune_epochs=3,
-        client_weighting=weighting,
     )
     setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
 
@@ -245,8 +237,10 @@ def test_the_hessian_free_step_is_the_gradient_of_the_model_after_its_inner_step
     split_model = float64_model()
     (client,) = clients_of((4,), (2,), dtype=np.float64)
     alpha, beta = 0.2, 0.5
-    algorithm = srp.algorithms.hf_maml(split_model, srp.algorithms.sgd(beta), alpha, 1e-4, batch_size=4)
-    setting = Setting(algorithm, split_model, srp.participation.full(), [client], 1)
+    algorithm = srp.algorithms.HFMAML(
+        split_model, srp.Training(srp.SGD(beta), batch_size=4), inner_step_size=alpha, difference=1e-4
+    )
+    setting = Setting(algorithm, split_model, srp.participation.Full(), [client], 1)
 
     def f(params):
         logits = split_model.logits(params, jnp.asarray(client.x))

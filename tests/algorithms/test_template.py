@@ -10,19 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_common as common
-from reference.small import KEY, Run, assert_close, clients_of, federation, model
+from reference.small import KEY, Run, assert_close, changed, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import _template
-from fedjax_srp.algorithms._template import template
+from fedjax_srp.algorithms._template import Template
 
 ROW = common.Row(
-    common.small(template, client_weighting="num_examples"),
+    common.small(Template, weighting="num_examples"),
     common.classification,
     (*common.REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}),
 )
 INHERITED = (
     common.test_protocol,
+    common.test_built_again_it_is_equal_and_its_floats_are_its_leaves,
     common.test_fine_tuning_may_have_an_optimizer_of_its_own,
     common.test_states_keep_their_types_and_nothing_is_traced_twice,
     common.test_training_does_something_to_server_and_clients,
@@ -53,19 +54,13 @@ def test_refusals_name_argument_and_value(options):
     common.test_refusals_name_argument_and_value(ROW.make, options)
 
 
-def test_documentation_names_every_argument_and_its_examples_run():
-    doc = inspect.getdoc(template)
-    for parameter in inspect.signature(template).parameters:
-        assert f"\n    {parameter}: " in doc, parameter
-    for section in ("Args:", "Returns:", "Raises:", "Example:"):
-        assert f"\n{section}\n" in doc, section
-    results = doctest.testmod(_template)
-    assert (results.attempted, results.failed) == (2, 0)
+def test_documentation_names_every_field_and_its_examples_run():
+    common.check_documentation(Template)
 
 
 @pytest.mark.parametrize(
     "participation",
-    [srp.participation.full(), srp.participation.doubling(4, 1), srp.participation.uniform(4)],
+    [srp.participation.Full(), srp.participation.Doubling(4, 1), srp.participation.Uniform(4)],
     ids=lambda policy: policy.name,
 )
 def test_it_runs_with_every_participation(participation):
@@ -82,9 +77,9 @@ def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
     with jax.enable_x64(True):
         [client] = clients_of((6,), (2,), dtype=np.float64)
         split_model, eta, penalty = model(dtype=jnp.float64), 0.3, 0.5
-        split_model = split_model._replace(loss=lambda outputs, y: 2.0 * srp.models.cross_entropy(outputs, y))
-        algorithm = template(split_model, srp.algorithms.sgd(eta), penalty=penalty, batch_size=6)
-        run = Run(algorithm, federation([client]), srp.participation.full())
+        split_model = changed(split_model, loss=lambda outputs, y: 2.0 * srp.models.cross_entropy(outputs, y))
+        algorithm = Template(split_model, srp.Training(srp.SGD(eta), batch_size=6), penalty=penalty)
+        run = Run(algorithm, federation([client]), srp.participation.Full())
         params, bias = split_model.init(KEY), jnp.asarray([0.3, -0.2, 0.1, 0.0])
         start = run.host_state()
         run.place(
@@ -111,7 +106,7 @@ def test_a_copy_under_another_name_runs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("my_method")
     assert doctest.testmod(module).failed == 0
-    algorithm = module.my_method(model())
+    algorithm = module.MyMethod(model())
     assert algorithm.name == "my_method"
     history = srp.simulate(algorithm, ROW.data(), num_rounds=1, key=KEY, progress=False)
     assert history.name == "my_method"

@@ -92,7 +92,7 @@ def command(rng, folder):
         flag = str(rng.choice(known))
         place = int(rng.integers(2, len(flag)))
         return [*words, flag[:place] + flag[place + 1 :], value()]
-    other = str(rng.choice(["demo", "report", "list", "data prepare", "benchmark", "nothing", "", "data"]))
+    other = str(rng.choice(["demo", "report", "list", "data prepare", "nothing", "", "data"]))
     flags = ["--out", "--seeds", "--target", "--communications", "--data-dir", "--names", "-h", "--quick", "mnist"]
     return [*other.split(" "), *(str(rng.choice([*flags, value()])) for _ in range(int(rng.integers(4))))]
 
@@ -108,10 +108,10 @@ class AcceptedError(Exception):
 
 @contextlib.contextmanager
 def harmless(folder):
-    """No simulation, no download, no benchmark, and a folder to be in."""
+    """No simulation, no download, and a folder to be in."""
 
     was = os.getcwd()
-    runs = [(simulation, "_run"), (demo, "run"), (archives, "prepare"), (cli.benchmark_command, "benchmark")]
+    runs = [(simulation, "_run"), (demo, "run"), (archives, "prepare")]
     kept = [(module, name, getattr(module, name)) for module, name in runs]
     for module, name in runs:
         setattr(module, name, accepted)

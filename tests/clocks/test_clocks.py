@@ -23,16 +23,17 @@ def play(clock, num_clients, num_rounds, seed=0):
 
 
 ALL = [
-    clocks.fixed(clocks.exponential(1.0)),
-    clocks.dynamic(clocks.exponential(clocks.uniform(0.2, 1))),
-    clocks.trace(np.arange(15.0).reshape(3, 5)),
+    clocks.Fixed(clocks.Exponential(1.0)),
+    clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.2, 1))),
+    clocks.Trace(np.arange(15.0).reshape(3, 5)),
 ]
 
 
 @pytest.mark.parametrize("clock", ALL, ids=lambda clock: clock.name)
 def test_protocol(clock):
     assert isinstance(clock, Clock)
-    assert getattr(clocks, clock.name).__name__ == clock.name
+    assert getattr(clocks, type(clock).__name__) is type(clock)
+    assert clock.name == type(clock).__name__.lower()
     state = clock.init(jax.random.key(0), 5)
     chex.clear_trace_counter()
     sample = jax.jit(chex.assert_max_traces(clock.sample, 1))
@@ -57,40 +58,40 @@ def test_vmap_over_seeds_is_the_loop_over_seeds(clock):
 
 
 def test_fixed_times_are_drawn_once_and_known():
-    expected, realised = play(clocks.fixed(clocks.exponential(1.0)), 50, 7)
+    expected, realised = play(clocks.Fixed(clocks.Exponential(1.0)), 50, 7)
     np.testing.assert_array_equal(realised, np.tile(realised[0], (7, 1)))
     np.testing.assert_array_equal(expected, realised)
     assert len(np.unique(realised[0])) == 50
-    _, other = play(clocks.fixed(clocks.exponential(1.0)), 50, 1, seed=9)
+    _, other = play(clocks.Fixed(clocks.Exponential(1.0)), 50, 1, seed=9)
     assert not np.array_equal(other[0], realised[0])
 
 
 def test_fixed_times_follow_the_distribution():
-    _, realised = play(clocks.fixed(clocks.exponential(0.5)), 20_000, 1)
+    _, realised = play(clocks.Fixed(clocks.Exponential(0.5)), 20_000, 1)
     assert abs(realised.mean() - 2.0) < 5 * realised.std() / np.sqrt(20_000)
 
 
 def test_fixed_takes_times_as_they_are():
-    _, realised = play(clocks.fixed(clocks.constant([3.0, 1.0, 2.0])), 3, 2)
+    _, realised = play(clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), 3, 2)
     np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 2)
 
 
 def test_dynamic_times_have_the_expected_mean_of_every_client():
-    expected, realised = play(clocks.dynamic(clocks.exponential(clocks.uniform(0.1, 1))), 20, 20_000)
+    expected, realised = play(clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.1, 1))), 20, 20_000)
     np.testing.assert_array_equal(expected, np.tile(expected[0], (20_000, 1)))
     errors = realised.std(0, ddof=1) / np.sqrt(20_000)
     assert np.max(np.abs(realised.mean(0) - expected[0]) / errors) < 5
 
 
 def test_dynamic_times_are_fresh_every_round():
-    _, realised = play(clocks.dynamic(clocks.exponential()), 1, 5000)
+    _, realised = play(clocks.Dynamic(clocks.Exponential()), 1, 5000)
     first, second = realised[:-1, 0], realised[1:, 0]
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(5000)
 
 
 def test_random_clock_of_the_paper():
     num_clients = 100
-    expected, realised = play(clocks.dynamic(clocks.exponential(clocks.uniform(1 / num_clients, 1))), num_clients, 4000)
+    expected, realised = play(clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / num_clients, 1))), num_clients, 4000)
     rates = 1 / expected[0]  # lambda_i ~ U[1/N, 1], drawn once
     assert rates.min() >= 1 / num_clients * (1 - 1e-6)
     assert rates.max() <= 1 + 1e-6
@@ -103,13 +104,13 @@ def test_random_clock_of_the_paper():
 
 def test_trace_cycles_over_rounds():
     table = np.array([[1.0, 5.0], [2.0, 6.0], [6.0, 1.0]])
-    expected, realised = play(clocks.trace(table), 2, 8)
+    expected, realised = play(clocks.Trace(table), 2, 8)
     np.testing.assert_array_equal(realised, table[np.arange(8) % 3])
     np.testing.assert_allclose(expected, np.tile([3.0, 4.0], (8, 1)), rtol=1e-6)
 
 
 def test_trace_of_one_row_is_fixed():
-    expected, realised = play(clocks.trace([3, 1, 2]), 3, 4)
+    expected, realised = play(clocks.Trace([3, 1, 2]), 3, 4)
     np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
     np.testing.assert_array_equal(expected, realised)
 
@@ -118,9 +119,9 @@ def test_trace_of_one_row_is_fixed():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda work: clocks.fixed(clocks.exponential(), work),
-        lambda work: clocks.dynamic(clocks.exponential(), work),
-        lambda work: clocks.trace([[1.0, 2.0], [3.0, 4.0]], work),
+        lambda work: clocks.Fixed(clocks.Exponential(), work),
+        lambda work: clocks.Dynamic(clocks.Exponential(), work),
+        lambda work: clocks.Trace([[1.0, 2.0], [3.0, 4.0]], work),
     ],
 )
 def test_work_multiplies_times(make, work):
@@ -133,7 +134,7 @@ def test_work_multiplies_times(make, work):
 def test_work_may_be_traced():
     @jax.jit
     def times(work):
-        clock = clocks.trace([1.0, 2.0], work)
+        clock = clocks.Trace([1.0, 2.0], work)
         return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2))[0].realised
 
     np.testing.assert_array_equal(times(3.0), [3.0, 6.0])
@@ -150,23 +151,23 @@ def test_dtype_is_the_default_float(x64):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: clocks.fixed(1.0), ["distribution=1.0 must be a Distribution", "exponential(rate=1.0)"]),  # pyright: ignore
-        (lambda: clocks.dynamic([1.0]), ["distribution=[1.0] must be", "constant(times)"]),  # pyright: ignore
-        (lambda: clocks.fixed(clocks.exponential(), work=-1), ["fixed: work", ">= 0", "got -1;", "work=1.0"]),
-        (lambda: clocks.dynamic(clocks.exponential(), work=float("nan")), ["dynamic: work", "finite", "got nan;"]),
-        (lambda: clocks.trace([1.0], work=[1.0]), ["trace: work", "at most 0 axes", "(1,)"]),
-        (lambda: clocks.trace([[1.0, 2.0], [float("inf"), 1.0]]), ["trace: times", "got inf at index (1, 0)"]),
-        (lambda: clocks.trace([1.0, -2.0]), ["trace: times", ">= 0", "got -2.0 at index 1"]),
-        (lambda: clocks.trace(np.ones((1, 2, 3))), ["trace: times", "at most 2 axes", "(rounds, num_clients)"]),
-        (lambda: clocks.trace(1.0), ["trace: times", "shape ()", "(num_clients,)"]),
-        (lambda: clocks.trace(np.ones((0, 4))), ["trace: times", "shape (0, 4)"]),
-        (lambda: clocks.trace([[1.0, 2.0], [1.0]]), ["trace: times", "rectangular"]),
+        (lambda: clocks.Fixed(1.0), ["distribution=1.0 must be a Distribution", "Exponential(rate=1.0)"]),  # pyright: ignore
+        (lambda: clocks.Dynamic([1.0]), ["distribution=[1.0] must be", "Constant(times)"]),  # pyright: ignore
+        (lambda: clocks.Fixed(clocks.Exponential(), work=-1), ["fixed: work", ">= 0", "got -1;", "work=1.0"]),
+        (lambda: clocks.Dynamic(clocks.Exponential(), work=float("nan")), ["dynamic: work", "finite", "got nan;"]),
+        (lambda: clocks.Trace([1.0], work=[1.0]), ["trace: work", "at most 0 axes", "(1,)"]),
+        (lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]), ["trace: times", "got inf at index (1, 0)"]),
+        (lambda: clocks.Trace([1.0, -2.0]), ["trace: times", ">= 0", "got -2.0 at index 1"]),
+        (lambda: clocks.Trace(np.ones((1, 2, 3))), ["trace: times", "at most 2 axes", "(rounds, num_clients)"]),
+        (lambda: clocks.Trace(1.0), ["trace: times", "shape ()", "(num_clients,)"]),
+        (lambda: clocks.Trace(np.ones((0, 4))), ["trace: times", "shape (0, 4)"]),
+        (lambda: clocks.Trace([[1.0, 2.0], [1.0]]), ["trace: times", "rectangular"]),
         (
-            lambda: clocks.trace([1.0, 2.0]).init(jax.random.key(0), 3),
+            lambda: clocks.Trace([1.0, 2.0]).init(jax.random.key(0), 3),
             ["has 2 entries for num_clients=3", "one column"],
         ),
         (
-            lambda: clocks.fixed(clocks.exponential([1.0, 2.0])).init(jax.random.key(0), 3),
+            lambda: clocks.Fixed(clocks.Exponential([1.0, 2.0])).init(jax.random.key(0), 3),
             ["exponential: rate has 2 entries for num_clients=3"],
         ),
     ],

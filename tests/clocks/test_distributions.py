@@ -35,7 +35,7 @@ def test_examples_of_docstrings_run(name):
 @pytest.mark.parametrize("rate", [1.0, 0.25, 8])
 def test_order_statistics_of_exponential_are_harmonic(rate):
     num_clients = 16
-    times, _ = sample_rounds(clocks.exponential(rate), num_clients, 20_000)
+    times, _ = sample_rounds(clocks.Exponential(rate), num_clients, 20_000)
     tails = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, num_clients + 1))])  # H_0, ..., H_N
     i = np.arange(1, num_clients + 1)
     expected = (tails[num_clients] - tails[num_clients - i]) / rate  # E[T_(i)] = (H_N - H_(N-i)) / lambda
@@ -45,8 +45,8 @@ def test_order_statistics_of_exponential_are_harmonic(rate):
 @pytest.mark.parametrize(
     ("distribution", "variance"),
     [
-        (clocks.exponential([0.5, 1.0, 4.0]), [4.0, 1.0, 1 / 16]),
-        (clocks.uniform(50, [100.0, 200.0, 500.0]), [50**2 / 12, 150**2 / 12, 450**2 / 12]),
+        (clocks.Exponential([0.5, 1.0, 4.0]), [4.0, 1.0, 1 / 16]),
+        (clocks.Uniform(50, [100.0, 200.0, 500.0]), [50**2 / 12, 150**2 / 12, 450**2 / 12]),
     ],
 )
 def test_mean_and_variance_per_client(distribution, variance):
@@ -57,24 +57,24 @@ def test_mean_and_variance_per_client(distribution, variance):
 
 
 def test_clients_are_independent():
-    times, _ = sample_rounds(clocks.exponential(), 4, 20_000)
+    times, _ = sample_rounds(clocks.Exponential(), 4, 20_000)
     correlation = np.corrcoef(times.T) - np.eye(4)
     assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
 
 
 def test_uniform_stays_in_its_interval():
-    times, _ = sample_rounds(clocks.uniform(2.0, 3.0), 100, 200)
+    times, _ = sample_rounds(clocks.Uniform(2.0, 3.0), 100, 200)
     assert times.min() >= 2.0
     assert times.max() <= 3.0
 
 
 def test_constant_is_constant():
-    times, _ = sample_rounds(clocks.constant([3.0, 0.0]), 2, 3)
+    times, _ = sample_rounds(clocks.Constant([3.0, 0.0]), 2, 3)
     np.testing.assert_array_equal(times, [[3.0, 0.0]] * 3)
 
 
 def test_rates_of_the_random_clock_are_uniform_and_drawn_once():
-    distribution = clocks.exponential(clocks.uniform(1 / 1000, 1))
+    distribution = clocks.Exponential(clocks.Uniform(1 / 1000, 1))
     rates = np.asarray(distribution.parameters(jax.random.key(3), 1000))
     assert rates.min() >= 1 / 1000
     assert rates.max() <= 1
@@ -83,18 +83,29 @@ def test_rates_of_the_random_clock_are_uniform_and_drawn_once():
 
 
 def test_nested_parameters_of_one_distribution_are_drawn_apart():
-    distribution = clocks.uniform(clocks.uniform(0, 1), clocks.uniform(1, 2))
+    distribution = clocks.Uniform(clocks.Uniform(0, 1), clocks.Uniform(1, 2))
     low, high = distribution.parameters(jax.random.key(0), 1000)
     assert abs(np.corrcoef(low, high)[0, 1]) < 5 / np.sqrt(1000)
 
 
 def test_parameters_and_samples_do_not_share_randomness():
-    times, rates = sample_rounds(clocks.exponential(clocks.uniform(0.5, 1)), 2000, 1)
+    times, rates = sample_rounds(clocks.Exponential(clocks.Uniform(0.5, 1)), 2000, 1)
     unit = times[0] * np.asarray(rates)  # Exp(1), whatever the rate
     assert abs(np.corrcoef(unit, rates)[0, 1]) < 5 / np.sqrt(2000)
 
 
-@pytest.mark.parametrize("distribution", [clocks.exponential(2), clocks.uniform(1, 2), clocks.constant(1)])
+def test_numbers_are_leaves_and_equal_ones_make_equal_distributions():
+    distribution = clocks.Exponential(clocks.Uniform(1, [2, 3]))
+    assert distribution == clocks.Exponential(clocks.Uniform(1.0, np.array([2.0, 3.0])))
+    assert distribution != clocks.Exponential(clocks.Uniform(1, [2, 4]))
+    low, high = jax.tree.leaves(distribution)
+    assert (low, high.tolist(), distribution.name) == (1.0, [2.0, 3.0], "exponential")
+    structure = jax.tree.structure(clocks.Fixed(clocks.Exponential(2), 3))
+    assert structure == jax.tree.structure(clocks.Fixed(clocks.Exponential(1.0)))
+    assert structure != jax.tree.structure(clocks.Fixed(clocks.Exponential(1.0), ordered=True))
+
+
+@pytest.mark.parametrize("distribution", [clocks.Exponential(2), clocks.Uniform(1, 2), clocks.Constant(1)])
 @pytest.mark.parametrize("x64", [False, True])
 def test_dtype_is_the_default_float(distribution, x64):
     with jax.enable_x64(x64):
@@ -108,7 +119,7 @@ def test_dtype_is_the_default_float(distribution, x64):
 def test_numbers_may_be_traced():
     @jax.jit
     def mean(rate, low, value):
-        drawn = [clocks.exponential(rate), clocks.uniform(low, 2 * low), clocks.constant(value)]
+        drawn = [clocks.Exponential(rate), clocks.Uniform(low, 2 * low), clocks.Constant(value)]
         return [d.mean(d.parameters(jax.random.key(0), 2)) for d in drawn]
 
     np.testing.assert_allclose(mean(4.0, 2.0, jnp.array([5.0, 6.0])), [[0.25, 0.25], [3.0, 3.0], [5.0, 6.0]])
@@ -117,34 +128,34 @@ def test_numbers_may_be_traced():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: clocks.exponential(0.0), ["exponential: rate", "positive", "got 0.0;", "exponential(rate=1.0)"]),
-        (lambda: clocks.exponential(-1), ["exponential: rate", "got -1;"]),
-        (lambda: clocks.exponential(float("inf")), ["exponential: rate", "finite", "got inf;"]),
-        (lambda: clocks.exponential([1.0, 2.0, 0.0]), ["exponential: rate", "got 0.0 at index 2"]),
-        (lambda: clocks.exponential(np.ones((2, 2))), ["exponential: rate", "at most 1 axes", "shape (2, 2)"]),
-        (lambda: clocks.exponential("fast"), ["exponential: rate", "real numbers", "'fast'"]),
-        (lambda: clocks.exponential(None), ["exponential: rate", "None"]),
-        (lambda: clocks.exponential(True), ["exponential: rate", "True"]),
-        (lambda: clocks.exponential([[1.0], [1.0, 2.0]]), ["exponential: rate", "rectangular"]),
-        (lambda: clocks.uniform(-1, 1), ["uniform: low", ">= 0", "got -1;"]),
-        (lambda: clocks.uniform(0, float("nan")), ["uniform: high", "finite", "got nan;"]),
-        (lambda: clocks.uniform(3, 2), ["uniform: low must not exceed high", "low=3 and high=2", "swap"]),
-        (lambda: clocks.uniform([0.0, 3.0], 2.0), ["low=3.0 and high=2.0 at index 1"]),
-        (lambda: clocks.constant(-2.5), ["constant: value", "got -2.5;", "constant(1.0)"]),
+        (lambda: clocks.Exponential(0.0), ["exponential: rate", "positive", "got 0.0;", "Exponential(rate=1.0)"]),
+        (lambda: clocks.Exponential(-1), ["exponential: rate", "got -1;"]),
+        (lambda: clocks.Exponential(float("inf")), ["exponential: rate", "finite", "got inf;"]),
+        (lambda: clocks.Exponential([1.0, 2.0, 0.0]), ["exponential: rate", "got 0.0 at index 2"]),
+        (lambda: clocks.Exponential(np.ones((2, 2))), ["exponential: rate", "at most 1 axes", "shape (2, 2)"]),
+        (lambda: clocks.Exponential("fast"), ["exponential: rate", "real numbers", "'fast'"]),
+        (lambda: clocks.Exponential(None), ["exponential: rate", "None"]),
+        (lambda: clocks.Exponential(True), ["exponential: rate", "True"]),
+        (lambda: clocks.Exponential([[1.0], [1.0, 2.0]]), ["exponential: rate", "rectangular"]),
+        (lambda: clocks.Uniform(-1, 1), ["uniform: low", ">= 0", "got -1;"]),
+        (lambda: clocks.Uniform(0, float("nan")), ["uniform: high", "finite", "got nan;"]),
+        (lambda: clocks.Uniform(3, 2), ["uniform: low must not exceed high", "low=3 and high=2", "swap"]),
+        (lambda: clocks.Uniform([0.0, 3.0], 2.0), ["low=3.0 and high=2.0 at index 1"]),
+        (lambda: clocks.Constant(-2.5), ["constant: value", "got -2.5;", "Constant(1.0)"]),
     ],
 )
-def test_factories_refuse(make, words):
+def test_distributions_refuse(make, words):
     assert_refused(make, words)
 
 
 @pytest.mark.parametrize(
     ("distribution", "words"),
     [
-        (clocks.exponential([1.0, 2.0]), ["exponential: rate has 2 entries for num_clients=3", "one entry per client"]),
-        (clocks.uniform([1.0] * 3, [2.0] * 4), ["uniform: high has 4 entries for num_clients=3"]),
-        (clocks.constant(np.ones(1)), ["constant: value has 1 entries for num_clients=3"]),
-        (clocks.exponential(clocks.constant([1, 0, 1])), ["exponential: rate", "positive", "got 0.0 at index 1"]),
-        (clocks.uniform(clocks.constant([1, 5, 1]), 2), ["low=5.0 and high=2.0 at index 1"]),
+        (clocks.Exponential([1.0, 2.0]), ["exponential: rate has 2 entries for num_clients=3", "one entry per client"]),
+        (clocks.Uniform([1.0] * 3, [2.0] * 4), ["uniform: high has 4 entries for num_clients=3"]),
+        (clocks.Constant(np.ones(1)), ["constant: value has 1 entries for num_clients=3"]),
+        (clocks.Exponential(clocks.Constant([1, 0, 1])), ["exponential: rate", "positive", "got 0.0 at index 1"]),
+        (clocks.Uniform(clocks.Constant([1, 5, 1]), 2), ["low=5.0 and high=2.0 at index 1"]),
     ],
 )
 def test_parameters_refuse(distribution, words):

@@ -11,9 +11,9 @@ from fedjax_srp.data import load
 
 NUM_CLIENTS = 30
 DISTRIBUTIONS = {
-    "exponential": clocks.exponential(clocks.uniform(1 / NUM_CLIENTS, 1)),
-    "uniform": clocks.uniform(clocks.exponential(), clocks.constant(50.0)),
-    "constant": clocks.constant(clocks.exponential()),
+    "exponential": clocks.Exponential(clocks.Uniform(1 / NUM_CLIENTS, 1)),
+    "uniform": clocks.Uniform(clocks.Exponential(), clocks.Constant(50.0)),
+    "constant": clocks.Constant(clocks.Exponential()),
 }
 
 
@@ -22,7 +22,7 @@ def times_of(clock, seed=0):
     return clock.sample(key_round, clock.init(key_init, NUM_CLIENTS))[0]
 
 
-@pytest.mark.parametrize("make", [clocks.fixed, clocks.dynamic])
+@pytest.mark.parametrize("make", [clocks.Fixed, clocks.Dynamic])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 def test_the_same_times_in_order_of_speed(make, distribution):
     plain = times_of(make(distribution)).expected
@@ -32,13 +32,13 @@ def test_the_same_times_in_order_of_speed(make, distribution):
 
 
 def test_in_a_compiled_program_over_seeds():
-    clock = clocks.dynamic(DISTRIBUTIONS["uniform"], 2.0, ordered=True)
+    clock = clocks.Dynamic(DISTRIBUTIONS["uniform"], 2.0, ordered=True)
     expected = jax.jit(jax.vmap(lambda seed: times_of(clock, seed).expected))(jnp.arange(3))
     assert (np.diff(expected, axis=1) >= 0).all()
 
 
 def test_realised_times_belong_to_their_client():
-    clock = clocks.dynamic(clocks.exponential(clocks.uniform(0.1, 1)), ordered=True)
+    clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.1, 1)), ordered=True)
     state = clock.init(jax.random.key(0), 5)
     keys = jax.random.split(jax.random.key(1), 20_000)
     times = jax.vmap(lambda key: clock.sample(key, state)[0])(keys)
@@ -49,7 +49,7 @@ def test_realised_times_belong_to_their_client():
 
 def test_reserved_classes_are_those_of_the_slowest():
     data = load("digits", NUM_CLIENTS, classes_per_client=3, reserved_classes=2)
-    expected = np.asarray(times_of(clocks.fixed(clocks.exponential(), ordered=True)).expected)
+    expected = np.asarray(times_of(clocks.Fixed(clocks.Exponential(), ordered=True)).expected)
     holders = [i for i in range(NUM_CLIENTS) if set(np.asarray(data.train_client(jnp.int32(i)).y).tolist()) & {8, 9}]
     assert sorted(holders) == sorted(np.argsort(expected)[-NUM_CLIENTS // 5 :].tolist())
 
@@ -67,6 +67,6 @@ def test_refusals():
         ValueError, match=r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"
     ):
         words.parse("ordered:fixd", 4)
-    for make in (clocks.fixed, clocks.dynamic):
-        with pytest.raises(ValueError, match="ordered=1 must be True or False"):
-            make(clocks.exponential(), ordered=1)
+    for make in (clocks.Fixed, clocks.Dynamic):
+        with pytest.raises(ValueError, match="ordered=1 must be a flag, True or False"):
+            make(clocks.Exponential(), ordered=1)

@@ -1,5 +1,6 @@
 """Linear regression whose minimum is known, and training loss as a score, against NumPy in double precision."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +39,7 @@ def test_the_minimum_is_that_of_least_squares(data):
 
 
 def test_clients_are_scored_by_their_training_loss(data):
-    model, w = srp.models.linear_regression(D), np.array([[1.0], [-2.0], [0.5]], np.float32)
+    model, w = srp.models.LinearRegression((D,)), np.array([[1.0], [-2.0], [0.5]], np.float32)
     params = srp.models.SplitParams({}, {"out": {"kernel": jnp.asarray(w)}})
     for i in range(N):
         client = data.test_client(jnp.int32(i))
@@ -52,16 +53,17 @@ def test_clients_are_scored_by_their_training_loss(data):
 
 def test_numbers_are_no_classes(data):
     """Also in data that are judged by their training loss; whole numbers may be either."""
-    model = srp.models.mlp((D,), 1, hidden=())
-    message = r"labels of data set 'linear_regression' are float32 and model 'mlp' takes .*; choose model=.*regression"
+    model = srp.models.MLP((D,), 1, hidden=())
+    message = r"labels of data set 'linear_regression' are float32 and model 'mlp' takes .*; choose .*LinearRegression"
     for judged in (data, srp.data.training_loss(data, model.loss)):
         with pytest.raises(ValueError, match=message) as caught:
-            srp.simulate(srp.algorithms.fedavg(model), judged, num_rounds=1, key=KEY, progress=False)
+            srp.simulate(srp.algorithms.FedAvg(model), judged, num_rounds=1, key=KEY, progress=False)
         assert "\n" not in str(caught.value)
-    srp.models.linear_regression(D).check_fits(data)
+    srp.models.LinearRegression((D,)).check_fits(data)
     classes = federation(clients_of((3,), (2,)))
-    srp.models.split("numbers", (), None, classes.example_shape, 4, loss=srp.models.half_square).check_fits(classes)
-    tokens = srp.models.lstm(classes.example_shape, 4)
+    layers = [srp.models.Layer("out", nn.Dense(4))]
+    srp.models.Split(classes.example_shape, 4, layers, loss=srp.models.half_square).check_fits(classes)
+    tokens = srp.models.LSTM(classes.example_shape, 4)
     with pytest.raises(ValueError, match=r"model 'lstm' takes integer tokens, .* has float32 inputs"):
         tokens.check_fits(srp.data.training_loss(classes, tokens.loss))
 
@@ -112,9 +114,9 @@ def test_the_training_loss_of_clients_of_any_size():
         totals.append(float(total))
         counts.append(float(count))
     assert counts == [3, 5, 4]
-    model = srp.models.mlp(data.example_shape, data.num_classes, hidden=())
+    model = srp.models.MLP(data.example_shape, data.num_classes, hidden=())
     history = srp.simulate(
-        srp.algorithms.fedavg(model), judged, num_rounds=1, eval_every=1, key=KEY, progress=False, devices=1
+        srp.algorithms.FedAvg(model), judged, num_rounds=1, eval_every=1, key=KEY, progress=False, devices=1
     )
     assert (history.score_name, history.smaller_is_better) == ("training loss", True)
     assert history.test_count.tolist() == counts

@@ -82,10 +82,10 @@ def test_a_client_with_one_example_keeps_it_and_counts_in_no_mean():
     np.testing.assert_array_equal(tuning.train_counts, [1, 5, 6, 1])
     np.testing.assert_array_equal(tuning.test_counts, [0, 1, 2, 0])
     options = {"num_rounds": 2, "eval_every": 1, "key": KEY, "progress": False}
-    history = srp.simulate(srp.algorithms.fedavg(model()), tuning, **options)
+    history = srp.simulate(srp.algorithms.FedAvg(model()), tuning, **options)
     np.testing.assert_array_equal(np.isnan(history.accuracy[-1]), [True, False, False, True])
     np.testing.assert_allclose(history.mean_accuracy, history.accuracy[:, 1:3] @ [1 / 3, 2 / 3], rtol=1e-6)
-    scores = srp.evaluate(srp.algorithms.fedavg(model()), tuning, history.server_state, key=KEY)
+    scores = srp.evaluate(srp.algorithms.FedAvg(model()), tuning, history.server_state, key=KEY)
     np.testing.assert_array_equal(np.isnan(scores["global"]), [True, False, False, True])
     with pytest.raises(ValueError, match="no client has two training examples, so none can be held out"):
         holdout(unequal((1, 1)))

@@ -28,4 +28,4 @@ def test_tokens():
 
 
 def test_the_vocabulary_fits_the_model():
-    assert inspect.signature(models.lstm).parameters["vocabulary"].default == text.VOCABULARY
+    assert inspect.signature(models.LSTM).parameters["vocabulary"].default == text.VOCABULARY

@@ -23,7 +23,7 @@ def main():
         return ClientOutput(sequential(lambda v: v + broadcast)(value), state + value)
 
     algorithm = algorithm_of(client, init_client=lambda key, server, value: value)
-    policy = srp.participation.doubling(2, 1)
+    policy = srp.participation.Doubling(2, 1)
     srp.simulate(algorithm, numbers(1.0, 2.0, 3.0, 4.0), participation=policy, num_rounds=2, key=KEY, progress=False)
     print(*(COUNTS[event] for event in sorted(COUNTS) if "cache_hits" in event or "cache_misses" in event))
 

@@ -8,9 +8,9 @@ from reference.small import clients_of, federation, model
 import fedjax_srp as srp
 from fedjax_srp.engine.checkpoint import Checkpoints
 
-CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
-POLICY = srp.participation.doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
-ALGORITHM = srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.2), 4, head_epochs=2)
+CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
+POLICY = srp.participation.Doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
+ALGORITHM = srp.algorithms.FedRep(model(hidden=(4,)), srp.Training(srp.SGD(0.2), batch_size=4), head_epochs=2)
 CLIENTS = clients_of((1, 9, 4, 7, 2, 5, 3), (6,) * 7)
 DATA = federation(CLIENTS)
 

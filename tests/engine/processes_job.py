@@ -34,7 +34,7 @@ def runs(folder, shard_data):
     evaluations = {"state": lambda key, server, state, value: lambda test: server * state + value}
     small = algorithm_of(client, init_client=init_client, evaluations=evaluations)
     data = numbers(3.0, -1.0, 4.0, 1.5, -5.0, 9.0)
-    options = {"participation": srp.participation.fastest(5), "num_rounds": 3, "progress": False}
+    options = {"participation": srp.participation.Fastest(5), "num_rounds": 3, "progress": False}
     first, second = srp.simulate_seeds(small, data, keys=jax.random.split(key, 2), **options)
     scores = srp.evaluate(small, data, first.server_state, key=key)["state"]
     return {"whole": whole, "continued": continued, "seed_0": first, "seed_1": second}, scores

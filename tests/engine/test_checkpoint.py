@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attacks import kept_runs
-from reference.small import assert_same_bits, federation, model
+from reference.small import assert_same_bits, changed, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp import stored
@@ -113,7 +113,7 @@ def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):
 def test_seeds_are_continued_too(tmp_path, monkeypatch):
     options = {"participation": job.POLICY, "clock": job.CLOCK, "num_rounds": 3, "eval_every": 1, "progress": False}
     options |= {"devices": 1, "keep_clients": True}
-    algorithm = srp.algorithms.fedavg(model(hidden=()), batch_size=4)
+    algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(batch_size=4))
 
     def run(directory=None, **other):
         keys = jax.random.split(jax.random.key(2), 2)
@@ -143,15 +143,17 @@ def another_start(key, data):
     return jax.tree.map(lambda leaf: leaf + 1, job.ALGORITHM.init(key, data))
 
 
-def another_round():
-    return job.ALGORITHM.round._replace(
-        server=lambda *args: jax.tree.map(jnp.negative, job.ALGORITHM.round.server(*args))
-    )
+def another_server(*args):
+    return jax.tree.map(jnp.negative, job.ALGORITHM.server(*args))
 
 
 def other_labels():
-    changed = [c._replace(y=(c.y + 1) % 4) for c in job.CLIENTS]
-    return federation(changed)
+    return federation([c._replace(y=(c.y + 1) % 4) for c in job.CLIENTS])
+
+
+def other(optimizer=0.2, hidden=(4,)):
+    training = srp.Training(srp.SGD(optimizer), batch_size=4)
+    return srp.algorithms.FedRep(model(hidden=hidden), training, head_epochs=2)
 
 
 @pytest.mark.parametrize(
@@ -161,17 +163,15 @@ def other_labels():
         ({"eval_every": 3}, "eval_every=2"),
         ({"chunk_size": 1}, "chunk_size=2"),
         ({"devices": 1, "chunk_size": 4}, "num_devices=2"),  # from which a chunk follows that nobody gave
-        ({"clock": srp.clocks.fixed(srp.clocks.exponential(1.0))}, "clock='dynamic'"),
-        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(0.5))}, "clock_options."),
-        ({"clock": srp.clocks.dynamic(srp.clocks.exponential(1.0), work=7)}, "clock_options."),
-        ({"algorithm": job.ALGORITHM._replace(init=another_start)}, "start"),
-        ({"algorithm": job.ALGORITHM._replace(round=another_round())}, "program"),
-        ({"policy": srp.participation.uniform(3)}, "doubling"),
+        ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),
+        ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))}, "clock_options."),
+        ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)}, "clock_options."),
+        ({"policy": srp.participation.Uniform(3)}, "doubling"),
         ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
         ({"data": other_labels()}, "data"),
-        ({"policy": srp.participation.doubling(2, 1, pool=5, redraw="stage")}, "options."),
-        ({"algorithm": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.3), 4, 2)}, "options."),
-        ({"algorithm": srp.algorithms.fedrep(model(hidden=(3,)), srp.algorithms.sgd(0.2), 4, 2)}, "options."),
+        ({"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")}, "options."),
+        ({"algorithm": other(0.3)}, "options.learning_rate=0.2"),
+        ({"algorithm": other(hidden=(3,))}, "options.hidden"),
     ],
     ids=[
         *(
@@ -182,8 +182,6 @@ def other_labels():
             "clock",
             "rate",
             "work",
-            "start",
-            "round",
             "policy",
             "clients",
             "labels",
@@ -202,6 +200,17 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
     assert ("give devices=2, behind srp.use_all_cores(2) as the first call" in message) == (word == "num_devices=2")
     assert "\n" not in message
     assert len(message) < 450
+
+
+@pytest.mark.parametrize(
+    ("change", "word"), [({"init": another_start}, "start"), ({"server": another_server}, "program")]
+)
+def test_a_class_whose_functions_were_edited_is_another_run(change, word, tmp_path):
+    """As a cell of a notebook that was run again: it has the name that it had, and the same fields."""
+    job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
+    assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
+    with pytest.raises(ValueError, match=rf"belongs to a run with {word}="):
+        job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
 
 
 @pytest.fixture(scope="module")

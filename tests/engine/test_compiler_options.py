@@ -11,7 +11,7 @@ from fedjax_srp.engine import program
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 ON_CPUS = backend.compiler_options("cpu")
-ALGORITHM = srp.algorithms.fedavg(model())
+ALGORITHM = srp.algorithms.FedAvg(model())
 
 
 @pytest.fixture

@@ -7,17 +7,26 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from reference.small import KEY, algorithm_of, model, numbers, scripted, whole_server
+from reference.small import (
+    KEY,
+    algorithm_of,
+    changed,
+    made_clock,
+    made_policy,
+    model,
+    numbers,
+    scripted,
+    whole_server,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.base import (
     ClientOutput,
     ClientTimes,
-    Clock,
     Cohort,
     Examples,
-    ParticipationPolicy,
     Phase,
     Uncharged,
     nothing,
@@ -266,18 +275,78 @@ def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():
         algorithm, participation=policy
     )
     for gradient, words in ((FEW, "gradient takes (one)"), (returning(EACH), "gradient returned the array float32[4]")):
-        wrong = algorithm._replace(gradient=gradient)
+        wrong = changed(algorithm, gradient=gradient)
         assert f"algorithm 'few_lines': {words}" in refusal(wrong, participation=policy)
         simulate(wrong)  # nobody asks for it
 
 
-@pytest.mark.parametrize("field", ["client", "server", "init"])
-def test_functions_of_a_tunable_algorithm_are_seen_through(field):
-    def build(values):
-        wrong = {"init": {"init": FEW}, "client": in_round(client=FEW), "server": in_round(server=FEW)}[field]
-        return algorithm_of(**{"client": lambda *args: ClientOutput(values["rate"] * args[3])} | wrong)
+@srp.part
+class Scaled(srp.FederatedAlgorithm):
+    """A class of one's own, with a float."""
 
-    assert f"{field} takes (one), it is called with (key, " in refusal(srp.tunable(build, {"rate": 0.5}))
+    rate: float = 0.5
+
+    def init(self, key, data):
+        return jnp.zeros(())
+
+    def client(self, key, broadcast, state, value, context):
+        return ClientOutput(self.rate * value)
+
+    def server(self, key, server, mean, context):
+        return mean
+
+
+@pytest.mark.parametrize("method", ["client", "server", "init", "broadcast", "init_client", "metrics"])
+def test_methods_of_a_class_are_looked_at_without_self(method):
+    simulate(Scaled())
+    wrong = srp.part(type("Wrong", (Scaled,), {method: lambda self, one: one}))
+    message = refusal(wrong())
+    assert message.startswith("algorithm 'wrong': ")
+    assert f"{method} takes (one), it is called with (" in message
+
+
+def test_an_algorithm_within_another_is_no_evaluation():
+    @srp.part
+    class Around(Scaled):
+        inner: srp.FederatedAlgorithm = srp.algorithms.FedAvg(model())  # which has a field of that name
+
+        @srp.evaluation("kept")
+        def keep(self, key, server, state, value):
+            return lambda test: test
+
+    assert list(Around().evaluations) == ["kept"]
+    assert list(simulate(Around(0.25)).accuracies) == ["kept"]
+
+
+@pytest.mark.parametrize("method", ["client", "server", "init"])
+def test_what_a_class_does_not_define_is_said(method):
+    lacks = srp.part(type("Lacks", (Scaled,), {method: getattr(srp.FederatedAlgorithm, method)}))
+    with pytest.raises(NotImplementedError, match=rf"Lacks defines no {method}\(self, key"):
+        simulate(lacks())
+
+
+def test_a_class_that_is_no_part_is_told_the_decorator():
+    class Undecorated(Scaled):
+        pass
+
+    with pytest.raises(ValueError, match=r"^class Undecorated: below Scaled and no part; put @srp\.part above it$"):
+        Undecorated()
+
+
+def test_one_run_takes_one_number_and_arrays_where_an_array_is_wanted():
+    with pytest.raises(ValueError, match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values="):
+        simulate(Scaled(np.array([0.1, 0.2])))
+    training = srp.Training(srp.optimizer(optax.sgd, learning_rate=np.array([0.1, 0.2])))
+    with pytest.raises(
+        ValueError, match=r"^training\.optimizer\.floats\.learning_rate has shape \(2,\), one run takes"
+    ):
+        simulate(srp.algorithms.FedAvg(model(), training))
+    assert simulate(srp.part(type("Carrying", (Scaled,), {"__annotations__": {"rate": jax.Array}}))(EACH[0])).num_rounds
+
+
+def test_seeds_are_refused_as_one_run_is():
+    with pytest.raises(ValueError, match=r"algorithm='fedavg' is no algorithm; give srp\.methods\.get"):
+        srp.simulate_seeds("fedavg", DATA, keys=jax.random.split(KEY, 2), num_rounds=1, values={"rate": [0.1, 0.2]})
 
 
 @pytest.mark.parametrize("place", [lambda state: state, lambda state: {"of": (state,)}], ids=["state", "inside"])
@@ -329,7 +398,7 @@ def policy_of(**functions):
         "select": lambda key, state, times: (COHORT, state),
         "update": lambda state, info: state,
     }
-    return ParticipationPolicy(**given | functions)
+    return made_policy(**given | functions)
 
 
 def picking(**change):
@@ -409,7 +478,7 @@ def test_the_name_of_the_gradients_norm_is_taken_where_it_is_recorded():
 
 def clock_of(**functions):
     sample = lambda key, state: (ClientTimes(EACH, EACH), state)  # noqa: E731
-    return Clock(**{"name": "mine", "init": lambda key, num_clients: jnp.zeros(2), "sample": sample} | functions)
+    return made_clock(**{"name": "mine", "init": lambda key, num_clients: jnp.zeros(2), "sample": sample} | functions)
 
 
 def times(expected, realised=EACH):
@@ -487,9 +556,9 @@ class FourMembers:
 @pytest.mark.parametrize("judged", [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)])
 def test_data_of_four_members_are_enough_for_a_model(judged):
     data = judged(FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32)))
-    history = srp.simulate(srp.algorithms.fedavg(model()), data, num_rounds=1, key=KEY, progress=False)
+    history = srp.simulate(srp.algorithms.FedAvg(model()), data, num_rounds=1, key=KEY, progress=False)
     assert history.num_clients == 3
-    others = srp.algorithms.fedavg(srp.models.mlp((4, 2), 3, hidden=()))
+    others = srp.algorithms.FedAvg(srp.models.MLP((4, 2), 3, hidden=()))
     name = type(data).__name__
     with pytest.raises(ValueError, match=rf"data set '{name}' have shape \(6,\) but model 'mlp' takes \(4, 2\)"):
         srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
@@ -501,8 +570,8 @@ ALGORITHM = algorithm_of(client_of())
 X, Y = np.zeros((30, 4)), np.zeros(30, int)
 NO_PARTS = {
     "name": (("fedavg", DATA, {}), "algorithm='fedavg' is no algorithm; give srp.methods.get(name,"),
-    "factory": ((srp.algorithms.fedavg, DATA, {}), "is no algorithm; give srp.methods.get(name, dataset=data) or"),
-    "model": ((model(), DATA, {}), "algorithm=SplitModel("),
+    "factory": ((srp.algorithms.FedAvg, DATA, {}), "is no algorithm; give srp.methods.get(name, dataset=data) or"),
+    "model": ((model(), DATA, {}), "algorithm=MLP("),
     "swapped": ((DATA, ALGORITHM, {}), "data='few_lines' is an algorithm; the algorithm comes first, then the"),
     "data_pair": ((ALGORITHM, (X, Y), {}), "is no federation, it has no num_clients; give srp.data.load(name, ...),"),
     "data_name": ((ALGORITHM, "digits", {}), "data='digits' is no federation, it has no num_clients; give"),
@@ -519,17 +588,17 @@ NO_PARTS = {
         (ALGORITHM, source(score=lambda self, predict, test: predict(test)), {}),
         "data.score returned float32[]",
     ),
-    "policy_factory": ((ALGORITHM, DATA, {"participation": srp.participation.full}), "call one:"),
+    "policy_factory": ((ALGORITHM, DATA, {"participation": srp.participation.Full}), "call one:"),
     "policy_name": ((ALGORITHM, DATA, {"participation": "full"}), "participation='full' is no policy"),
     "policy_clock": (
         (ALGORITHM, DATA, {"participation": clock_of()}),
         "participation='mine' is no participation but made for clock=",
     ),
     "distribution": (
-        (ALGORITHM, DATA, {"clock": srp.clocks.exponential(1.0)}),
-        "clock is the distribution 'exponential'; say when it is drawn: srp.clocks.fixed(...) once",
+        (ALGORITHM, DATA, {"clock": srp.clocks.Exponential(1.0)}),
+        "clock is the distribution 'exponential'; say when it is drawn: srp.clocks.Fixed(...) once",
     ),
-    "clock_factory": ((ALGORITHM, DATA, {"clock": srp.clocks.fixed}), "is no clock; give"),
+    "clock_factory": ((ALGORITHM, DATA, {"clock": srp.clocks.Fixed}), "is no clock; give"),
     "clock_times": ((ALGORITHM, DATA, {"clock": np.ones(4)}), "clock=array([1., 1., 1., 1.]) is no clock"),
     "evaluations": ((ALGORITHM, DATA, {"evaluations": 3}), "evaluations=3 must be a name, several, None"),
     "run_name": ((ALGORITHM, DATA, {"name": 3}), "name=3 must be a string"),
@@ -615,7 +684,7 @@ HONEST = {
 @pytest.mark.parametrize("case", HONEST)
 def test_what_keeps_to_the_contract_runs(case):
     algorithm = algorithm_of(**{"client": client_of()} | HONEST[case])
-    policy = srp.participation.uniform(3)
+    policy = srp.participation.Uniform(3)
     assert simulate(algorithm, participation=policy, devices=2, chunk_size=1).num_rounds == 2
 
 

@@ -27,7 +27,7 @@ from fedjax_srp.base import ClientOutput
 COUNTS = (2, 9, 4, 7, 1, 5, 8)
 CLIENTS = clients_of(COUNTS, (3,) * 7)
 DATA = federation(CLIENTS)
-RANDOM_CLOCK = srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(0.2, 1.0)))
+RANDOM_CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.2, 1.0)))
 
 
 @functools.cache
@@ -45,7 +45,7 @@ def three_rounds(name, participation=None, **options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("srpfl", {"initial": 7}), ("fedrep", {"participation": srp.participation.uniform(7)})],
+    [("srpfl", {"initial": 7}), ("fedrep", {"participation": srp.participation.Uniform(7)})],
     ids=["srpfl_from_everybody", "uniform_of_everybody"],
 )
 def test_everybody_from_the_first_round_is_fedrep(name, options):
@@ -73,7 +73,7 @@ EVERYBODY = np.tile(np.arange(7), (3, 1))
 def test_fedrep_without_a_head_and_equal_work_is_fedavg():
     """The head empty, the whole model is shared; epochs come as alternations, as epochs, or as units of work."""
     whole = model(cut=None, hidden=(5,))
-    optimizer = srp.algorithms.sgd(0.2, weight_decay=0.1)
+    optimizer = srp.SGD(0.2, weight_decay=0.1)
     policy, sizes = scripted(EVERYBODY, [7, 3, 5]), [7, 3, 5]
 
     def run_of(algorithm):
@@ -85,8 +85,10 @@ def test_fedrep_without_a_head_and_equal_work_is_fedavg():
         server = steps(run, 3)[-1].server
         return server.params.representation if hasattr(server, "params") else server.representation
 
-    fedavg = run_of(srp.algorithms.fedavg(whole, optimizer, 4))
-    once, five_times = (run_of(srp.algorithms.fedrep(whole, optimizer, 4, local_epochs=epochs)) for epochs in (1, 5))
+    fedavg = run_of(srp.algorithms.FedAvg(whole, srp.Training(optimizer, batch_size=4)))
+    once, five_times = (
+        run_of(srp.algorithms.FedRep(whole, srp.Training(optimizer, batch_size=4, epochs=epochs))) for epochs in (1, 5)
+    )
     five = after(*fedavg, work=5)
     assert_close(after(*once, work=1), after(*fedavg, work=1), 1e-6)
     assert_close(after(*once, work=5), five, 1e-6)
@@ -108,8 +110,8 @@ def test_full_batches_are_gradient_descent(members):
     """One client: on its loss. Several, weighted by examples, with one step a round: on the loss of all examples."""
     split_model = model(hidden=(5,))
     clients = [CLIENTS[i] for i in members]
-    algorithm = srp.algorithms.fedavg(split_model, srp.algorithms.sgd(0.3), 9, client_weighting="num_examples")
-    run = Run(algorithm, federation(clients), srp.participation.full())
+    algorithm = srp.algorithms.FedAvg(split_model, srp.Training(srp.SGD(0.3), batch_size=9, weighting="num_examples"))
+    run = Run(algorithm, federation(clients), srp.participation.Full())
     by_layer = lambda params: {k: jax.tree.map(np.float64, v) for part in params for k, v in part.items()}  # noqa: E731
     start = by_layer(run.host_state().server.params)
     run.rounds(5)
@@ -124,8 +126,8 @@ def test_full_batches_are_gradient_descent(members):
 def test_gradient_descent_on_one_layer_in_closed_form():
     """From zero logits the first gradient is X^T (1/classes - one hot) / count: no network code is involved."""
     client = CLIENTS[1]
-    algorithm = srp.algorithms.fedavg(model(hidden=()), srp.algorithms.sgd(0.7), len(client.y))
-    run = Run(algorithm, federation([client]), srp.participation.full())
+    algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(0.7), batch_size=len(client.y)))
+    run = Run(algorithm, federation([client]), srp.participation.Full())
     state = run.host_state()
     zero = jax.tree.map(np.zeros_like, state.server)
     run.place(state._replace(server=zero)).rounds()
@@ -143,11 +145,11 @@ def test_every_method_meets_the_same_stragglers_and_pools():
         init_client=lambda key, server, examples: jax.numpy.zeros(()),
         evaluations={"rounds": lambda key, server, state, examples: lambda x: jax.numpy.tile(state, (len(x), 4))},
     )
-    policy = srp.participation.doubling(2, 1, pool=5)
+    policy = srp.participation.Doubling(2, 1, pool=5)
     runs = {}
     for name, algorithm in {
         "few_lines": count_rounds,
-        "lg_fedavg": srp.algorithms.lg_fedavg(model(hidden=(4,)), batch_size=4),
+        "lg_fedavg": srp.algorithms.LGFedAvg(model(hidden=(4,)), srp.Training(batch_size=4)),
     }.items():
         run = Run(algorithm, DATA, policy, RANDOM_CLOCK, key=jax.random.key(3))
         start = run.host_state()

@@ -20,11 +20,11 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (8 * ROWS, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 8 * ROWS)
 DEALT = np.split(np.arange(8 * ROWS), 8)
 IMAGES = srp.data.from_arrays(X, Y, X[:8], Y[:8], train_indices=DEALT, test_indices=np.arange(8)[:, None])
-MLP = srp.models.mlp((28, 28), 10, (128, 64))
+MLP = srp.models.MLP((28, 28), 10, (128, 64))
 ALGORITHMS = {
-    "fedavg": srp.algorithms.fedavg(MLP),
-    "fedrep": srp.algorithms.fedrep(MLP, srp.algorithms.sgd(0.1, momentum=0.5), head_epochs=2),
-    "local_only": srp.algorithms.local_only(srp.models.mlp((28, 28), 10, (64,))),  # states that move together
+    "fedavg": srp.algorithms.FedAvg(MLP),
+    "fedrep": srp.algorithms.FedRep(MLP, srp.Training(srp.SGD(0.1, momentum=0.5)), head_epochs=2),
+    "local_only": srp.algorithms.LocalOnly(srp.models.MLP((28, 28), 10, (64,))),  # states that move together
 }
 
 
@@ -64,8 +64,8 @@ def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, nu
 def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypatch):
     """There a chunk is trained as a batch; compiled for a CPU in the same way, what it needs follows the optimizer."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", float("inf"))
-    optimizers = {"plain": srp.algorithms.sgd(0.1), "momentum": srp.algorithms.sgd(0.1, 0.5), "adam": optax.adam(0.1)}
-    run = run_of(srp.algorithms.fedavg(MLP, optimizers[optimizer]), IMAGES, devices=1, chunk_size=8)
+    optimizers = {"plain": srp.SGD(0.1), "momentum": srp.SGD(0.1, 0.5), "adam": optax.adam(0.1)}
+    run = run_of(srp.algorithms.FedAvg(MLP, srp.Training(optimizers[optimizer])), IMAGES, devices=1, chunk_size=8)
     on_a_gpu = run._replace(plan=run.plan._replace(devices=(SimpleNamespace(platform="gpu"),)))
     root, data = run.placed(KEY)
     program = run.program()
@@ -78,7 +78,7 @@ def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypa
 def test_the_estimate_for_an_accelerator_counts_what_an_evaluation_trains(monkeypatch):
     """Clients are trained one at a time here and judged all at once, after fine-tuning all layers."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", float("inf"))
-    algorithm = srp.algorithms.fedavg(MLP, srp.algorithms.sgd(0.1, 0.5))
+    algorithm = srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD(0.1, 0.5)))
     run = run_of(algorithm, IMAGES, devices=1, chunk_size=1, evaluations=("fine_tune_all",))
     run = run._replace(plan=run.plan._replace(judged_at_once=8))
     on_a_gpu = run._replace(plan=run.plan._replace(devices=(SimpleNamespace(platform="gpu"),)))
@@ -91,7 +91,7 @@ def test_the_estimate_for_an_accelerator_counts_what_an_evaluation_trains(monkey
 @pytest.mark.parametrize(("evaluations", "trains"), [((), 0), (("global",), 0), (("fine_tune",), 1), ("all", 2)])
 def test_an_evaluation_counts_what_it_trains_itself(evaluations, trains):
     """Nothing, the head or the whole model, with momentum; a round trains the whole model."""
-    run = run_of(srp.algorithms.fedavg(MLP, srp.algorithms.sgd(0.1, 0.5)), IMAGES, evaluations=evaluations)
+    run = run_of(srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD(0.1, 0.5))), IMAGES, evaluations=evaluations)
     params = MLP.init(KEY)
     trained = (0, num_bytes(params.head), num_bytes(params))[trains]
     assert run.sizes.carried_judged // 2 == pytest.approx(trained, abs=16)  # counters besides
@@ -117,7 +117,7 @@ def test_working_memory_follows_the_chunk_and_the_seeds():
 
 
 CLIENTS = jax.tree.map(np.asarray, federation(clients_of((4, 5, 6, 7), (3, 3, 3, 3))))
-SMALL = srp.algorithms.fedavg(model())
+SMALL = srp.algorithms.FedAvg(model())
 TASK = srp.data.linear_task(KEY, 8, 6, 2)
 
 
@@ -176,7 +176,7 @@ def test_a_large_run_is_announced_in_one_line(capsys, free):
 def test_simulate_asks(free):
     free(1)
     with pytest.raises(ValueError, match="the simulation needs"):
-        srp.simulate(srp.algorithms.linear_fedavg(TASK, 0.1, 1), TASK, num_rounds=1, key=KEY)
+        srp.simulate(srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1), TASK, num_rounds=1, key=KEY)
 
 
 def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkeypatch):
@@ -199,7 +199,10 @@ def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
 def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitting, at_once):
     """Five keys where `fitting` of them have room: batches of equal size, and the same histories."""
     keys = jax.random.split(KEY, 5)
-    algorithm, options = srp.algorithms.linear_fedavg(TASK, 0.1, 1), {"num_rounds": 3, "eval_every": 2, "devices": 1}
+    algorithm, options = (
+        srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1),
+        {"num_rounds": 3, "eval_every": 2, "devices": 1},
+    )
     together = srp.simulate_seeds(algorithm, TASK, keys=keys, progress=False, **options)
     there = num_bytes(TASK)  # on the device already
     monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds, 0, 0, 0))
@@ -218,7 +221,7 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitt
 
 
 def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, free, tmp_path):
-    keys, algorithm = jax.random.split(KEY, 2), srp.algorithms.linear_fedavg(TASK, 0.1, 1)
+    keys, algorithm = jax.random.split(KEY, 2), srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
     there = num_bytes(TASK)  # on the device already
     monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
     monkeypatch.setattr(memory, "check_working", lambda *args: None)
@@ -245,7 +248,10 @@ def test_seeds_are_refused_where_not_even_one_fits(free):
     free(1)
     with pytest.raises(ValueError, match=r"chunk_size=\d: the simulation needs"):
         srp.simulate_seeds(
-            srp.algorithms.linear_fedavg(TASK, 0.1, 1), TASK, num_rounds=1, keys=jax.random.split(KEY, 3)
+            srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1),
+            TASK,
+            num_rounds=1,
+            keys=jax.random.split(KEY, 3),
         )
 
 

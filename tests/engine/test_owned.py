@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same_bits, model
+from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same_bits, changed, model
 
 import fedjax_srp as srp
 from fedjax_srp.engine.owned import OwnedData, is_by_client, place_data
@@ -34,8 +34,10 @@ def pixels(counts=COUNTS, tests=TESTS):
 
 DATA = pixels()
 ALGORITHMS = {
-    "fedavg": srp.algorithms.fedavg(model(), srp.algorithms.sgd(0.2), 4),
-    "fedrep": srp.algorithms.fedrep(model(hidden=(4,)), srp.algorithms.sgd(0.2, momentum=0.5), 4, head_epochs=2),
+    "fedavg": srp.algorithms.FedAvg(model(), srp.Training(srp.SGD(0.2), batch_size=4)),
+    "fedrep": srp.algorithms.FedRep(
+        model(hidden=(4,)), srp.Training(srp.SGD(0.2, momentum=0.5), batch_size=4), head_epochs=2
+    ),
 }
 
 
@@ -46,7 +48,7 @@ def numbers(history):
 
 def replicated_and_sharded(name, devices):
     options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
-    options |= {"participation": srp.participation.doubling(3, 2), "evaluations": "all"}
+    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "all"}
     replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
     sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
     assert sharded.config["shard_data"]
@@ -72,7 +74,7 @@ def test_sharded_data_change_no_bit(name, devices):
 
 def seeds_replicated_and_sharded(devices):
     options = {"num_rounds": 2, "eval_every": 2, "devices": devices, "chunk_size": 2, "progress": False}
-    options |= {"participation": srp.participation.fastest(4), "keys": jax.random.split(KEY, 2)}
+    options |= {"participation": srp.participation.Fastest(4), "keys": jax.random.split(KEY, 2)}
     replicated = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, **options)
     sharded = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=True, **options)
     return [(numbers(one), numbers(other)) for one, other in zip(replicated, sharded, strict=True)]
@@ -130,8 +132,8 @@ def test_a_device_holds_the_examples_of_its_own_clients(devices):
 
 def test_images_move_as_bytes():
     plan = layout(4, 2, DATA.num_clients)
-    policy = srp.participation.full()
-    clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
+    policy = srp.participation.Full()
+    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     compiled = program(ALGORITHMS["fedavg"], policy, clock, (), plan)
     root, data = jax.device_put(KEY, plan.sharding()), place_data(plan, DATA, shard_data=True)
     start = compiled.start(root, data)
@@ -145,10 +147,10 @@ def test_images_move_as_bytes():
 
 def test_what_cannot_be_sharded_is_refused():
     task = srp.data.linear_task(KEY, 8, 6, 2)
-    linear = srp.algorithms.linear_fedavg(task, 0.1, 1)
+    linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     with pytest.raises(ValueError, match="shard_data=True with data of type LinearTask"):
         srp.simulate(linear, task, num_rounds=1, key=KEY, shard_data=True)
-    looks = ALGORITHMS["fedavg"]._replace(metrics=lambda server, data: {"y": data.train_client(jnp.int32(0)).y[0]})
+    looks = changed(ALGORITHMS["fedavg"], metrics=lambda server, data: {"y": data.train_client(jnp.int32(0)).y[0]})
     with pytest.raises(ValueError, match="shard_data=True: `init` and `metrics`"):
         srp.simulate(looks, DATA, num_rounds=1, key=KEY, shard_data=True, progress=False)
 

@@ -16,11 +16,12 @@ from reference.small import (
     assert_same_bits,
     clients_of,
     federation,
+    made_clock,
+    made_policy,
     model,
     numbers,
     script,
     scripted,
-    whole_server,
 )
 
 import fedjax_srp as srp
@@ -34,7 +35,7 @@ VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
 TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0], np.float32)
 KEYS = jax.random.split(KEY, 2)
-CLOCK = srp.clocks.fixed(srp.clocks.constant(TIMES))
+CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
 IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5, 6]])
 SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
 WORK = np.array([[1, 2, 5, 1, 1, 1, 9], [3, 1, 1, 4, 2, 9, 9], [1, 1, 1, 1, 1, 1, 2]])
@@ -116,6 +117,7 @@ def test_info_is_averaged_over_the_cohort_and_joins_the_metrics():
             "mean_stage": STAGES[t],
             "mean_cohort_size": SIZES[t],
             "mean_num_clients": 7,
+            "mean_records_loss": 0,
         }
         assert set(metrics) == set(expected)
         for name, value in expected.items():
@@ -215,7 +217,7 @@ def test_policies_see_finished_rounds():
     def client(key, w, state, value, context):
         return ClientOutput(w + 0.5 * (value - w))
 
-    policy = srp.ParticipationPolicy("double", lambda key, n: jnp.int32(1), select, update, needs_global_gradient=True)
+    policy = made_policy("double", lambda key, n: jnp.int32(1), select, update, needs_global_gradient=True)
     algorithm = algorithm_of(client, gradient=lambda key, w, state, value, context: ClientOutput(w - value))
     run = run_of(algorithm, policy)
     info = run.rounds(12).rounds
@@ -287,8 +289,8 @@ def test_keys_of_clock_and_policy_have_streams_of_their_own():
         ids, ones = jnp.arange(7, dtype=jnp.int32), jnp.ones(7, jnp.int32)
         return srp.Cohort(ids, jnp.int32(7), ones, state + 1000 * draw(key)), state
 
-    clock = srp.Clock("draws", lambda key, n: draw(key, (n,)), sample)
-    policy = srp.ParticipationPolicy("draws", lambda key, n: draw(key), select, lambda state, info: state)
+    clock = made_clock("draws", lambda key, n: draw(key, (n,)), sample)
+    policy = made_policy("draws", lambda key, n: draw(key), select, lambda state, info: state)
     run = Run(algorithm_of(value_of), DATA, policy, clock, **DEVICES)
     start = {name: named_key(named_key(KEY, name), "init") for name in ("clock", "participation")}
     own_times, own_stage = np.array(draw(start["clock"], (7,))), int(draw(start["participation"]))
@@ -324,7 +326,9 @@ def test_work_reaches_local_training():
     """
     data, results = federation(clients_of((1, 4, 7, 3), (1, 1, 1, 1))), []
     for epochs, work in ((2, 1), (1, 2)):
-        algorithm = srp.algorithms.fedavg(model(hidden=()), srp.algorithms.sgd(0.3, 0.5), 2, local_epochs=epochs)
+        algorithm = srp.algorithms.FedAvg(
+            model(hidden=()), srp.Training(srp.SGD(0.3, 0.5), batch_size=2, epochs=epochs)
+        )
         run = Run(algorithm, data, scripted([[2, 0, 3]], work=work))
         run.rounds()
         results.append(run.host_state().server)
@@ -478,14 +482,7 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
         def client(key, broadcast, state, data, context):
             return srp.ClientOutput(jnp.zeros(()), info={"is_even": data.y[0] % 2 == 0})
 
-        return srp.FederatedAlgorithm(
-            name="flags",
-            init=lambda key, data: jnp.zeros(()),
-            init_client=lambda key, server, data: (),
-            round=srp.Phase(whole_server, client, lambda key, server, mean, context: mean),
-            evaluations={},
-            metrics=metrics,
-        )
+        return algorithm_of(client, name="flags", evaluations={}, metrics=metrics)
 
     x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 2, 2])
     data = srp.data.from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3]])
@@ -509,7 +506,7 @@ def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, l
         message = value * context.work.astype(value.dtype)
         return ClientOutput(message, state + message, info={"value": value})
 
-    algorithm = algorithm_of(client)._replace(init_client=lambda key, server, value: 0 * value)
+    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
     options = {"devices": devices, "chunk_size": chunk_size}
     run, small = (Run(algorithm, DATA, POLICY, CLOCK, **options, large_chunk=size) for size in (large_chunk, 0))
     expected = np.zeros(len(VALUES), np.float32)
@@ -590,7 +587,7 @@ def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
 def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
     """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""
     data = federation(clients_of((3,) * 8, (2,) * 8))
-    algorithm = srp.algorithms.local_only(model(hidden=(5,)), batch_size=2)
+    algorithm = srp.algorithms.LocalOnly(model(hidden=(5,)), srp.Training(batch_size=2))
     options = {"num_rounds": 2, "devices": 2, "chunk_size": 3, "shard_data": shard_data, "progress": False}
 
     def final(policy, **exchange):
@@ -606,11 +603,11 @@ def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
         "psum_scatter": lambda bits, axis, tiled: jnp.zeros_like(bits[: len(bits) // 2]),
         "all_gather": lambda bits, axis, tiled: jnp.zeros((2 * len(bits), *bits.shape[1:]), bits.dtype),
     }
-    everybody, first = srp.participation.full(), srp.participation.fastest(4)
-    options["clock"] = srp.clocks.fixed(srp.clocks.constant(np.arange(1.0, 9.0)))  # 0 to 3 are the fastest
+    everybody, first = srp.participation.Full(), srp.participation.Fastest(4)
+    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(1.0, 9.0)))  # 0 to 3 are the fastest
     for policy in (everybody, first):
         assert_same_bits(final(policy, **lost), final(policy))
-    options["clock"] = srp.clocks.fixed(srp.clocks.constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2)))
+    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2)))
     with pytest.raises(AssertionError):  # the even ones are, all of one device
         assert_same_bits(final(first, **lost), final(first))
 
@@ -644,8 +641,8 @@ def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, m
         monkeypatch.setattr(program, "compiler_options", lambda platform: {})
     rows = 11  # of the table of a device's clients
     data = federation(clients_of((3,) * devices * rows, (1,) * devices * rows))
-    algorithm = srp.algorithms.fed_mtl(model(hidden=(5,)), batch_size=2)
-    run = Run(algorithm, data, srp.participation.full(), devices=devices, chunk_size=1)
+    algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
+    run = Run(algorithm, data, srp.participation.Full(), devices=devices, chunk_size=1)
     run.rounds()
     (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
     copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())

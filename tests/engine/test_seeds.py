@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import Run, assert_close, clients_of, federation, model
+from reference.small import Run, assert_close, clients_of, federation, made_policy, model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
 
 DATA = federation(clients_of((1, 9, 4, 7, 2, 5, 30), (6,) * 7))
-CLOCK = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 KEYS = jax.random.split(jax.random.key(5), 3)
 
 
@@ -25,7 +25,7 @@ def cohorts_of_a_size_by_key():
         size = jax.random.randint(key, (), 1, 8)
         return srp.Cohort(order, size, 1 + order % 2, size // 4), state
 
-    return srp.ParticipationPolicy("by_key", lambda key, n: (), select, lambda state, info: state)
+    return made_policy("by_key", lambda key, n: (), select, lambda state, info: state)
 
 
 POLICY = cohorts_of_a_size_by_key()
@@ -34,8 +34,8 @@ POLICY = cohorts_of_a_size_by_key()
 STRATEGIES = ("batched", "one_after_the_other")
 # What is compiled belongs to an algorithm, and a strategy is chosen when it is: one algorithm for each.
 ALGORITHMS = {
-    strategy: srp.algorithms.lg_fedavg(
-        model(hidden=(4,)), srp.algorithms.sgd(0.2, 0.5, 0.01), 4, local_epochs=3, client_weighting="num_examples"
+    strategy: srp.algorithms.LGFedAvg(
+        model(hidden=(4,)), srp.Training(srp.SGD(0.2, 0.5, 0.01), batch_size=4, epochs=3, weighting="num_examples")
     )
     for strategy in STRATEGIES
 }

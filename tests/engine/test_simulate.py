@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, scripted
+from reference.small import KEY, algorithm_of, changed, clients_of, federation, model, numbers, scripted
 
 import fedjax_srp as srp
 from fedjax_srp import stored
@@ -20,8 +20,8 @@ from fedjax_srp.engine.sharding import layout
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
 TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0])
-CLOCK = srp.clocks.fixed(srp.clocks.constant(TIMES))
-DOUBLING = srp.participation.doubling(2, 2)  # 2, 2, 4, 4, 7, ... participants: times 2, 2, 5, 5, 13, ...
+CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
+DOUBLING = srp.participation.Doubling(2, 2)  # 2, 2, 4, 4, 7, ... participants: times 2, 2, 5, 5, 13, ...
 
 
 def half_way(key, w, state, value, context):
@@ -38,7 +38,7 @@ ALGORITHM = algorithm_of(
     },
     metrics=lambda server, data: {"w": server},
 )
-FULL = srp.participation.full()
+FULL = srp.participation.Full()
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # w passes near zero on its way between values of both signs
 
 
@@ -82,7 +82,7 @@ def test_time_is_cumulative_and_communication_is_paid_every_round(communication)
 
 
 def test_work_of_a_clock_multiplies_times():
-    tripled = simulate(clock=srp.clocks.fixed(srp.clocks.constant(TIMES), work=3))
+    tripled = simulate(clock=srp.clocks.Fixed(srp.clocks.Constant(TIMES), work=3))
     np.testing.assert_array_equal(tripled.compute_time, 3 * simulate().compute_time)
 
 
@@ -213,7 +213,7 @@ def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
 
 
 def test_limits_of_seeds_wait_for_the_last():
-    clock = srp.clocks.fixed(srp.clocks.exponential(1.0))
+    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     keys = jax.random.split(KEY, 3)
     options = {"participation": FULL, "clock": clock, "eval_every": 1, "num_rounds": 60, "devices": 1}
     alone = [simulate(key=key, time_limit=20.0, **options).num_rounds for key in keys]
@@ -224,7 +224,7 @@ def test_limits_of_seeds_wait_for_the_last():
 
 def test_a_target_that_is_an_error_is_reached_from_above():
     task = srp.data.linear_task(KEY, num_clients=8, dim=6, rank=2, noise_std=0.1)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 20, init="random")
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=20, start="random")
     options = {"key": KEY, "eval_every": 1, "progress": False, "devices": 1}
     history = srp.simulate(algorithm, task, num_rounds=30, target=0.5, **options)
     assert history.score_name == "squared error"
@@ -237,7 +237,7 @@ def test_a_history_ends_with_the_servers_state():
     history = simulate()
     assert history.server_state == pytest.approx(history.metrics["w"][-1])
     first, second = srp.simulate_seeds(
-        ALGORITHM, DATA, keys=jax.random.split(KEY, 2), participation=srp.participation.uniform(3), num_rounds=4,
+        ALGORITHM, DATA, keys=jax.random.split(KEY, 2), participation=srp.participation.Uniform(3), num_rounds=4,
         progress=False, devices=1,
     )  # fmt: skip
     assert first.server_state == pytest.approx(first.metrics["w"][-1])
@@ -257,7 +257,7 @@ def test_a_server_state_is_judged_on_other_clients(devices):
 
 def test_a_run_without_rounds_to_come_is_judged_as_its_history_says():
     data = federation(clients_of((3, 5, 4), (2, 3, 2)))
-    algorithm = srp.algorithms.fedavg(model(), batch_size=2)
+    algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=2))
     history = srp.simulate(algorithm, data, num_rounds=2, key=KEY, progress=False)
     scores = srp.evaluate(srp.Method("x", algorithm, FULL), data, history.server_state, key=KEY)
     np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
@@ -276,14 +276,16 @@ def test_evaluate_refuses_what_cannot_be_judged():
 
 def test_what_is_sent_may_be_any_pytree():
     sends = {"w": jax.ShapeDtypeStruct((3,), jnp.float32), "b": [jax.ShapeDtypeStruct((), jnp.float32)]}
-    assert simulate(ALGORITHM._replace(sends=sends), num_rounds=2).bytes_up == 16
+    assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
 
 
 def test_what_clients_send_is_charged_and_not_the_short_cut_to_its_mean():
     task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
     options = {"num_rounds": 1, "key": KEY, "progress": False, "evaluations": (), "devices": 1}
     sent = [
-        srp.simulate(srp.algorithms.linear_fedrep(task, 0.1, 5, sampling=sampling), task, **options).bytes_up
+        srp.simulate(
+            srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=5, sampling=sampling), task, **options
+        ).bytes_up
         for sampling in ("subspace", "full")
     ]
     assert sent == [12 * 3 * 4, 12 * 3 * 4]
@@ -312,7 +314,7 @@ def test_names():
 def test_another_key_compiles_nothing(given):
     options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 2}
     if given:
-        options |= {"participation": DOUBLING, "clock": srp.clocks.dynamic(srp.clocks.exponential(1.0))}
+        options |= {"participation": DOUBLING, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0))}
     first = srp.simulate(ALGORITHM, DATA, key=jax.random.key(1), **options)
     second = srp.simulate(ALGORITHM, DATA, key=jax.random.key(2), **options)
     assert first.compute_time.tolist() != second.compute_time.tolist()
@@ -320,7 +322,7 @@ def test_another_key_compiles_nothing(given):
 
 
 def test_stages_and_segments_share_one_program():
-    own = ALGORITHM._replace(name="own")  # a program that no other test runs
+    own = changed(ALGORITHM, name="own")  # a program that no other test runs
     simulate(own, num_rounds=6)
     compiled = program(own, DOUBLING, CLOCK, ("rounds",), layout(1, None, 7, 16))
     traces = compiled.num_traces
@@ -332,7 +334,7 @@ def test_settings_of_jax_make_a_program_of_their_own():
     """A run under other numerics is not served by what was compiled before."""
     options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 1, "key": KEY}
     task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
-    algorithm = srp.algorithms.linear_fedavg(task, 0.1, 1)
+    algorithm = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     assert srp.simulate(algorithm, task, **options).compile_seconds > 0
     assert srp.simulate(algorithm, task, **options).compile_seconds == 0
     with jax.default_matmul_precision("highest"):
@@ -352,7 +354,7 @@ def test_a_strategy_is_that_of_the_devices_that_are_used(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert platform() == "gpu"
-    simulate(ALGORITHM._replace(round=ALGORITHM.round._replace(client=client)), num_rounds=1)
+    simulate(changed(ALGORITHM, client=client), num_rounds=1)
     assert platform() == "gpu"
     assert "cpu" in seen[-1]
 
@@ -365,7 +367,7 @@ def test_default_parts_are_everybody_at_exponential_times():
 
 
 def test_progress_is_shown_where_asked_for(capfd, tmp_path):
-    new = ALGORITHM._replace(metrics=lambda server, data: {})  # nobody has compiled it
+    new = changed(ALGORITHM, metrics=lambda server, data: {})  # nobody has compiled it
     simulate(new, num_rounds=3, progress=True, checkpoint_dir=tmp_path)
     shown = capfd.readouterr().err.split("\r")
     compiled = [line.partition("...")[0].strip() for line in shown if "compiling" in line]
@@ -384,7 +386,7 @@ def test_progress_is_shown_where_asked_for(capfd, tmp_path):
 # Divergence.
 
 CLIENTS = clients_of((4, 8, 5), (3, 4, 5))
-HUGE_STEPS = srp.algorithms.fedavg(model(hidden=(3,)), srp.algorithms.sgd(1e38), 4)
+HUGE_STEPS = srp.algorithms.FedAvg(model(hidden=(3,)), srp.Training(srp.SGD(1e38), batch_size=4))
 
 
 @pytest.fixture(scope="module")
@@ -416,22 +418,22 @@ def test_divergence_raises_only_where_asked_for():
 # Errors of use.
 
 FEDERATION = federation(CLIENTS)
-FEDAVG = srp.algorithms.fedavg(model(hidden=(3,)), batch_size=4)
+FEDAVG = srp.algorithms.FedAvg(model(hidden=(3,)), srp.Training(batch_size=4))
 METHOD = srp.Method("some_method", FEDAVG, FULL)
 NEEDS_GRADIENT = scripted([[0, 1, 2]], needs_global_gradient=True)
 
 
 def few_classes():
-    return srp.models.mlp((6,), 3, hidden=(3,))
+    return srp.models.MLP((6,), 3, hidden=(3,))
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"participation": srp.participation.uniform(4)}, ["k=4", "num_clients=3", "at most 3"]),
-        ({"participation": srp.participation.fastest(9)}, ["k=9", "num_clients=3"]),
-        ({"participation": srp.participation.doubling(5, 1)}, ["initial=5", "num_clients=3"]),
-        ({"participation": srp.participation.doubling(1, 1, pool=5)}, ["pool=5", "num_clients=3"]),
+        ({"participation": srp.participation.Uniform(4)}, ["k=4", "num_clients=3", "at most 3"]),
+        ({"participation": srp.participation.Fastest(9)}, ["k=9", "num_clients=3"]),
+        ({"participation": srp.participation.Doubling(5, 1)}, ["initial=5", "num_clients=3"]),
+        ({"participation": srp.participation.Doubling(1, 1, pool=5)}, ["pool=5", "num_clients=3"]),
         ({"clock": CLOCK}, ["constant: value", "7", "num_clients=3"]),
         ({"chunk_size": 0}, ["chunk_size=0", "at least 1"]),
         ({"chunk_size": 1.5}, ["chunk_size=1.5"]),
@@ -453,12 +455,12 @@ def few_classes():
         ({"key": jax.random.PRNGKey(0)}, ["key", "jax.random.key("]),
         ({"key": 0}, ["key is 0", "jax.random.key("]),
         (
-            {"algorithm": srp.algorithms.lg_fedavg(model(hidden=(3,))), "participation": NEEDS_GRADIENT},
-            ["policy needs the global gradient", "'lg_fedavg'", "participation.doubling"],
+            {"algorithm": srp.algorithms.LGFedAvg(model(hidden=(3,))), "participation": NEEDS_GRADIENT},
+            ["policy needs the global gradient", "'lg_fedavg'", "participation.Doubling"],
         ),
-        ({"algorithm": srp.algorithms.fedavg(few_classes())}, ["labels", "reach 3", "3 classes", "num_classes=4"]),
+        ({"algorithm": srp.algorithms.FedAvg(few_classes())}, ["labels", "reach 3", "3 classes", "num_classes=4"]),
         (
-            {"algorithm": srp.algorithms.fedrep(srp.models.mlp((5,), 4))},
+            {"algorithm": srp.algorithms.FedRep(srp.models.MLP((5,), 4))},
             ["examples", "(6,)", "(5,)", "input_shape=(6,)"],
         ),
         ({"algorithm": METHOD, "participation": FULL}, ["'some_method'", "participation", "method.algorithm"]),

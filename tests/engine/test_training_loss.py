@@ -7,9 +7,9 @@ import pytest
 from reference.small import KEY, NUM_CLASSES, algorithm_of, clients_of, federation, model, numbers, scripted
 
 import fedjax_srp as srp
-from fedjax_srp import methods, tally
+from fedjax_srp import methods
 from fedjax_srp.algorithms import local
-from fedjax_srp.base import ClientOutput, named_key
+from fedjax_srp.base import ClientOutput, TrainingLoss, named_key
 from fedjax_srp.engine.prepare import Request, prepare
 
 CLIENTS = clients_of((5, 1, 4, 6), (1, 1, 1, 1))
@@ -26,8 +26,8 @@ def simulate(algorithm, participation=POLICY, num_rounds=4, **options):
     return srp.simulate(algorithm, DATA, num_rounds=num_rounds, **given | options)
 
 
-def fedavg(epochs=EPOCHS, **options):
-    return srp.algorithms.fedavg(model(hidden=()), srp.algorithms.sgd(STEP), local_epochs=epochs, **options)
+def fedavg(batch_size):
+    return srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(STEP), batch_size=batch_size, epochs=EPOCHS))
 
 
 def softmax_regression(w, b, client):
@@ -80,19 +80,17 @@ def test_nobody_asks(in_batches):
     for a, b in zip(jax.tree.leaves(silent.server_state), jax.tree.leaves(in_batches.server_state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
-    def train(params):
-        examples = DATA.train_client(0)
-        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
-        return local.local_sgd(KEY, lambda w, _, x, y, key: jnp.log(w) * x[:, 0], params, (), examples, training)
+    def train(params, asked):
+        training = local.LocalTraining(srp.SGD(0.1), 2, 1, records_loss=asked)
+        loss = lambda w, _, x, y, key: jnp.log(w) * x[:, 0]  # noqa: E731
+        trained = local.local_sgd(KEY, loss, params, (), DATA.train_client(0), training)
+        assert (trained.loss is None) == (not asked)
+        return trained.params, trained.mean_loss
 
-    def num_logs(client):
-        return str(jax.make_jaxpr(client)(1.0)).count(" log ")
+    def num_logs(asked):
+        return str(jax.make_jaxpr(lambda params: train(params, asked))(1.0)).count(" log ")
 
-    def asked(params):
-        with tally._listening():
-            return train(params)
-
-    assert (num_logs(train), num_logs(asked)) == (1, 2)  # one is the gradient's own
+    assert (num_logs(False), num_logs(True)) == (1, 2)  # one is the gradient's own
 
 
 @pytest.mark.parametrize("change", ["devices", "one client after the other", "seeds"])
@@ -114,12 +112,14 @@ def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monke
 
 def test_a_loop_around_local_training_hands_it_out(expected):
     """FedRep without a head trains as FedAvg: three alternations of one epoch are three epochs."""
-    no_head = srp.algorithms.fedrep(model(cut=None, hidden=()), srp.algorithms.sgd(STEP), 6, local_epochs=EPOCHS)
+    no_head = srp.algorithms.FedRep(
+        model(cut=None, hidden=()), srp.Training(srp.SGD(STEP), batch_size=6, epochs=EPOCHS)
+    )
     np.testing.assert_allclose(simulate(no_head).metrics["training_loss"], expected[0], rtol=1e-5)
 
 
 def refusal(algorithm, data):
-    with pytest.raises(ValueError, match="record_loss: ") as caught:
+    with pytest.raises(ValueError, match=r"\w") as caught:
         prepare(Request(algorithm, data, record_loss=True))
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -130,36 +130,81 @@ def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
         options = {"hidden": (3,)} | ({"k": 2} if name == "fedbuff" else {})
         method = methods.get(name, dataset=DATA, **options)
         if name == "fedsgd":
-            assert "algorithm 'fedsgd' does not train with local_sgd" in refusal(method, DATA)
+            assert refusal(method, DATA).startswith("record_loss: algorithm 'fedsgd' reports no loss of its local trai")
         else:
             assert prepare(Request(method, DATA, record_loss=True)).record_loss
     task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
-    assert "'linear_fedavg' does not train with" in refusal(srp.algorithms.linear_fedavg(task, 0.1, 1), task)
+    linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
+    assert "algorithm 'linear_fedavg' reports no loss" in refusal(linear, task)
 
 
-def test_a_loss_of_its_own_and_a_loop_of_its_own_are_refused_in_a_line():
-    def trained(w, value):
-        examples = srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
-        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
-        return local.local_sgd(KEY, lambda w, _, x, y, key: w * x[:, 0], w, (), examples, training)
+def examples_of(value):
+    return srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
 
-    own = lambda key, w, state, value, context: ClientOutput(trained(w, value), info={"training_loss": w})  # noqa: E731
-    assert "records 'training_loss' itself" in refusal(algorithm_of(own), numbers(1.0, 2.0))
 
-    def looped(key, w, state, value, context):
-        return ClientOutput(jax.lax.fori_loop(0, 2, lambda _, w: trained(w, value), w))
+def trained(w, value, context, epochs=1):
+    training = srp.Training(srp.SGD(0.1), batch_size=2, epochs=epochs).in_round(context)
+    return local.local_sgd(KEY, lambda w, _, x, y, key: w * x[:, 0], w, (), examples_of(value), training)
 
-    assert "fedjax_srp.tally.fori_loop" in refusal(algorithm_of(looped), numbers(1.0, 2.0))
 
-    def inside(key, w, state, value, context):  # a loop that trains nothing, within local training
-        examples = srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
-        training = local.local_training(srp.algorithms.sgd(0.1), 2, 1)
+def own(**changes):
+    """A client of one's own that trains and hands the loss on."""
 
-        def objective(w, _, x, y, key):
-            return tally.fori_loop(0, 3, lambda _, v: v + w * x[:, 0], jnp.zeros(x.shape[0]))
+    def client(key, w, state, value, context):
+        found = trained(w, value, context)
+        return ClientOutput(found.params, **{"loss": found.loss} | changes)
 
-        return ClientOutput(local.local_sgd(KEY, objective, w, (), examples, training))
+    return algorithm_of(client)
 
-    options = {"num_rounds": 1, "key": KEY, "progress": False, "record_loss": True}
-    history = srp.simulate(algorithm_of(inside), numbers(1.0, 2.0), **options)
-    assert np.isfinite(history.metrics["training_loss"]).all()
+
+def test_an_algorithm_of_ones_own_hands_it_on():
+    options = {"num_rounds": 2, "key": KEY, "progress": False, "record_loss": True, "devices": 1}
+    history = srp.simulate(own(), numbers(1.0, 2.0), **options)
+    # w * value: 0 at first, then w = -0.1 * mean of the values
+    np.testing.assert_allclose(history.metrics["training_loss"], [0, -0.15 * 1.5], rtol=1e-5)
+    assert history.config["record_loss"]
+    silent = srp.simulate(
+        own(loss=TrainingLoss(jnp.float32(1), jnp.int32(1))), numbers(1.0), **options | {"record_loss": False}
+    )
+    assert "training_loss" not in silent.metrics  # nobody asked
+
+
+REFUSED = {
+    "none": (
+        own(loss=None),
+        "record_loss: algorithm 'few_lines' reports no loss of its local training; return ClientO",
+    ),
+    "a number": (own(loss=jnp.float32(1.0)), "round.client returned the loss float32[], it must be that of local_sgd"),
+    "by step": (own(loss=TrainingLoss(jnp.ones(3), jnp.int32(3))), "the loss mean = float32[3], it must be that of"),
+    "no integer": (own(loss=TrainingLoss(jnp.ones(()), jnp.ones(()))), "the loss steps = float32[], it must be that"),
+    "a metric too": (own(info={"training_loss": jnp.float32(1)}), "'training_loss' is recorded twice in a round"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_training_loss_is_refused_in_a_line(case):
+    algorithm, words = REFUSED[case]
+    assert words in refusal(algorithm, numbers(1.0, 2.0))
+
+
+def test_several_trainings_are_told_as_one():
+    """Two epochs, and one after the other: the mean over all steps, whatever each took."""
+
+    def in_turn(key, w, state, value, context):
+        first = trained(w, value, context)
+        second = trained(first.params, value, context, epochs=2)
+        return ClientOutput(second.params, loss=local.total_loss(first.loss, None, second.loss))
+
+    def at_once(key, w, state, value, context):
+        found = trained(w, value, context, epochs=3)
+        return ClientOutput(found.params, loss=found.loss)
+
+    options = {"num_rounds": 2, "key": KEY, "progress": False, "record_loss": True, "devices": 1}
+    runs = [srp.simulate(algorithm_of(client), numbers(1.0, 2.0), **options) for client in (in_turn, at_once)]
+    np.testing.assert_allclose(*(run.metrics["training_loss"] for run in runs), rtol=1e-5)
+    assert (runs[0].metrics["training_loss"] != 0).all()
+    assert local.total_loss(None, None) is None
+    empty = local.total_loss(
+        *[TrainingLoss(jnp.float32(np.nan), jnp.int32(0))] * 0, TrainingLoss(jnp.float32(2), jnp.int32(0))
+    )
+    assert (float(empty.mean), int(empty.steps)) == (0.0, 0)

@@ -18,7 +18,7 @@ import fedjax_srp as srp
 SRPFL, FEDREP, FEDAVG = (EXPERIMENTS / name for name in ("srpfl", "fedrep", "fedavg_representation"))
 LABELS = {
     "FedRep": "fedrep", "SRPFL": "srpfl", "LG-FedAvg": "lg_fedavg", "LG-SRPFL": "lg_srpfl", "FedAvg": "fedavg",
-    "FedAvg-FT": "fedavg_ft", "FLANP": "flanp_fedavg", "FLANP-FT": "flanp_fedavg_ft", "HF-MAML": "hf_maml",
+    "FedAvg-FT": "fedavg_ft", "FLANP (FedAvg)": "flanp_fedavg", "FLANP-FT": "flanp_fedavg_ft", "HF-MAML": "hf_maml",
 }  # fmt: skip
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
 OWN = ("own_head", "own_representation")

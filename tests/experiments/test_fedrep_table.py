@@ -94,14 +94,14 @@ def test_every_training_gets_the_options_of_the_paper(table):
         given = rivals.method_options(column, training, 20)
         model = given["shared"].pop("model")
         method = srp.methods.get(training, dataset=data, model=model, **given)
-        epochs = "representation_epochs" if training == "fedrep" else "local_epochs"
-        options = method.options
-        assert (options["momentum"], options["batch_size"], options[epochs]) == (0.5, 10, 5)
+        made = method.algorithm
+        epochs = made.representation_epochs if training == "fedrep" else made.training.epochs
+        assert (made.training.optimizer.momentum, made.training.batch_size, epochs) == (0.5, 10, 5)
         assert method.participation.name == ("full" if training == "l2gd" else "uniform")
         rows = [row for row in rivals.ROWS.values() if row.training == training]
         assert all(row.evaluation in method.algorithm.evaluations for row in rows)
-    assert options["head_epochs"] == 10  # FedRep's is the last
-    assert options["local_epochs"] == 1
+    assert made.head_epochs == 10  # FedRep's is the last
+    assert made.training.epochs == 1
     assert set(rivals.PAPER) == set(rivals.ROWS)
     assert {len(row) for row in rivals.PAPER.values()} == {7}
 
@@ -201,7 +201,7 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
         assert every.federation == ways[f"{name}_shards"].federation
         assert every.federation["shards_per_client"] == classes
         alone = ways[f"{name}_everybody"].own["local_only"]
-        assert every.own == ways[f"{name}_everybody"].own | {"local_only": alone | {"weight_decay": 0.0}}
+        assert every.own == ways[f"{name}_everybody"].own | {"local_only": alone | {"weight_decay": None}}
         for training in ("local_only", "fedavg"):  # everybody is alone with itself, and in no other method
             for way in (base, every):
                 given = rivals.method_options(way, training, 100)

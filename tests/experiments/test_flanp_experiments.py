@@ -43,8 +43,8 @@ def test_the_gap_of_the_theory_is_that_of_the_start():
     """A round whose step is next to nothing ends where it began."""
     one, key = world(seed=1), jax.random.key(1)
     (run,) = srp.simulate_seeds(
-        one.algorithm("fedgate", one.local_steps), one.data, keys=key[None], values={"step": [1e-9]}, num_rounds=1,
-        eval_every=1, evaluations=(), clock=one.clock(one.local_steps), progress=False,
+        one.algorithm("fedgate", one.local_steps), one.data, keys=key[None], values={"learning_rate": [1e-9]},
+        num_rounds=1, eval_every=1, evaluations=(), clock=one.clock(one.local_steps), progress=False,
     )  # fmt: skip
     assert time_ratios.gap_at_start(one, 1) == pytest.approx(run.metrics["gap"][0], rel=1e-4)
     assert time_ratios.gap_at_start(one, 1) != pytest.approx(time_ratios.gap_at_start(one, 2), rel=1e-2)
@@ -96,7 +96,7 @@ def test_rules_of_linear_regression():
     """eta gamma tau = 1 / (2 L); tau from the variance of a batch's gradient at the minimum, here of the samples."""
     made = worlds.linear(1, None, num_clients=5, samples=40, dim=3, noise_std=0.7)
     data, c = made.data, 3 * 0.7**2 / 2
-    step = srp.parts.values_of(made.algorithm("fedgate", made.local_steps))["step"]
+    step = made.algorithm("fedgate", made.local_steps).training.optimizer.learning_rate
     assert step * made.local_steps == pytest.approx(1 / (2 * data.curvature.smoothness))
     x, y = (np.asarray(a, np.float64).reshape(200, -1) for a in (data.x, data.y))
     gradients = (x @ np.asarray(data.minimiser, np.float64) - y[:, 0])[:, None] * x

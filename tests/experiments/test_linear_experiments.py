@@ -88,7 +88,7 @@ def test_new_clients_share_the_truth_and_nothing_else(synthetic):
 def test_fedsgd_is_gradient_descent_on_all_samples(synthetic):
     """One round against jax.grad of the loss that the paper minimises, averaged over clients."""
     train, _ = synthetic.clients(jax.random.key(1), 6, 1, 8, 2, 5)
-    algorithm = synthetic.fedsgd(train, 0.5, 5)
+    algorithm = synthetic.FedSGD(train, step_size=0.5, samples=5)
     x, y = synthetic.batches(train, 5)
     options = {"evaluations": (), "eval_every": 1, "progress": False, "devices": 1, "key": jax.random.key(2)}
 
@@ -103,8 +103,8 @@ def test_fedsgd_is_gradient_descent_on_all_samples(synthetic):
 
 def test_the_start_is_projected_gradient_descent(synthetic):
     train, _ = synthetic.clients(jax.random.key(3), 30, 1, 8, 2, 6)
-    plain = srp.algorithms.linear_fedrep(train, 0.1, 6, sampling="fixed", init="random")
-    start = synthetic.start_by_projected_descent(plain, 6).init(jax.random.key(4), train).representation
+    made = synthetic.FedRepFromDescent(train, step_size=0.1, samples_per_round=6, sampling="fixed", start="random")
+    start = made.init(jax.random.key(4), train).representation
     x, y = (np.asarray(part, np.float64) for part in synthetic.batches(train, 6))
     theta = np.zeros((30, 8))
     for _ in range(10):

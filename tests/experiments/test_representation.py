@@ -77,7 +77,7 @@ def test_cosines_pair_by_pair(beside):
 
 
 def test_activations_are_those_of_every_layer(beside):
-    model = srp.models.mlp((2, 3), 4, hidden=(5, 3))
+    model = srp.models.MLP((2, 3), 4, hidden=(5, 3))
     params, x = model.init(jax.random.key(0)), RNG.normal(size=(7, 2, 3)).astype(np.float32)
     found = beside("similarity").activations(model.recut("fc2"), params, jnp.asarray(x))
     layers = jax.tree.map(np.asarray, params.representation | params.head)

@@ -55,7 +55,7 @@ def members_of(out):
 
 def test_a_batch_is_the_runs_one_by_one(whole):
     data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
-    clock = srp.clocks.dynamic(srp.clocks.exponential(srp.clocks.uniform(1 / 6, 1)))
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
     assert members_of(whole.folder) == [4]
     for name, (rate, seed) in zip(whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True):
         assert name == f"fedavg, learning_rate={rate}, seed={seed}"
@@ -70,6 +70,28 @@ def test_a_batch_is_the_runs_one_by_one(whole):
         assert (recorded["learning_rate"], recorded["seed"], history.config["seed"]) == (rate, seed, seed)
     finals = [history.accuracy.tobytes() for history in whole.histories.values()]
     assert len(set(finals)) == 4  # no run stands for another
+
+
+def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_path):
+    """The optimizer of fine-tuning has the step size of training, and another momentum."""
+    axes, own = {"method": ["fedavg_ft"], "learning_rate": RATES}, {"fine_tune_optimizer.momentum": 0.5}
+    found = grid(tmp_path, axes, options={"fine_tune_epochs": 2, "num_rounds": 1} | own)
+    assert members_of(tmp_path) == [2]
+    (unit,) = planned(tmp_path, axes, fine_tune_epochs=2, num_rounds=1, **own)
+    values = units.batch_of([member.point for member in unit.members]).values
+    assert values.keys() == {"training.optimizer.learning_rate", "fine_tune_optimizer.learning_rate"}
+    data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
+    for name, rate in zip(found.folders, RATES, strict=True):
+        method = srp.methods.get("fedavg_ft", dataset=data, hidden=(4,), learning_rate=rate, fine_tune_epochs=2, **own)
+        assert method.algorithm.fine_tune_optimizer == srp.SGD(rate, 0.5)
+        history = srp.simulate(
+            method, data, clock=clock, num_rounds=1, devices=1, key=jax.random.key(0), progress=False
+        )
+        np.testing.assert_allclose(found.histories[name].accuracy, history.accuracy, atol=1e-5)
+        options = found.histories[name].config["options"]
+        assert options["fine_tune_optimizer.learning_rate"] == options["learning_rate"] == pytest.approx(rate)
+    assert len({history.accuracy.tobytes() for history in found.histories.values()}) == 2
 
 
 def test_what_is_finished_is_not_run_again(whole, monkeypatch):
@@ -264,19 +286,6 @@ def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path)
         grid(tmp_path, axes, options=options)
 
 
-def test_what_older_versions_finished_is_found(whole, tmp_path):
-    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
-    ids = {point.id: point.former for point in points(Spec(OPTIONS, AXES, {}, ()))}
-    book = stored.read_json(tmp_path / units.BOOK)
-    assert {name for of_unit in book.values() for name in of_unit} == ids.keys()
-    former = {unit: {ids[name]: folder for name, folder in of_unit.items()} for unit, of_unit in book.items()}
-    stored.write_json(tmp_path / units.BOOK, former)
-    assert all(unit.is_finished() for unit in planned(tmp_path, AXES))
-    assert stored.read_json(tmp_path / units.BOOK) == book
-    stored.write_json(tmp_path / units.BOOK, book | {"1a": dict.fromkeys(ids.values(), "older")})
-    assert len(planned(tmp_path, AXES)) == 1  # what is known by its id stands once
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -381,13 +390,17 @@ def planned(out, axes, **options):
 
 
 def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path):
-    axes = {"method": ["fedprox"], "mu": [0.1, 1.0, 0.0], "local_epochs": [1, 2], "seed": [0, 1]}
+    axes = {"method": ["fedprox"], "mu": [0.1, 1.0, 0.0], "epochs": [1, 2], "seed": [0, 1]}
     found = [[member.point.name for member in unit.members] for unit in planned(tmp_path, axes)]
     for together in found:
         values = [dict(word.split("=") for word in name.split(", ")[1:]) for name in together]
-        assert len({value["local_epochs"] for value in values}) == 1
-        assert len({value["mu"] == "0" for value in values}) == 1  # without the term, another program
-    assert sorted(map(len, found)) == [2] * 6
+        assert len({value["epochs"] for value in values}) == 1
+    assert sorted(map(len, found)) == [2] * 6  # at most 2 at once
+    alike = units.alike(points(Spec(OPTIONS, axes, {}, ())))
+    assert [len(each) for each in alike] == [6, 6]
+    momentum = {"method": ["fedavg"], "seed": [0, 1]}, {"a": {}, "b": {"momentum": 0.5}, "c": {"momentum": 0.0}}
+    alike = units.alike(points(Spec(OPTIONS, *momentum, ())))
+    assert [[p.values["variant"] for p in each] for each in alike] == [["a", "a"], ["b", "b", "c", "c"]]
     limited = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]}, target=0.5)
     assert [len(unit.members) for unit in limited] == [1, 1]
     variants = {"kept": {"seed": 0, "models": True}, "left": {"seed": 1}}
@@ -452,13 +465,13 @@ class Scripted:
 
 def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "_WAIT", 0.0)
-    left = planned(tmp_path, {"method": ["fedavg"], "local_epochs": [1, 2, 3]})
+    left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
     a, b, c = (unit.id for unit in left)
     bar = schedule.Bar(left, 3, silent=True)
     launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
     failures = schedule.run(left, launcher, bar, retries=1)
     assert launcher.seen == [a, b, c, a, b, b]
-    assert [(failure.name, failure.error) for failure in failures] == [("fedavg, local_epochs=1", "broken")]
+    assert [(failure.name, failure.error) for failure in failures] == [("fedavg, epochs=1", "broken")]
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
@@ -485,7 +498,7 @@ def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
 
 
 def test_the_time_is_that_of_the_last_worker(tmp_path):
-    axes = {"method": ["fedavg"], "local_epochs": [1, 2], "seed": [0, 1, 2]}
+    axes = {"method": ["fedavg"], "epochs": [1, 2], "seed": [0, 1, 2]}
     left = planned(tmp_path, axes)  # of 2, 1, 2 and 1 runs of 2 rounds
     assert [len(unit.members) for unit in left] == [2, 1, 2, 1]
     assert [len(same) for same in estimate.programs(left).values()] == [1, 1, 1, 1]
@@ -493,7 +506,7 @@ def test_the_time_is_that_of_the_last_worker(tmp_path):
     assert estimate.seconds(left, costs, 1) == 60 + 4 * 2
     # 0 + 2 and 20 + 2 here, 10 + 2 and 30 + 2 there
     assert estimate.seconds(left, costs, 2) == 44
-    found = points(Spec(OPTIONS, {"method": ["fedavg"], "learning_rate": RATES, "local_epochs": [1, 2]}, {}, ()))
+    found = points(Spec(OPTIONS, {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}, {}, ()))
     alone = units.arranged([(found, 1)], tmp_path / "alone")
     assert [len(same) for same in estimate.programs(alone).values()] == [2, 2]
     costs = {alone[0].id: Cost(10.0, 1.0), alone[1].id: Cost(20.0, 1.0)}
@@ -509,18 +522,18 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
 
 def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     def measure(self, unit):
-        if unit.members[0].point.values["local_epochs"] == 2:
+        if unit.members[0].point.values["epochs"] == 2:
             raise ValueError("too large")
         return Cost(1.0, 1.0)
 
     monkeypatch.setattr(Worker, "measure", measure)
     file = tmp_path / "grid.toml"
     lines = [f"{name} = {json.dumps(value)}" for name, value in OPTIONS.items()]
-    file.write_text("\n".join(["[options]", *lines, 'method = "fedavg"', "[axes]", "local_epochs = [1, 2]"]))
+    file.write_text("\n".join(["[options]", *lines, 'method = "fedavg"', "[axes]", "epochs = [1, 2]"]))
     words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--dry-run", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
-    assert printed.out.startswith("failed: local_epochs=2: ValueError: too large; see ")
+    assert printed.out.startswith("failed: epochs=2: ValueError: too large; see ")
     assert printed.out.count("\n") == 1
     assert printed.err.endswith("error: no estimate: 1 of the programs failed in a short run\n")
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedjax_srp as srp
 from fedjax_srp.commands import run as run_command
 from fedjax_srp.commands.options import Option
+from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, coerce, points, read
 
 EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
@@ -41,6 +43,66 @@ def test_a_point_is_the_run_of_the_command_line():
     assert point.floats["mu"] == 0.2
 
 
+def test_options_of_an_optimizer_within_have_dots(tmp_path):
+    file = tmp_path / "grid.toml"
+    lines = ["[options]", 'dataset = "digits"', "num_clients = 10", 'method = "fedavg_ft"']
+    lines += ["fine_tune_optimizer.weight_decay = 0.5", "[axes]", '"fine_tune_optimizer.momentum" = [0.5, 0]']
+    lines += ["fine_tune_optimizer.learning_rate = [1, 0.5]", "[[exclude]]", "fine_tune_optimizer.learning_rate = 1"]
+    file.write_text("\n".join([*lines, "fine_tune_optimizer.momentum = 0"]))
+    found = points(read(file)[0])
+    assert names(found)[:2] == [
+        "fine_tune_optimizer.momentum=0.5, fine_tune_optimizer.learning_rate=1",
+        "fine_tune_optimizer.momentum=0.5, fine_tune_optimizer.learning_rate=0.5",
+    ]
+    assert len(found) == 3
+    assert found[0].floats == {
+        "learning_rate": 0.01,
+        "fine_tune_optimizer.momentum": 0.5,
+        "fine_tune_optimizer.weight_decay": 0.5,
+        "fine_tune_optimizer.learning_rate": 1.0,
+    }
+    with pytest.raises(ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"):
+        of(method="fedavg", **{"fine_tune_optimizer.momentum": "a"})
+
+
+@pytest.fixture
+def mine():
+    """A method with an option that the data have too."""
+
+    @srp.part
+    class Mine(srp.algorithms.FedAvg):
+        """FedAvg with options whose names are taken.
+
+        Args:
+            alpha: of mine.
+            seed: of mine.
+        """
+
+        alpha: float = 0.5
+        seed: int = 0
+
+    srp.methods.register("mine", Mine)
+    yield "mine"
+    del srp.methods.RECIPES["mine"]
+
+
+def test_an_option_that_the_data_have_too_is_written_with_its_part(mine):
+    axes = {"method.alpha": [0.1, 0.2], "alpha": [5.0, 6.0], "method": ["fedavg", mine], "seed": [0, 1]}
+    found = of(axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3})
+    assert len(found) == 2 * 2 * (1 + 2)
+    point = found[-1]
+    assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
+    assert {n: point.record[n] for n in ("method.alpha", "alpha", "method.seed", "seed")} == {
+        "method.alpha": 0.2,
+        "alpha": 6.0,
+        "method.seed": 3,
+        "seed": 1,
+    }
+    assert point.floats == {"learning_rate": 0.01, "method.alpha": 0.2}
+    together = [[point.name for point in alike] for alike in units.alike(found)]
+    assert sorted(map(len, together)) == [2, 2, 4, 4]  # of fedavg, whose runs are one with another `method.alpha`
+
+
 def test_what_a_method_does_not_read_is_left_out_and_equal_runs_are_one():
     found = of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
@@ -59,7 +121,6 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
 def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(changed):
     (plain,), (other,) = of(method="fedrep"), of(method="fedrep", **changed)
     assert other.id == plain.id
-    assert other.former != plain.former  # as older versions had it
     assert other.record != plain.record
     axes = {
         name: [value, "here" if plain.arguments[name] is None else plain.arguments[name]]
@@ -189,7 +250,7 @@ def test_everything_that_is_wrong_is_said_at_once():
         "10 things are wrong",
         "dataset=3 must be a text",
         "log is no option of a grid",
-        "'learning_rat' is no option of fedjax-srp run (did you mean learning_rate?)",
+        "'learning_rat' is no option of fedjax-srp run (did you mean learning_rate or ",
         "seed=[] must be a list with a value at least",
         "hidden=8 must be a list, each a whole number",
         "out is no option of a grid: the grid names the folders",

@@ -85,7 +85,7 @@ def test_the_comparison_rejects_a_draw_that_is_not_projected(monkeypatch):
 
 def distances(sampling, num_seeds=300, rounds=10):
     task = srp.data.linear_task(jax.random.key(2), num_clients=6, dim=12, rank=2, noise_std=0.5)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.2, samples_per_round=10, sampling=sampling)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=10, sampling=sampling)
     keys = jax.random.split(jax.random.key(3 if sampling == "full" else 4), num_seeds)
     histories = srp.simulate_seeds(
         algorithm, task, num_rounds=rounds, keys=keys, evaluations=(), progress=False, devices=1

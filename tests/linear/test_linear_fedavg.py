@@ -24,7 +24,7 @@ def a_task(seed=0, num_clients=40, dim=100, rank=5):
 @pytest.mark.parametrize("local_steps", [1, 2, 3])
 def test_a_round_agrees_with_numpy(local_steps):
     task = a_task(num_clients=6, dim=10, rank=3)
-    algorithm = srp.algorithms.linear_fedavg(task, 0.3, local_steps)
+    algorithm = srp.algorithms.LinearFedAvg(task, step_size=0.3, local_steps=local_steps)
     b, w = (np.asarray(leaf) for leaf in algorithm.init(ROOT, task))
     w = w + 0.1
     truth, heads = np.asarray(task.representation), np.asarray(task.heads)
@@ -45,7 +45,7 @@ def test_a_round_agrees_with_numpy(local_steps):
 def test_local_updates_learn_the_representation_and_distributed_descent_does_not():
     """Figure 1, in double precision so that the linear rate can be followed: ten trials of FedAvg, three of D-GD."""
     for local_steps in (1, 2):
-        algorithm = srp.algorithms.linear_fedavg(a_task(), 0.4, local_steps)
+        algorithm = srp.algorithms.LinearFedAvg(a_task(), step_size=0.4, local_steps=local_steps)
         run = {
             "num_rounds": 280,
             "eval_every": 280,
@@ -73,8 +73,8 @@ def test_local_updates_learn_the_representation_and_distributed_descent_does_not
 def test_two_steps_of_fine_tuning_and_the_error_of_the_global_model_agree_with_numpy():
     """(1 / 2n) sum_j (<B w, x_j> - y_j)^2 descended in B and w together; ||B w - theta*||^2."""
     task, samples, rate = a_task(num_clients=3, dim=8, rank=2), 7, 0.06
-    algorithm = srp.algorithms.linear_fedavg(
-        task, 0.4, fine_tune_samples=samples, fine_tune_steps=2, fine_tune_step_size=rate
+    algorithm = srp.algorithms.LinearFedAvg(
+        task, step_size=0.4, fine_tune_samples=samples, fine_tune_steps=2, fine_tune_step_size=rate
     )
     model = algorithm.init(ROOT, task)._replace(head=jnp.array([0.5, -0.8]))
     for i in range(3):
@@ -94,8 +94,8 @@ def test_two_steps_of_fine_tuning_and_the_error_of_the_global_model_agree_with_n
 
 def test_evaluations_of_a_client():
     task = a_task(num_clients=3, dim=8, rank=2)
-    algorithm = srp.algorithms.linear_fedavg(
-        task, 0.4, fine_tune_samples=50, fine_tune_steps=2000, fine_tune_step_size=0.05
+    algorithm = srp.algorithms.LinearFedAvg(
+        task, step_size=0.4, fine_tune_samples=50, fine_tune_steps=2000, fine_tune_step_size=0.05
     )
     history = srp.simulate(algorithm, task, num_rounds=2, key=ROOT, evaluations="all", progress=False, devices=1)
     assert (history.scores("fine_tune") < 1e-4).all()  # no noise and more samples than unknowns: fitted exactly
@@ -105,7 +105,7 @@ def test_evaluations_of_a_client():
 
 def test_work_multiplies_the_steps():
     task = a_task(num_clients=2, dim=8, rank=2)
-    one, three = (srp.algorithms.linear_fedavg(task, 0.2, steps) for steps in (1, 3))
+    one, three = (srp.algorithms.LinearFedAvg(task, step_size=0.2, local_steps=steps) for steps in (1, 3))
     model = one.init(ROOT, task)
 
     def message(algorithm, work):
@@ -119,4 +119,4 @@ def test_work_multiplies_the_steps():
 @pytest.mark.parametrize("argument", ["local_steps", "fine_tune_samples", "fine_tune_steps"])
 def test_bad_arguments(argument):
     with pytest.raises(ValueError, match=f"{argument}=0 must be"):
-        srp.algorithms.linear_fedavg(a_task(), 0.1, **{argument: 0})
+        srp.algorithms.LinearFedAvg(a_task(), step_size=0.1, **{argument: 0})

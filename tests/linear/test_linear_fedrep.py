@@ -30,9 +30,9 @@ def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
 
 def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
     """States before and after some rounds, on one device."""
-    policy = participation or srp.participation.full()
+    policy = participation or srp.participation.Full()
     plan = layout(1, chunk_size, task.num_clients)
-    compiled = program(algorithm, policy, srp.clocks.fixed(srp.clocks.exponential(1.0)), (), plan)
+    compiled = program(algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), plan)
     start = jax.device_get(compiled.start(root, task).state)
     state, segment = compiled.segment(rounds, jax.tree.map(jnp.asarray, start), root, task)
     return start, state, segment.rounds
@@ -58,7 +58,9 @@ def span(b):
 def test_rounds_agree_with_numpy(sampling, samples):
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.linear_fedrep(task, 0.3, samples, sampling=sampling, init="random")
+        algorithm = srp.algorithms.LinearFedRep(
+            task, step_size=0.3, samples_per_round=samples, sampling=sampling, start="random"
+        )
         start, state, rounds = run(algorithm, task, rounds=3)
         b = start.server.representation
         for t in range(3):
@@ -80,8 +82,8 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
     work = 1 + (cohorts == 4)
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.linear_fedrep(
-            task, 0.3, 6, head=steps, sampling="full", init="random", head_step_size=0.1
+        algorithm = srp.algorithms.LinearFedRep(
+            task, step_size=0.3, samples_per_round=6, head=steps, sampling="full", start="random", head_step_size=0.1
         )
         rounds = Run(algorithm, task, scripted(cohorts, sizes, work), chunk_size=2, key=ROOT)
         heads = np.zeros((task.num_clients, task.rank))
@@ -100,7 +102,9 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
 def test_method_of_moments_agrees_with_numpy(sampling):
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.linear_fedrep(task, 0.3, 8, sampling=sampling, init="moments")
+        algorithm = srp.algorithms.LinearFedRep(
+            task, step_size=0.3, samples_per_round=8, sampling=sampling, start="moments"
+        )
         start, _, _ = run(algorithm, task)
         u = reference.moments(batches_of(task, 8, sampling, 0, "prepare"), task.rank)
         assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
@@ -110,7 +114,9 @@ def test_signs_of_the_basis_never_show():
     """Flipping columns of B flips coordinates of heads and moves no subspace."""
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.linear_fedrep(task, 0.3, 6, sampling="full", init="random")
+        algorithm = srp.algorithms.LinearFedRep(
+            task, step_size=0.3, samples_per_round=6, sampling="full", start="random"
+        )
         flip = jnp.array([1.0, -1.0, -1.0])[None, :]
         context = RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1))
         server = algorithm.init(ROOT, task)
@@ -128,7 +134,7 @@ def test_signs_of_the_basis_never_show():
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_too_few_samples_stay_finite(sampling):
     task = a_task()
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 1, sampling=sampling, init="random")
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=1, sampling=sampling, start="random")
     _, _, rounds = run(algorithm, task, rounds=20)
     assert np.isfinite(rounds.metrics["distance"]).all()
     assert rounds.finite.all()
@@ -137,14 +143,14 @@ def test_too_few_samples_stay_finite(sampling):
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_without_noise_it_converges_to_rounding(sampling):
     task = a_task(num_clients=40, noise_std=0.0)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12, sampling=sampling)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12, sampling=sampling)
     _, _, rounds = run(algorithm, task, rounds=150, chunk_size=40)
     assert float(rounds.metrics["distance"][-1]) < 3e-6
 
 
 def test_chunks_devices_and_seeds_at_once_do_not_matter():
     task = a_task(num_clients=13)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12, init="random")
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12, start="random")
     common = {"num_rounds": 3, "progress": False}
     plain = srp.simulate(algorithm, task, key=ROOT, chunk_size=13, devices=1, **common)
     spread = srp.simulate(algorithm, task, key=ROOT, chunk_size=2, devices=4, **common)
@@ -156,13 +162,13 @@ def test_chunks_devices_and_seeds_at_once_do_not_matter():
 
 def test_doubling_is_srpfl_and_initial_n_is_fedrep():
     task = a_task(num_clients=8)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.2, 12)
-    policy = srp.participation.doubling(initial=2, rounds_per_stage=[2, 2, 1])
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12)
+    policy = srp.participation.Doubling(initial=2, rounds_per_stage=[2, 2, 1])
     history = srp.simulate(
         algorithm, task, participation=policy, num_rounds=6, key=ROOT, evaluations=(), progress=False, devices=1
     )
     assert history.cohort_size.tolist() == [2, 2, 4, 4, 8, 8]
-    everybody = srp.participation.doubling(initial=8, rounds_per_stage=2)
+    everybody = srp.participation.Doubling(initial=8, rounds_per_stage=2)
     # The cohort is in order of speed here and of id there: equal to rounding.
     one, two = (
         srp.simulate(
@@ -176,7 +182,7 @@ def test_doubling_is_srpfl_and_initial_n_is_fedrep():
 def test_evaluations_score_the_population_error():
     """At B = B* and without noise the fitted head is the true one; own heads are judged as they are."""
     task = a_task(noise_std=0.0)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 8, head=1, init="random")
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, head=1, start="random")
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
     client = task.train_client(jnp.int32(2))
     error, count = task.score(
@@ -192,7 +198,9 @@ def test_evaluations_score_the_population_error():
 def test_error_of_fitted_heads_is_that_of_theory():
     """With B = B*: E ||w - w*||^2 = sigma^2 k / (m - k - 1), the mean of an inverse Wishart matrix."""
     task = a_task(num_clients=2000, noise_std=0.7)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, 8, init="random", evaluation_samples=12)
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=0.1, samples_per_round=8, start="random", evaluation_samples=12
+    )
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
 
     def judge(client_id):
@@ -208,7 +216,7 @@ def test_error_of_fitted_heads_is_that_of_theory():
 def test_traffic_is_that_of_the_paper():
     """(d, k) down; up as well where whole gradients travel."""
     task = a_task()
-    full = srp.algorithms.linear_fedrep(task, 0.1, 8, sampling="full", init="random")
+    full = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, sampling="full", start="random")
     history = srp.simulate(full, task, num_rounds=1, key=ROOT, progress=False, devices=1)
     assert (history.bytes_up, history.bytes_down) == (4 * 27, 4 * 27)
 
@@ -217,7 +225,7 @@ def test_traffic_is_that_of_the_paper():
     ("arguments", "message"),
     [
         ({"sampling": "half"}, "sampling='half' is unknown; choose from subspace, full, fixed"),
-        ({"init": "svd"}, "init='svd' is unknown; choose from"),
+        ({"start": "svd"}, "start='svd' is unknown; choose from"),
         ({"head": "closed"}, "head='closed' must be an integer, at least 1, or 'exact'"),
         ({"head": 0}, "head=0 must be"),
         ({"samples_per_round": 0}, "samples_per_round=0 must be"),
@@ -226,19 +234,19 @@ def test_traffic_is_that_of_the_paper():
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        srp.algorithms.linear_fedrep(a_task(), **{"step_size": 0.1, "samples_per_round": 5, **arguments})
+        srp.algorithms.LinearFedRep(a_task(), **{"step_size": 0.1, "samples_per_round": 5, **arguments})
 
 
 def test_moments_refuse_a_matrix_that_does_not_fit():
     task = srp.data.linear_task(jax.random.key(0), num_clients=2, dim=50_000, rank=2)
     with pytest.raises(
-        ValueError, match=r"50000 x 50000 matrix .* \(9.3 GiB\); use init='random', or a dim of at most 8192"
+        ValueError, match=r"50000 x 50000 matrix .* \(9.3 GiB\); use start='random', or a dim of at most 8192"
     ):
-        srp.algorithms.linear_fedrep(task, 0.1, 5)
+        srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=5)
 
 
 def test_a_task_of_another_shape_is_refused():
-    algorithm = srp.algorithms.linear_fedrep(a_task(), 0.1, 5, init="random")
+    algorithm = srp.algorithms.LinearFedRep(a_task(), step_size=0.1, samples_per_round=5, start="random")
     with pytest.raises(ValueError, match=r"\(12, 3\), linear_fedrep was made for \(9, 3\)"):
         srp.simulate(algorithm, a_task(dim=12), num_rounds=1, key=ROOT, progress=False)
 

@@ -9,7 +9,7 @@ TESTS = Path(__file__).parent.parent
 JOB = """
 import conftest, jax, fedjax_srp as srp
 task = srp.data.linear_task(jax.random.key(0), num_clients=32, dim=100, rank=5, noise_std=1.0)
-algorithm = srp.algorithms.linear_fedrep(task, 0.1, 25, init="moments")
+algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=25, start="moments")
 keys = jax.random.split(jax.random.key(1), 4)
 for _ in range(3):
     runs = srp.simulate_seeds(algorithm, task, keys=keys, num_rounds=20, eval_every=20, evaluations=(), progress=False)

@@ -97,7 +97,7 @@ def test_they_are_what_accelerators_use_and_agree_with_lapack():
     rng = np.random.default_rng(0)
     b1, b2 = (jnp.asarray(rng.normal(size=(12, 3)), jnp.float32) for _ in range(2))
     task = srp.data.linear_task(jax.random.key(0), num_clients=20, dim=12, rank=2, noise_std=0.1)
-    algorithm = srp.algorithms.linear_fedrep(task, step_size=0.1, samples_per_round=8, init="random")
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, start="random")
 
     def values():
         server = algorithm.init(jax.random.key(0), task)

@@ -12,9 +12,9 @@ from fedjax_srp import theory
 @pytest.mark.long
 def test_noise_floor_falls_with_the_square_root_of_the_cohort():
     task = srp.data.linear_task(jax.random.key(0), num_clients=512, dim=30, rank=3, noise_std=1.0)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.15, samples_per_round=25)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.15, samples_per_round=25)
     keys = jax.random.split(jax.random.key(1), 6)
-    policy = srp.participation.doubling(initial=32, rounds_per_stage=120)
+    policy = srp.participation.Doubling(initial=32, rounds_per_stage=120)
     histories = srp.simulate_seeds(
         algorithm, task, participation=policy, keys=keys, num_rounds=600, eval_every=600, evaluations=(),
         chunk_size=32, devices=1, progress=False,
@@ -32,7 +32,7 @@ def test_contraction_is_never_slower_than_the_theorem():
     task = srp.data.linear_task(jax.random.key(2), num_clients=64, dim=40, rank=3, noise_std=0.0)
     singular = np.linalg.svd(np.asarray(task.heads) / 8, compute_uv=False)
     step_size = theory.max_step_size(singular[0])
-    algorithm = srp.algorithms.linear_fedrep(task, step_size, samples_per_round=4000)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=step_size, samples_per_round=4000)
     run = {"num_rounds": 150, "eval_every": 150, "evaluations": (), "chunk_size": 64, "devices": 1, "progress": False}
     distance = srp.simulate(algorithm, task, key=jax.random.key(3), **run).metrics["distance"]
     a = theory.contraction_rate(step_size, distance[0], singular[-1])  # E0 from a distance that has already shrunk
@@ -45,14 +45,14 @@ def test_contraction_is_never_slower_than_the_theorem():
 def test_doubling_is_faster_than_full_participation():
     """Time to 1.3 times the floor of full participation; ten percent more rounds would not explain the ratio."""
     task = srp.data.linear_task(jax.random.key(4), num_clients=256, dim=30, rank=3, noise_std=1.0)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, samples_per_round=25)
-    clock = srp.clocks.dynamic(srp.clocks.exponential(1.0))
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=25)
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
     common = {
         "clock": clock, "keys": jax.random.split(jax.random.key(5), 6), "num_rounds": 240, "eval_every": 240,
         "evaluations": (), "chunk_size": 64, "devices": 1, "progress": False,
     }  # fmt: skip
     full = srp.simulate_seeds(algorithm, task, **common)
-    policy = srp.participation.doubling(initial=16, rounds_per_stage=30)
+    policy = srp.participation.Doubling(initial=16, rounds_per_stage=30)
     doubling = srp.simulate_seeds(algorithm, task, participation=policy, **common)
     floor = np.mean([history.metrics["distance"][-40:].mean() for history in full])
 
@@ -68,7 +68,7 @@ def test_doubling_is_faster_than_full_participation():
 
 def test_a_target_that_is_never_reached_takes_for_ever():
     task = srp.data.linear_task(jax.random.key(6), num_clients=4, dim=6, rank=2, noise_std=1.0)
-    algorithm = srp.algorithms.linear_fedrep(task, 0.1, samples_per_round=5)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=5)
     history = srp.simulate(
         algorithm, task, num_rounds=3, key=jax.random.key(7), evaluations=(), devices=1, progress=False
     )
@@ -84,11 +84,11 @@ def test_exact_heads_beat_ten_gradient_steps_and_ten_beat_one():
     keys = jax.random.split(jax.random.key(9), 8)
     final = {}
     for head in ("exact", 10, 1):
-        algorithm = srp.algorithms.linear_fedrep(
-            task, 0.3, samples_per_round=5, head=head, sampling="fixed", init="random", head_step_size=0.1
+        algorithm = srp.algorithms.LinearFedRep(
+            task, step_size=0.3, samples_per_round=5, head=head, sampling="fixed", start="random", head_step_size=0.1
         )
         histories = srp.simulate_seeds(
-            algorithm, task, participation=srp.participation.uniform(10), keys=keys, num_rounds=120, eval_every=120,
+            algorithm, task, participation=srp.participation.Uniform(10), keys=keys, num_rounds=120, eval_every=120,
             evaluations=(), devices=1, progress=False,
         )  # fmt: skip
         final[head] = np.log([history.metrics["distance"][-1] for history in histories])

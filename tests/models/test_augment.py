@@ -1,12 +1,14 @@
 """Crop and flip: every output is one of the shifts and mirror images, each equally often; and who asks for it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.models import augmentation, augmented, crop_and_flip, mlp
+from fedjax_srp.models import MLP, CropAndFlip, augmentation
 
 KEY = jax.random.key(2)
 
@@ -37,7 +39,7 @@ def test_every_output_is_one_of_the_crops_and_each_is_equally_often(shape):
     fill = np.float32([-1.5, 2.5, 0.5]) if len(shape) == 3 else np.float32(-3)
     draws, kinds = 3000, 2 * 9 * 9
     batch = jnp.broadcast_to(image, (draws, *shape))
-    chosen = which(all_variants(image, 4, fill), jax.jit(crop_and_flip(4, fill))(KEY, batch))
+    chosen = which(all_variants(image, 4, fill), jax.jit(CropAndFlip(padding=4, fill=fill))(KEY, batch))
     counts = np.bincount(chosen, minlength=kinds)
     assert (counts > 0).all()
     chi_square = np.sum((counts - draws / kinds) ** 2) / (draws / kinds)
@@ -46,7 +48,7 @@ def test_every_output_is_one_of_the_crops_and_each_is_equally_often(shape):
 
 def test_images_of_a_batch_are_moved_by_themselves():
     x = np.random.default_rng(0).normal(size=(40, 5, 5, 1)).astype(np.float32)
-    augment = jax.jit(crop_and_flip(1))
+    augment = jax.jit(CropAndFlip(padding=1))
     out = augment(KEY, jnp.asarray(x))
     kinds = [which(all_variants(x[i], 1, 0), out[i : i + 1])[0] for i in range(40)]
     assert len(set(kinds)) > 10
@@ -55,7 +57,7 @@ def test_images_of_a_batch_are_moved_by_themselves():
 
 def test_without_padding_it_only_flips():
     x = np.random.default_rng(0).normal(size=(30, 4, 4, 2)).astype(np.float32)
-    out = np.asarray(jax.jit(crop_and_flip(0))(KEY, jnp.asarray(x)))
+    out = np.asarray(jax.jit(CropAndFlip(padding=0))(KEY, jnp.asarray(x)))
     flipped = [(out[i] == x[i, :, ::-1]).all() for i in range(30)]
     assert all(f or (out[i] == x[i]).all() for i, f in enumerate(flipped))
     assert 5 < sum(flipped) < 25
@@ -63,7 +65,7 @@ def test_without_padding_it_only_flips():
 
 def test_it_is_the_same_under_vmap_and_jit():
     x, keys = jax.random.normal(KEY, (3, 4, 6, 6, 3)), jax.random.split(KEY, 3)
-    augment = crop_and_flip(2, 1.0)
+    augment = CropAndFlip(padding=2, fill=1.0)
     together, alone = jax.jit(jax.vmap(augment))(keys, x), jax.jit(augment)
     for client in range(3):
         np.testing.assert_array_equal(together[client], alone(keys[client], x[client]))
@@ -71,18 +73,18 @@ def test_it_is_the_same_under_vmap_and_jit():
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="padding=-1 must be at least 0"):
-        crop_and_flip(-1)
+        CropAndFlip(padding=-1)
     with pytest.raises(ValueError, match=r"takes images .* not inputs of \(2, 3\)"):
-        crop_and_flip()(KEY, jnp.zeros((2, 3)))
+        CropAndFlip()(KEY, jnp.zeros((2, 3)))
 
 
 # Models.
 
 
 def test_an_augmented_model_differs_in_training_only():
-    plain = mlp((6, 6), 3, hidden=(5, 4), cut="fc2")
-    augment = crop_and_flip(1)
-    model = augmented(plain, augment)
+    plain = MLP((6, 6), 3, hidden=(5, 4), cut="fc2")
+    augment = CropAndFlip(padding=1)
+    model = dataclasses.replace(plain, augment=augment)
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (4, 6, 6))
     other = model.recut("out").recut("fc2")
     assert model.settled == other.settled == ()
@@ -134,7 +136,7 @@ def test_crop_flip_fills_with_what_black_has_become(dtype, judged):
 @pytest.mark.parametrize("is_by_name", [True, False])
 def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
     data = images(np.float32, (6, 6))
-    model = mlp((6, 6), 4, hidden=(5,))
+    model = MLP((6, 6), 4, hidden=(5,))
 
     def trained(model, **options):
         method = srp.methods.get("fedavg", dataset=data, model=model, **options)
@@ -143,7 +145,7 @@ def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
 
     given = {"model": "mlp", "hidden": (5,)} if is_by_name else {"model": model}
     found = trained(**given, augment="crop_flip")
-    expected = trained(augmented(model, augmentation("crop_flip", data)))
+    expected = trained(dataclasses.replace(model, augment=augmentation("crop_flip", data)))
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)  # weights of size 1 and biases near zero
     assert np.abs(found - trained(**given)).max() > 1e-4
 

@@ -10,7 +10,7 @@ import pytest
 from test_convolution import numpy_network
 
 import fedjax_srp as srp
-from fedjax_srp.models import cnn
+from fedjax_srp.models import CNN
 from fedjax_srp.models.convolution import Convolution
 
 MANUAL = Path(__file__).parents[2] / "docs/models.md"
@@ -25,8 +25,8 @@ def numpy_cnn(params, x):
 
 
 def test_sizes():
-    model = cnn((32, 32, 3), 100)  # 32 -> 16 -> 8 -> 4
-    assert model.layers == (*CONVOLUTIONS, "fc1", "fc2", "out")
+    model = CNN((32, 32, 3), 100)  # 32 -> 16 -> 8 -> 4
+    assert model.layer_names == (*CONVOLUTIONS, "fc1", "fc2", "out")
     params = jax.eval_shape(model.init, KEY)
     found = [sum(p.size for p in jax.tree.leaves(layer)) for layer in (params.representation | params.head).values()]
     widths = [3, 32, 64, 128, 128, 256, 256]
@@ -44,7 +44,7 @@ def test_sizes():
 def test_logits_and_gradients(shape, strategy):
     """Forwards as NumPy, in float64; backwards as central differences along a direction."""
     with jax.enable_x64(True):
-        model = cnn(shape, 4, convolution=strategy, dtype=jnp.float64, **SMALL)
+        model = CNN(shape, 4, convolution=strategy, dtype=jnp.float64, **SMALL)
         params = jax.tree.map(lambda p: p + 0.05, jax.jit(model.init)(KEY))  # biases that are not 0
         x = jax.random.normal(KEY, (3, *shape), jnp.float64)
         np.testing.assert_allclose(jax.jit(model.logits)(params, x), numpy_cnn(params, x), rtol=1e-10, atol=1e-10)
@@ -78,9 +78,9 @@ def test_by_name_and_in_a_round():
     x, y = rng.normal(size=(4, 8, 8)).astype(np.float32), np.arange(4) % 2
     data = srp.data.from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1, 2]], num_classes=2)
     model = srp.models.get("cnn", data, **SMALL)
-    assert model.recut("fc2").layers == model.layers
+    assert model.recut("fc2").layer_names == model.layer_names
     method = srp.methods.get(
-        "fedavg", dataset=data, model="cnn", **SMALL, local_steps=1, local_epochs=None, learning_rate=0.5, batch_size=1
+        "fedavg", dataset=data, model="cnn", **SMALL, steps=1, epochs=None, learning_rate=0.5, batch_size=1
     )
     options = {"key": KEY, "evaluations": (), "eval_every": 1, "progress": False, "devices": 1}
     one, two = (srp.simulate(method, data, num_rounds=t, **options).server_state.params for t in (1, 2))
@@ -105,4 +105,4 @@ def test_by_name_and_in_a_round():
 )
 def test_bad_arguments(shape, options, message):
     with pytest.raises(ValueError, match=message):
-        cnn(shape, 4, **(SMALL | options))
+        CNN(shape, 4, **SMALL | options)

@@ -1,5 +1,7 @@
 """PyTorch's start: what is drawn has the law that its documentation gives, and nothing else of a model changes."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -7,14 +9,15 @@ import pytest
 from scipy import stats
 
 import fedjax_srp as srp
-from fedjax_srp.models import augmented, crop_and_flip, initialized, lenet5, lstm, mlp
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.models import LSTM, MLP, CropAndFlip, LeNet5
 
 KEY = jax.random.key(3)
 
 
 @pytest.fixture(scope="module")
 def model():
-    return initialized(lenet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), "torch")
+    return dataclasses.replace(LeNet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), initialization="torch")
 
 
 class Flat(nn.Module):
@@ -48,7 +51,7 @@ def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(m
 
 
 def test_only_the_start_changes(model):
-    plain = lenet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15))
+    plain = LeNet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15))
     params, x = model.init(KEY), jax.random.normal(KEY, (2, 20, 20, 3))
     np.testing.assert_array_equal(model.logits(params, x), plain.logits(params, x))
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
@@ -59,14 +62,18 @@ def test_only_the_start_changes(model):
 
 def test_the_cut_and_augmentation_do_not_change_what_is_drawn(model):
     whole = by_layer(model.init(KEY))
-    for other in (model.recut("fc1"), model.recut(None), augmented(model, crop_and_flip(1)).recut("fc2")):
+    for other in (
+        model.recut("fc1"),
+        model.recut(None),
+        dataclasses.replace(model, augment=CropAndFlip(padding=1)).recut("fc2"),
+    ):
         jax.tree.map(np.testing.assert_array_equal, by_layer(other.init(KEY)), whole)
     assert list(model.recut("fc1").init(KEY).head) == ["fc1", "fc2", "out"]
 
 
 def test_layers_without_parameters_stay_so():
     layers = [srp.models.Layer("flat", Flat()), srp.models.Layer("out", nn.Dense(3))]
-    model = initialized(srp.models.split("own", layers, "out", (4, 4), 3), "torch")
+    model = srp.models.Split((4, 4), 3, layers, name="own", initialization="torch")
     params = model.init(KEY)
     assert params.representation == {"flat": {}}
     assert 0 < np.abs(params.head["out"]["kernel"]).max() <= 1 / 4
@@ -76,24 +83,26 @@ def test_layers_without_parameters_stay_so():
 def test_a_method_and_its_record_know_where_a_model_starts():
     data = srp.data.load("digits", num_clients=4, classes_per_client=3)
     starts = {}
-    for model in ("mlp", mlp((8, 8), 10, hidden=(6,))):
+    for model in ("mlp", MLP((8, 8), 10, hidden=(6,))):
         own = {"hidden": (6,)} if model == "mlp" else {}
         method = srp.methods.get("fedavg", dataset=data, model=model, initialization="torch", **own)
-        assert method.options["initialization"] == "torch"
+        assert method.algorithm.model.initialization == "torch"
+        assert prepare(Request(method, data)).options()["initialization"] == "torch"
         state = method.algorithm.init(KEY, data)
         starts[str(type(model))] = np.asarray(state.params.representation["fc1"]["kernel"])
         assert np.abs(starts[str(type(model))]).max() <= 1 / 8
     first, second = starts.values()
     np.testing.assert_array_equal(first, second)
-    assert srp.methods.get("fedavg", dataset=data, hidden=(6,)).options["initialization"] is None
-    assert initialized(mlp((8, 8), 10), "torch").recut("fc1").options["initialization"] == "torch"
+    plain = srp.methods.get("fedavg", dataset=data, hidden=(6,))
+    assert prepare(Request(plain, data)).options()["initialization"] is None
+    assert dataclasses.replace(MLP((8, 8), 10), initialization="torch").recut("fc1").initialization == "torch"
 
 
 def test_what_it_does_not_know():
     with pytest.raises(ValueError, match=r"initialization='tork' is unknown \(did you mean torch\?\)"):
-        initialized(mlp((8, 8), 10), "tork")
+        dataclasses.replace(MLP((8, 8), 10), initialization="tork")
     message = (
         r"^initialization='torch' knows layers with a kernel and a bias, and embedding of model 'lstm' has \w+.*; leave"
     )
     with pytest.raises(ValueError, match=message):
-        initialized(lstm((7,), 2), "torch")
+        dataclasses.replace(LSTM((7,), 2), initialization="torch")

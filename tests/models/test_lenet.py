@@ -7,15 +7,15 @@ import pytest
 from test_convolution import numpy_network
 
 import fedjax_srp as srp
-from fedjax_srp.models import lenet5, lenet5_cifar100
-from fedjax_srp.models.lenet import BLOCK, dropout
+from fedjax_srp.models import LeNet5, LeNet5CIFAR100
+from fedjax_srp.models.lenet import BLOCK, Dropout
 
 KEY = jax.random.key(3)
 SMALL = {"channels": (3, 8), "hidden": (6, 5)}
 
 
 def small(shape=(16, 16, 3), **options):
-    return lenet5(shape, 4, **(SMALL | options))
+    return LeNet5(shape, 4, **SMALL | options)
 
 
 def sizes(model):
@@ -33,15 +33,15 @@ def numpy_lenet(params, x):
     ("model", "expected"),
     [
         (
-            lenet5((32, 32, 3), 10),  # 32 - 4 = 28, / 2 = 14, - 4 = 10, / 2 = 5
+            LeNet5((32, 32, 3), 10),  # 32 - 4 = 28, / 2 = 14, - 4 = 10, / 2 = 5
             [25 * 3 * 64 + 64, 25 * 64 * 64 + 64, 25 * 64 * 120 + 120, 120 * 64 + 64, 64 * 10 + 10],
         ),
         (
-            lenet5_cifar100((32, 32, 3), 100),
+            LeNet5CIFAR100((32, 32, 3), 100),
             [25 * 3 * 64 + 64, 25 * 64 * 128 + 128, 25 * 128 * 256 + 256, 256 * 128 + 128, 128 * 100 + 100],
         ),
         (
-            lenet5((28, 28), 10),  # 28 - 4 = 24, / 2 = 12, - 4 = 8, / 2 = 4
+            LeNet5((28, 28), 10),  # 28 - 4 = 24, / 2 = 12, - 4 = 8, / 2 = 4
             [25 * 1 * 64 + 64, 25 * 64 * 64 + 64, 16 * 64 * 120 + 120, 120 * 64 + 64, 64 * 10 + 10],
         ),
     ],
@@ -69,16 +69,16 @@ def test_grey_images_with_and_without_a_channel_axis_are_the_same():
 
 
 def test_cut_anywhere():
-    model = lenet5_cifar100((16, 16, 3), 4, **SMALL)
+    model = LeNet5CIFAR100((16, 16, 3), 4, **SMALL)
     x, whole = jax.random.normal(KEY, (2, 16, 16, 3)), jax.jit(model.init)(KEY)
     layers = whole.representation | whole.head
     expected = numpy_lenet(whole, x)
-    for cut in (*model.layers, None):
+    for cut in (*model.layer_names, None):
         again = model.recut(cut)
-        position = model.layers.index(cut) if cut else 5
+        position = model.layer_names.index(cut) if cut else 5
         params = jax.eval_shape(again.init, KEY)
-        assert tuple(params.representation) == model.layers[:position]
-        assert tuple(params.head) == model.layers[position:]
+        assert tuple(params.representation) == model.layer_names[:position]
+        assert tuple(params.head) == model.layer_names[position:]
         assert again.name == model.name
         below, above = ({name: layers[name] for name in part} for part in params)
         logits = jax.jit(lambda b, a, x, m=again: m.classify(a, m.represent(b, x)))(below, above, x)
@@ -125,7 +125,7 @@ def test_the_stem_of_many_clients_under_one_representation():
 @pytest.mark.parametrize("rate", [0.25, 0.6])
 def test_dropout_keeps_the_mean(rate):
     x, draws = jnp.array([1.0, -2.0, 3.0]), 20_000
-    dropped = jax.vmap(lambda key: dropout(rate)(key, x))(jax.random.split(KEY, draws))
+    dropped = jax.vmap(lambda key: Dropout(rate)(key, x))(jax.random.split(KEY, draws))
     share = np.asarray(dropped == 0).mean(0)
     assert np.abs(share - rate).max() < 5 * np.sqrt(rate * (1 - rate) / draws)
     np.testing.assert_allclose(dropped[dropped != 0], jnp.broadcast_to(x / (1 - rate), dropped.shape)[dropped != 0])
@@ -134,7 +134,7 @@ def test_dropout_keeps_the_mean(rate):
 
 
 def test_cifar100_drops_outputs_of_fc2_in_training_only():
-    model = lenet5_cifar100((16, 16, 3), 4, **SMALL)  # cut at out: features are what fc2 puts out
+    model = LeNet5CIFAR100((16, 16, 3), 4, **SMALL)  # cut at out: features are what fc2 puts out
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (64, 16, 16, 3))
     represent = jax.jit(model.represent)
     judged = np.asarray(represent(params.representation, x))
@@ -150,9 +150,9 @@ def test_cifar100_drops_outputs_of_fc2_in_training_only():
 
 @pytest.mark.parametrize(("cut", "settled"), [("out", 4), ("fc2", 3), ("conv1", 0)])
 def test_a_stem_ends_where_dropout_begins(cut, settled):
-    model = lenet5_cifar100((16, 16, 3), 4, **SMALL, cut=cut)
+    model = LeNet5CIFAR100((16, 16, 3), 4, cut=cut, **SMALL)
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (2, 16, 16, 3))
-    assert model.settled == model.layers[:settled]
+    assert model.settled == model.layer_names[:settled]
 
     def both_ways(params, x, key):
         rest = {name: p for name, p in params.representation.items() if name not in model.settled}
@@ -192,8 +192,8 @@ def test_models_have_names():
         ({"shape": (784,)}, r"input_shape=\(784,\): lenet5 takes images"),
         ({"channels": (3,)}, r"channels=\(3,\): lenet5 has two of them"),
         ({"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
-        ({"dropout_rate": 1.0}, r"dropout_rate=1.0: give a probability"),
-        ({"dropout_rate": -0.1}, r"dropout_rate=-0.1: give a probability"),
+        ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be below 1; give a probability"),
+        ({"dropout_rate": -0.1}, r"dropout_rate=-0.1 must be at least 0; give a probability"),
         ({"convolution": "fft"}, r"convolution='fft' is unknown; choose from auto"),
         ({"cut": "fc3"}, r"cut='fc3' is no layer of model 'lenet5'"),
     ],

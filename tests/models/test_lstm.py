@@ -1,15 +1,17 @@
 """The LSTM against NumPy, and what padding does to it: nothing."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.models import lstm
+from fedjax_srp.models import LSTM
 
 KEY = jax.random.key(5)
-MODEL = lstm((7,), 3, vocabulary=11, embedding=4, features=5, dense=6)
+MODEL = LSTM((7,), 3, vocabulary=11, embedding=4, features=5, dense=6)
 LOGITS, PARAMS = jax.jit(MODEL.logits), jax.jit(MODEL.init)(KEY)
 
 
@@ -66,7 +68,7 @@ def test_shapes_and_sizes():
 def test_cut_anywhere():
     tokens = jnp.array([[3, 1, 4, 0, 0, 0, 0]], jnp.int32)
     layers = PARAMS.representation | PARAMS.head
-    for cut in (*MODEL.layers, None):
+    for cut in (*MODEL.layer_names, None):
         model = MODEL.recut(cut)
         below, above = ({name: layers[name] for name in part} for part in jax.eval_shape(model.init, KEY))
         logits = jax.jit(lambda b, a, m=model: m.classify(a, m.represent(b, tokens)))(below, above)
@@ -97,10 +99,10 @@ def sequences(dtype):
     [
         (MODEL, np.float32, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs; choose model='m"),
         (MODEL, np.uint8, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs"),  # pixels
-        (srp.models.mlp((7,), 3), np.int32, "model 'mlp' takes floats, data set 'arrays' has int32 inputs; choose mo"),
+        (srp.models.MLP((7,), 3), np.int32, "model 'mlp' takes floats, data set 'arrays' has int32 inputs; choose mo"),
         (MODEL, np.int32, None),
-        (srp.models.mlp((7,), 3), np.uint8, None),
-        (srp.models.augmented(srp.models.mlp((7,), 3), lambda key, x: x), np.float32, None),
+        (srp.models.MLP((7,), 3), np.uint8, None),
+        (dataclasses.replace(srp.models.MLP((7,), 3), augment=lambda key, x: x), np.float32, None),
     ],
 )
 def test_the_type_of_the_inputs_is_checked(model, dtype, message):
@@ -109,11 +111,11 @@ def test_the_type_of_the_inputs_is_checked(model, dtype, message):
         model.check_fits(data)
         return
     with pytest.raises(ValueError, match=message):
-        srp.simulate(srp.algorithms.fedavg(model), data, num_rounds=1, key=KEY, progress=False)
+        srp.simulate(srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False)
 
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"input_shape=\(28, 28\): lstm takes token sequences"):
-        lstm((28, 28), 10)
+        LSTM((28, 28), 10)
     with pytest.raises(ValueError, match="vocabulary=1 must be at least 2"):
-        lstm((7,), 2, vocabulary=1)
+        LSTM((7,), 2, vocabulary=1)

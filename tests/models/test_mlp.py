@@ -6,25 +6,25 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_srp.models import cross_entropy, mlp
+from fedjax_srp.models import MLP, cross_entropy
 
 KEY = jax.random.key(1)
 
 
 def test_sizes_are_the_papers():
-    params = jax.eval_shape(mlp((28, 28), 10).init, KEY)
+    params = jax.eval_shape(MLP((28, 28), 10).init, KEY)
     widths = (784, 512, 256, 64, 10)
     expected = sum(a * b + b for a, b in itertools.pairwise(widths))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
 def test_a_cut_does_not_change_how_parameters_are_drawn():
-    at_out, at_fc1 = (mlp((6,), 4, hidden=(5,), cut=cut).init(KEY) for cut in ("out", "fc1"))
+    at_out, at_fc1 = (MLP((6,), 4, hidden=(5,), cut=cut).init(KEY) for cut in ("out", "fc1"))
     jax.tree.map(np.testing.assert_array_equal, at_out.representation | at_out.head, at_fc1.head)
 
 
 def test_double_softmax_is_its_formula():
-    plain, twice = mlp((6,), 4, hidden=(5,)), mlp((6,), 4, hidden=(5,), output="softmax")
+    plain, twice = MLP((6,), 4, hidden=(5,)), MLP((6,), 4, hidden=(5,), output="softmax")
     params, x, y = plain.init(KEY), jax.random.normal(KEY, (8, 6)), np.arange(8, dtype=np.int32) % 4
     jax.tree.map(np.testing.assert_array_equal, params, twice.init(KEY))
     z = np.asarray(plain.logits(params, x), np.float64)
@@ -38,4 +38,4 @@ def test_double_softmax_is_its_formula():
 
 def test_output_is_one_of_two():
     with pytest.raises(ValueError, match="output='probabilities' is unknown; choose from logits, softmax"):
-        mlp((6,), 4, output="probabilities")  # type: ignore[arg-type]
+        MLP((6,), 4, output="probabilities")  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ class Doubled(nn.Module):
 
 def model_of(module):
     layers = [srp.models.Layer("odd", module), srp.models.Layer("out", nn.Dense(3))]
-    return srp.models.split("own", layers, "out", (4,), 3)
+    return srp.models.Split((4,), 3, layers, name="own")
 
 
 def test_a_module_without_parameters_is_a_layer():
@@ -33,6 +33,32 @@ def test_a_module_without_parameters_is_a_layer():
     kernel, bias = (np.asarray(params.head["out"][name]) for name in ("kernel", "bias"))
     expected = 2 * np.asarray(x) @ kernel + bias  # products cancel: a sum near zero is rounded as its products are
     assert_close(model.logits(params, x), expected, rtol=1e-6)
+
+
+def test_modules_of_lists_are_equal_where_these_are():
+    sequential = lambda: nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(4)])  # noqa: E731
+    model, x = model_of(sequential()), jax.random.normal(KEY, (5, 4))
+    assert model == model_of(sequential()) != model_of(nn.Sequential([nn.Dense(5), nn.tanh, nn.Dense(4)]))
+    assert hash(model) == hash(model_of(sequential()))
+    expected = sequential().apply({"params": (params := model.init(KEY)).representation["odd"]}, x)
+    np.testing.assert_array_equal(model.represent(params.representation, x), expected)
+
+
+class Tabled(nn.Module):
+    table: np.ndarray
+
+    @nn.compact
+    def __call__(self, x):
+        return x + self.table
+
+
+def test_a_module_without_hash_is_refused_in_a_line():
+    with pytest.raises(
+        ValueError, match=r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$"
+    ) as caught:
+        model_of(Tabled(np.ones(2)))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_a_module_that_keeps_more_than_parameters_is_refused():
@@ -91,12 +117,19 @@ def test_what_is_no_module_of_linen_is_refused(module, shown):
 def test_layers_have_names_of_their_own():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
     with pytest.raises(ValueError, match="layers: 'fc' is the name of several of model 'own'; give each its own"):
-        srp.models.split("own", layers, "out", (4,), 4)
+        srp.models.Split((4,), 4, layers, name="own")
+
+
+def test_a_model_has_layers():
+    with pytest.raises(
+        ValueError, match=r"^layers=\(\) must have at least one; give srp\.models\.Layer\(name, module\)$"
+    ):
+        srp.models.Split((4,), 4, (), cut=None)
 
 
 def test_a_convolution_of_ones_sums_windows():
     module = srp.models.Convolution(1, (3, 3), kernel_init=nn.initializers.ones)
-    model = srp.models.split("sums", [srp.models.Layer("conv", module)], None, (5, 5), 1)
+    model = srp.models.Split((5, 5), 1, [srp.models.Layer("conv", module)], name="sums", cut=None)
     x = np.arange(50.0, dtype=np.float32).reshape(2, 5, 5)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2)).sum((-1, -2))
     np.testing.assert_allclose(model.represent(model.init(KEY).representation, x)[..., 0], windows, rtol=1e-5)

@@ -1,5 +1,7 @@
 """Models that are random in training inside the engine, and LeNet training with our convolutions and XLA's."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,9 +9,9 @@ import numpy as np
 from reference.small import KEY, Run, assert_close, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.local import LocalTraining, fit_representation, sgd
+from fedjax_srp.algorithms.local import SGD, LocalTraining, fit_representation
 from fedjax_srp.base import Examples
-from fedjax_srp.models.lenet import dropout
+from fedjax_srp.models.lenet import Dropout
 
 
 def grey_federation(counts=(5, 9, 2), seed=0):
@@ -26,17 +28,17 @@ def random_model():
     """An MLP with every kind of noise: augmented inputs, dropout below the cut and above."""
     dense = lambda width: nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(width)])  # noqa: E731
     layers = [
-        srp.models.Layer("fc1", dense(5), jax.nn.relu, dropout(0.3)),
-        srp.models.Layer("fc2", nn.Dense(4), jax.nn.relu, dropout(0.3)),
+        srp.models.Layer("fc1", dense(5), jax.nn.relu, Dropout(0.3)),
+        srp.models.Layer("fc2", nn.Dense(4), jax.nn.relu, Dropout(0.3)),
         srp.models.Layer("out", nn.Dense(3)),
     ]
-    model = srp.models.split("dropped", layers, "fc2", (6, 6), 3)
-    return srp.models.augmented(model, srp.models.crop_and_flip(2))
+    model = srp.models.Split((6, 6), 3, layers, name="dropped", cut="fc2")
+    return dataclasses.replace(model, augment=srp.models.CropAndFlip(padding=2))
 
 
 def test_chunks_devices_and_the_order_of_clients_do_not_matter():
     """What is drawn in training belongs to client, round and step, never to a place."""
-    algorithm = srp.algorithms.fedrep(random_model(), sgd(0.1), batch_size=4, head_epochs=2)
+    algorithm = srp.algorithms.FedRep(random_model(), srp.Training(SGD(0.1), batch_size=4), head_epochs=2)
     states = []
     for devices, chunk_size, ids in ((1, 3, [[2, 0, 1]]), (2, 1, [[0, 1, 2]])):
         run = Run(algorithm, grey_federation(), scripted(ids), devices=devices, chunk_size=chunk_size)
@@ -52,13 +54,13 @@ def test_lenet_trains_alike_with_matrix_products_as_with_convolutions():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(9, 16, 16, 3)).astype(np.float32), (np.arange(9) % 4).astype(np.int32)
     examples = Examples(jnp.asarray(x), jnp.asarray(y), jnp.int32(9))
-    training = LocalTraining(sgd(0.05, momentum=0.5), 4, epochs=2)
+    training = LocalTraining(SGD(0.05, momentum=0.5), 4, epochs=2)
     trained = []
     for convolution in ("auto", "xla"):
-        model = srp.models.lenet5((16, 16, 3), 4, channels=(2, 8), hidden=(6, 5), convolution=convolution)
+        model = srp.models.LeNet5((16, 16, 3), 4, channels=(2, 8), hidden=(6, 5), convolution=convolution)
         params = jax.jit(model.init)(KEY)
         fit = jax.jit(lambda p, m=model: fit_representation(KEY, m, p.representation, p.head, examples, training))
-        trained.append(fit(params))
+        trained.append(fit(params).params)
     assert_close(trained[1], trained[0], 1e-4)
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), trained[0], params.representation)
     assert min(jax.tree.leaves(moved)) > 1e-3

@@ -47,13 +47,14 @@ def test_example_of_the_docstring_runs():
 @pytest.mark.parametrize("x64", [False, True])
 def test_protocol(x64):
     with jax.enable_x64(x64):
-        policy, times = participation.buffered(7), random_times(20)
+        policy, times = participation.Buffered(7), random_times(20)
         assert isinstance(policy, ParticipationPolicy)
-        assert participation.buffered(7) is policy
-        assert policy.name == participation.buffered.__name__ == "buffered"
+        assert policy == participation.Buffered(7) != participation.Buffered(8)
+        assert policy.name == "buffered"
+        assert policy.asynchronous
         state = policy.init(KEY, 20)
         cohort, new = policy.select(KEY, state, times)
-        expected = participation.fastest(7).select(KEY, (), times)[0]  # everybody begins at time 0
+        expected = participation.Fastest(7).select(KEY, (), times)[0]  # everybody begins at time 0
         chex.assert_trees_all_equal(cohort._replace(duration=None), expected)
         assert cohort.duration is not None
         assert cohort.duration.dtype == times.realised.dtype
@@ -69,7 +70,7 @@ def test_server_steps_are_those_of_a_queue_of_jobs(k, ties):
     rng = np.random.default_rng(k)
     table = rng.integers(0, 4, (40, 9)).astype(float) if ties else rng.exponential(size=(40, 9))
     with jax.enable_x64(True):
-        cohorts = run(participation.buffered(k), table)
+        cohorts = run(participation.Buffered(k), table)
     for t, (time, arrivals) in enumerate(steps_of(table, k, 40)):
         assert cohorts.client_ids[t].tolist() == arrivals
         assert float(np.sum(cohorts.duration[: t + 1])) == pytest.approx(time, rel=1e-12)
@@ -78,7 +79,7 @@ def test_server_steps_are_those_of_a_queue_of_jobs(k, ties):
 def test_with_one_update_at_a_time_steps_are_the_multiples_of_all_times():
     times = np.random.default_rng(0).uniform(0.2, 2.0, 6)
     with jax.enable_x64(True):
-        cohorts = run(participation.buffered(1), np.tile(times, (100, 1)))
+        cohorts = run(participation.Buffered(1), np.tile(times, (100, 1)))
     multiples = np.sort(np.outer(np.arange(1, 101), times).ravel())[:100]
     np.testing.assert_allclose(np.cumsum(cohorts.duration), multiples, rtol=1e-12)
 
@@ -87,14 +88,14 @@ def test_with_one_update_at_a_time_steps_are_the_multiples_of_all_times():
 def test_everybody_is_full(ties):
     rng = np.random.default_rng(1)
     table = rng.integers(1, 4, (10, 8)).astype(float) if ties else rng.exponential(size=(10, 8))
-    cohorts = run(participation.buffered(8), table)
+    cohorts = run(participation.Buffered(8), table)
     np.testing.assert_array_equal(cohorts.duration, table.max(axis=1).astype(np.float32))
-    np.testing.assert_array_equal(cohorts.client_ids, run(participation.full(), table).client_ids)
+    np.testing.assert_array_equal(cohorts.client_ids, run(participation.Full(), table).client_ids)
 
 
 def test_a_client_that_waits_begins_at_the_server_step_with_the_time_of_that_round():
     table = [[1.0, 2.0, 9.0], [5.0, 1.0, 0.1], [1.0, 4.0, 0.1], [8.0, 8.0, 8.0]]
-    cohorts = run(participation.buffered(2), table)
+    cohorts = run(participation.Buffered(2), table)
     # The server steps at 2 (0 waits since 1), 7 (1 waits since 3), 9 (0 waits since 8; 2 has worked since 0) and 17 (1
     # waits since 11; 0 and 2 end together, and 2 keeps its update for the next step).
     assert cohorts.client_ids.tolist() == [[0, 1], [1, 0], [0, 2], [1, 0]]
@@ -104,7 +105,7 @@ def test_a_client_that_waits_begins_at_the_server_step_with_the_time_of_that_rou
 def test_jobs_keep_their_length_after_many_server_steps_in_float32():
     """At the end the server's time is above 100,000, where float32 counts in hundredths."""
     times = np.random.default_rng(2).uniform(1.0, 3.0, 10).astype(np.float32)
-    cohorts = run(participation.buffered(1), np.tile(times, (1_000_000, 1)))
+    cohorts = run(participation.Buffered(1), np.tile(times, (1_000_000, 1)))
     ends = np.cumsum(cohorts.duration, dtype=np.float64)
     assert ends[-1] > 1e5
     for i, time in enumerate(times):
@@ -113,13 +114,13 @@ def test_jobs_keep_their_length_after_many_server_steps_in_float32():
 
 
 def test_infinitely_slow_clients_are_never_waited_for():
-    cohorts = run(participation.buffered(1), np.tile([np.inf, 2.0, np.inf, 3.0], (5, 1)))
+    cohorts = run(participation.Buffered(1), np.tile([np.inf, 2.0, np.inf, 3.0], (5, 1)))
     assert cohorts.client_ids[:, 0].tolist() == [1, 3, 1, 1, 3]
     assert np.cumsum(cohorts.duration).tolist() == [2.0, 3.0, 4.0, 6.0, 6.0]
 
 
 def test_vmap_is_the_loop():
-    policy, keys = participation.buffered(3), jax.random.split(KEY, 4)
+    policy, keys = participation.Buffered(3), jax.random.split(KEY, 4)
 
     def two_rounds(key):
         state, cohorts = policy.init(key, 20), []
@@ -137,10 +138,10 @@ def test_vmap_is_the_loop():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: participation.buffered(0), ["buffered: k=0 must be at least 1"]),
-        (lambda: participation.buffered(2.0), ["buffered: k=2.0 must be an integer"]),  # pyright: ignore
+        (lambda: participation.Buffered(0), ["k=0 must be at least 1"]),
+        (lambda: participation.Buffered(2.0), ["k=2.0 must be an integer"]),  # pyright: ignore
         (
-            lambda: participation.buffered(11).init(KEY, 10),
+            lambda: participation.Buffered(11).init(KEY, 10),
             ["buffered: k=11 is larger than num_clients=10", "choose at most 10"],
         ),
     ],

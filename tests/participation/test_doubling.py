@@ -45,13 +45,13 @@ def stages_by_hand(initial, pool, rounds_per_stage, num_rounds):
 
 
 def test_schedule_of_the_paper_with_100_clients():
-    cohorts = run(participation.doubling(10, 10), 100, 60)
+    cohorts = run(participation.Doubling(10, 10), 100, 60)
     np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 40, 80, 100, 100], 10))
     np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 2, 3, 4, 4], 10))
 
 
 def test_schedule_of_the_paper_with_a_pool_of_20():
-    cohorts = run(participation.doubling(10, 10, pool=20), 100, 30)
+    cohorts = run(participation.Doubling(10, 10, pool=20), 100, 30)
     assert cohorts.client_ids.shape == (30, 20)
     np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 20], 10))
     np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 1], 10))
@@ -59,7 +59,7 @@ def test_schedule_of_the_paper_with_a_pool_of_20():
 
 def test_stages_contain_each_other_when_all_clients_are_the_pool():
     times = random_times(50)
-    cohorts = run(participation.doubling(5, 1), 50, 5, times)
+    cohorts = run(participation.Doubling(5, 1), 50, 5, times)
     for ids in cohorts.client_ids:
         assert ids.tolist() == ranked(times.realised, range(50))
 
@@ -67,24 +67,24 @@ def test_stages_contain_each_other_when_all_clients_are_the_pool():
 @pytest.mark.parametrize("by", ["realised", "expected"])
 def test_the_pool_is_ranked_by_the_chosen_times(by):
     times = random_times(30)
-    cohorts = run(participation.doubling(2, 3, pool=8, by=by), 30, 6, times)
+    cohorts = run(participation.Doubling(2, 3, pool=8, by=by), 30, 6, times)
     for ids in cohorts.client_ids:
         assert ids.tolist() == ranked(getattr(times, by), ids)
 
 
 def test_pools_per_round_differ_and_have_the_law_of_uniform():
-    policy = participation.doubling(4, 10, pool=8)
+    policy = participation.Doubling(4, 10, pool=8)
     times = random_times(40)
     cohorts = run(policy, 40, 6, times)
     assert len({frozenset(ids.tolist()) for ids in cohorts.client_ids}) == 6
     # Equal keys draw equal pools, whichever policy asks: comparisons meet the same clients.
-    uniform = participation.uniform(8)
+    uniform = participation.Uniform(8)
     for round, ids in enumerate(cohorts.client_ids):
         np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times)[0].client_ids, ids)
 
 
 def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
-    cohorts = run(participation.doubling(2, [3, 0, 4], pool=20, redraw="stage"), 100, 12)
+    cohorts = run(participation.Doubling(2, [3, 0, 4], pool=20, redraw="stage"), 100, 12)
     pools = {stage: set() for stage in (0, 2, 4)}
     for stage, ids in zip(cohorts.stage, cohorts.client_ids, strict=True):
         pools[int(stage)].add(frozenset(ids.tolist()))
@@ -93,14 +93,14 @@ def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
 
 
 def test_pools_per_stage_depend_on_the_run_key():
-    policy = participation.doubling(2, 3, pool=10, redraw="stage")
+    policy = participation.Doubling(2, 3, pool=10, redraw="stage")
     times = random_times(100)
     first, second = (policy.select(KEY, policy.init(jax.random.key(i), 100), times)[0].client_ids for i in (1, 2))
     assert set(first.tolist()) != set(second.tolist())
 
 
 def test_the_stage_follows_the_round_and_not_the_calls():
-    policy = participation.doubling(1, 2)
+    policy = participation.Doubling(1, 2)
     times, state = random_times(8), policy.init(KEY, 8)
     for _ in range(5):  # asking again changes nothing
         assert int(policy.select(KEY, state, times)[0].stage) == 0
@@ -112,7 +112,7 @@ def test_the_stage_follows_the_round_and_not_the_calls():
 
 
 def test_one_program_serves_all_stages_and_seeds():
-    policy = participation.doubling(1, 2, pool=8, redraw="stage")
+    policy = participation.Doubling(1, 2, pool=8, redraw="stage")
     times = random_times(20)
 
     def stages(key):
@@ -144,7 +144,7 @@ def test_one_program_serves_all_stages_and_seeds():
     ids=str,
 )
 def test_schedules(rounds_per_stage, stages):
-    cohorts = run(participation.doubling(3, rounds_per_stage), 20, 12)  # 3, 6, 12, 20
+    cohorts = run(participation.Doubling(3, rounds_per_stage), 20, 12)  # 3, 6, 12, 20
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [[3, 6, 12, 20][stage] for stage in stages]
 
@@ -163,7 +163,7 @@ def schedules(draw):
 @hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
 def test_any_schedule_is_the_definition(schedule, redraw):
     num_clients, pool, initial, rounds = schedule
-    policy = participation.doubling(initial, rounds, pool=pool, redraw=redraw)
+    policy = participation.Doubling(initial, rounds, pool=pool, redraw=redraw)
     size_of_pool = pool or num_clients
     times = random_times(num_clients)
     rounds_played = jnp.arange(30, dtype=jnp.int32)
@@ -181,33 +181,33 @@ def test_any_schedule_is_the_definition(schedule, redraw):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: participation.doubling(0, 10), ["doubling: initial=0 must be at least 1"]),
-        (lambda: participation.doubling(1.5, 10), ["doubling: initial=1.5 must be an integer"]),  # pyright: ignore
-        (lambda: participation.doubling(1, 0), ["doubling: rounds_per_stage=0 must be at least 1"]),
-        (lambda: participation.doubling(1, 2.5), ["doubling: rounds_per_stage=2.5 must"]),  # pyright: ignore
-        (lambda: participation.doubling(1, None), ["doubling: rounds_per_stage=", "None"]),  # pyright: ignore
-        (lambda: participation.doubling(1, [1, -1]), ["doubling: rounds_per_stage[1]=-1 must be at least 0"]),
-        (lambda: participation.doubling(1, [0.5]), ["doubling: rounds_per_stage[0]=0.5 must", "0.5"]),  # pyright: ignore
-        (lambda: participation.doubling(1, 1, pool=0), ["doubling: pool=0 must be at least 1"]),
+        (lambda: participation.Doubling(0, 10), ["initial=0 must be at least 1"]),
+        (lambda: participation.Doubling(1.5, 10), ["initial=1.5 must be an integer"]),  # pyright: ignore
+        (lambda: participation.Doubling(1, 0), ["rounds_per_stage=0 must be at least 1"]),
+        (lambda: participation.Doubling(1, 2.5), ["rounds_per_stage=2.5 must"]),  # pyright: ignore
+        (lambda: participation.Doubling(1, None), ["rounds_per_stage=", "None"]),  # pyright: ignore
+        (lambda: participation.Doubling(1, [1, -1]), ["rounds_per_stage[1]=-1 must be at least 0"]),
+        (lambda: participation.Doubling(1, [0.5]), ["rounds_per_stage[0]=0.5 must", "0.5"]),  # pyright: ignore
+        (lambda: participation.Doubling(1, 1, pool=0), ["pool=0 must be at least 1"]),
         (
-            lambda: participation.doubling(30, 1, pool=20),
+            lambda: participation.Doubling(30, 1, pool=20),
             ["doubling: initial=30 is larger than pool=20", "choose at most 20"],
         ),
         (
-            lambda: participation.doubling(1, 1, redraw="never"),  # pyright: ignore
-            ["doubling: redraw='never' is unknown; choose from round, stage"],
+            lambda: participation.Doubling(1, 1, redraw="never"),  # pyright: ignore
+            ["redraw='never' is unknown; choose from round, stage"],
         ),
-        (lambda: participation.doubling(1, 1, by="luck"), ["doubling: by='luck' is unknown; choose from realised"]),  # pyright: ignore
+        (lambda: participation.Doubling(1, 1, by="luck"), ["by='luck' is unknown; choose from realised"]),  # pyright: ignore
         (
-            lambda: participation.doubling(1, 1, pool=11).init(KEY, 10),
+            lambda: participation.Doubling(1, 1, pool=11).init(KEY, 10),
             ["doubling: pool=11 is larger than num_clients=10", "choose at most 10"],
         ),
         (
-            lambda: participation.doubling(11, 1).init(KEY, 10),
+            lambda: participation.Doubling(11, 1).init(KEY, 10),
             ["doubling: initial=11 is larger than num_clients=10"],
         ),
         (
-            lambda: participation.doubling(5, [1, 1, 1]).init(KEY, 10),
+            lambda: participation.Doubling(5, [1, 1, 1]).init(KEY, 10),
             ["doubling: length of rounds_per_stage=3 is larger than number of stages=2"],
         ),
     ],

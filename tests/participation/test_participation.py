@@ -16,12 +16,12 @@ from fedjax_srp.participation.cohorts import random_floats
 
 KEY = jax.random.key(0)
 POLICIES = [
-    participation.full(),
-    participation.uniform(7),
-    participation.fastest(7),
-    participation.doubling(3, 2, pool=10),
-    participation.partial_work(1),
-    participation.statistical_accuracy(3, by="realised"),
+    participation.Full(),
+    participation.Uniform(7),
+    participation.Fastest(7),
+    participation.Doubling(3, 2, pool=10),
+    participation.PartialWork(1),
+    participation.StatisticalAccuracy(3, by="realised"),
 ]
 
 
@@ -44,7 +44,8 @@ def test_examples_of_docstrings_run(name):
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
 def test_protocol(policy, x64):
     assert isinstance(policy, ParticipationPolicy)
-    assert getattr(participation, policy.name).__name__ == policy.name
+    assert getattr(participation, type(policy).__name__) is type(policy)
+    assert policy.name.replace("_", "") == type(policy).__name__.lower()
     assert policy.needs_global_gradient == (policy.name == "statistical_accuracy")
     with jax.enable_x64(x64):
         times = random_times(20)
@@ -85,40 +86,40 @@ def test_vmap_is_the_loop(policy):
 @pytest.mark.parametrize("ties", [False, True])
 def test_policies_with_everybody_are_full(num_clients, ties):
     times = times_of(np.arange(num_clients) % 4) if ties else random_times(num_clients)
-    full = select_once(participation.full(), times)
+    full = select_once(participation.Full(), times)
     assert full.client_ids.tolist() == ranked(times.realised, range(num_clients))
-    chex.assert_trees_all_equal(full, select_once(participation.uniform(num_clients), times))
-    chex.assert_trees_all_equal(full, select_once(participation.fastest(num_clients), times))
+    chex.assert_trees_all_equal(full, select_once(participation.Uniform(num_clients), times))
+    chex.assert_trees_all_equal(full, select_once(participation.Fastest(num_clients), times))
     for redraw in ("round", "stage"):
         for pool in (None, num_clients):
-            policy = participation.doubling(num_clients, 10, pool=pool, redraw=redraw)
+            policy = participation.Doubling(num_clients, 10, pool=pool, redraw=redraw)
             chex.assert_trees_all_equal(full, select_once(policy, times))
-    chex.assert_trees_all_equal(full, select_once(participation.partial_work(1), times))
-    policy = participation.statistical_accuracy(num_clients, by="realised")
+    chex.assert_trees_all_equal(full, select_once(participation.PartialWork(1), times))
+    policy = participation.StatisticalAccuracy(num_clients, by="realised")
     chex.assert_trees_all_equal(full, select_once(policy, times))
 
 
 @pytest.mark.parametrize(("by", "k"), [("realised", 1), ("realised", 12), ("expected", 12), ("expected", 100)])
 def test_fastest_takes_exactly_the_k_smallest(by, k):
     times = random_times(100)
-    cohort = select_once(participation.fastest(k, by=by), times)
+    cohort = select_once(participation.Fastest(k, by=by), times)
     np.testing.assert_array_equal(cohort.client_ids, np.argsort(np.asarray(getattr(times, by)), kind="stable")[:k])
     assert int(cohort.size) == k
 
 
 def test_fastest_leaves_out_the_higher_id_of_equal_times():
-    assert select_once(participation.fastest(2), times_of([1.0, 0.0, 1.0, 1.0])).client_ids.tolist() == [1, 0]
+    assert select_once(participation.Fastest(2), times_of([1.0, 0.0, 1.0, 1.0])).client_ids.tolist() == [1, 0]
 
 
 def test_infinitely_slow_clients_come_last():
     times = times_of([np.inf, 2.0, np.inf, 1.0])
-    for policy in (participation.full(), participation.fastest(4)):
+    for policy in (participation.Full(), participation.Fastest(4)):
         assert select_once(policy, times).client_ids.tolist() == [3, 1, 0, 2]
 
 
 def test_uniform_draws_every_client_and_every_pair_equally_often():
     num_clients, k, num_rounds = 12, 4, 20_000
-    times, policy = random_times(num_clients), participation.uniform(k)
+    times, policy = random_times(num_clients), participation.Uniform(k)
     keys = jax.random.split(KEY, num_rounds)
     ids = np.asarray(jax.vmap(lambda key: policy.select(key, (), times)[0].client_ids)(keys))
     taken = np.zeros((num_rounds, num_clients))
@@ -140,7 +141,7 @@ def test_floats_that_rank_hardly_ever_tie():
 
 
 def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
-    policy = participation.uniform(5)
+    policy = participation.Uniform(5)
     fast, slow = (select_once(policy, random_times(50, seed)) for seed in (1, 2))
     assert set(fast.client_ids.tolist()) == set(slow.client_ids.tolist())
     other = select_once(policy, random_times(50, 1), jax.random.key(7))
@@ -150,21 +151,21 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: participation.uniform(0), ["uniform: k=0 must be at least 1"]),
-        (lambda: participation.uniform(2.0), ["uniform: k=2.0 must be an integer"]),  # pyright: ignore
-        (lambda: participation.uniform(True), ["uniform: k=True must be an integer"]),
-        (lambda: participation.uniform("5"), ["uniform: k='5' must be an integer"]),  # pyright: ignore
-        (lambda: participation.fastest(-3), ["fastest: k=-3 must be at least 1"]),
-        (lambda: participation.fastest(None), ["fastest: k=None must be an integer", "None"]),  # pyright: ignore
+        (lambda: participation.Uniform(0), ["k=0 must be at least 1"]),
+        (lambda: participation.Uniform(2.0), ["k=2.0 must be an integer"]),  # pyright: ignore
+        (lambda: participation.Uniform(True), ["k=True must be an integer"]),
+        (lambda: participation.Uniform("5"), ["k='5' must be an integer"]),  # pyright: ignore
+        (lambda: participation.Fastest(-3), ["k=-3 must be at least 1"]),
+        (lambda: participation.Fastest(None), ["k=None must be an integer", "None"]),  # pyright: ignore
         (
-            lambda: participation.fastest(3, by="speed"),  # pyright: ignore
-            ["fastest: by='speed' is unknown (did you mean expected?); choose from realised, expected"],
+            lambda: participation.Fastest(3, by="speed"),  # pyright: ignore
+            ["by='speed' is unknown (did you mean expected?); choose from realised, expected"],
         ),
         (
-            lambda: participation.uniform(11).init(KEY, 10),
+            lambda: participation.Uniform(11).init(KEY, 10),
             ["uniform: k=11 is larger than num_clients=10", "at most 10"],
         ),
-        (lambda: participation.fastest(11).init(KEY, 10), ["fastest: k=11 is larger than num_clients=10"]),
+        (lambda: participation.Fastest(11).init(KEY, 10), ["fastest: k=11 is larger than num_clients=10"]),
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):
@@ -177,9 +178,9 @@ def test_refusals_name_argument_value_and_remedy(make, words):
 
 
 def test_numpy_integers_are_integers():
-    assert select_once(participation.uniform(np.int64(3)), random_times(10)).client_ids.shape == (3,)  # pyright: ignore
+    assert select_once(participation.Uniform(np.int64(3)), random_times(10)).client_ids.shape == (3,)  # pyright: ignore
 
 
 def test_a_traced_k_is_refused_with_a_line():
-    with pytest.raises(ValueError, match=r"fastest: k=.* must be an integer, known before tracing"):
-        jax.jit(lambda k: select_once(participation.fastest(k), random_times(10)).client_ids)(3)
+    with pytest.raises(ValueError, match=r"k=.* must be an integer, known before tracing"):
+        jax.jit(lambda k: select_once(participation.Fastest(k), random_times(10)).client_ids)(3)

@@ -1,6 +1,5 @@
 """FLANP's policy: stages against the criterion in plain Python, nested cohorts, work that fits, one compilation."""
 
-import functools
 import math
 from fractions import Fraction
 
@@ -16,7 +15,6 @@ from policy_helpers import info_of, random_times, ranked, times_of
 from fedjax_srp import clocks, participation
 from fedjax_srp.engine.round import slowest
 from fedjax_srp.participation.cohorts import make_cohort, number_on_time, with_partial_work
-from fedjax_srp.parts import detach
 
 KEY = jax.random.key(0)
 # 2 mu c / s = 4: the thresholds of 1, 4 and 16 clients are 2, 1 and 0.5, exactly.
@@ -55,7 +53,7 @@ def by_hand(norms, sizes, threshold):
 
 def test_the_stage_ends_where_the_squared_norm_falls_to_the_constants():
     norms = [9.0, 2.1, 2.0, 2.0, 1.5, 1.0, 1.0, 0.75, 0.7, math.nan, 0.51, 0.5, 7.0, 0.1]
-    cohorts, metrics = run(participation.statistical_accuracy(1, **CONSTANTS), 16, norms)
+    cohorts, metrics = run(participation.StatisticalAccuracy(1, **CONSTANTS), 16, norms)
     # 1, 2, 4, 8, 16 clients: sqrt(4 / n)
     stages, held = by_hand(norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage))
     assert stages == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 4]
@@ -67,7 +65,7 @@ def test_the_stage_ends_where_the_squared_norm_falls_to_the_constants():
 
 def test_the_heuristic_takes_a_share_of_the_first_norm_and_shrinks_it_with_each_doubling():
     norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 9.0]
-    cohorts, metrics = run(participation.statistical_accuracy(3, first_threshold=0.25), 20, norms)  # 3, 6, 12, 20
+    cohorts, metrics = run(participation.StatisticalAccuracy(3, first_threshold=0.25), 20, norms)  # 3, 6, 12, 20
     stages, held = by_hand(norms, [3, 6, 12, 20], lambda stage, first: 0.25 * first / 2**stage)
     assert stages == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
     assert cohorts.stage.tolist() == stages
@@ -84,7 +82,7 @@ def test_the_heuristic_takes_a_share_of_the_first_norm_and_shrinks_it_with_each_
 def test_any_norms_are_the_definition(norms, initial, shrinkage):
     sizes = [n for n in (1, 2, 4, 8, 10) if n >= initial] if initial == 1 else [initial] + [6] * (initial == 3) + [10]
     sizes = list(dict.fromkeys(sizes))
-    policy, times = participation.statistical_accuracy(initial, shrinkage=shrinkage), random_times(10)
+    policy, times = participation.StatisticalAccuracy(initial, shrinkage=shrinkage), random_times(10)
     state, stages = policy.init(KEY, 10), []
     for norm in norms:
         cohort, state = policy.select(KEY, state, times)
@@ -97,7 +95,7 @@ def test_any_norms_are_the_definition(norms, initial, shrinkage):
 
 def test_a_norm_that_is_not_finite_never_ends_a_stage():
     for options in ({}, CONSTANTS):
-        cohorts, metrics = run(participation.statistical_accuracy(2, **options), 8, [math.nan, math.inf, math.nan])
+        cohorts, metrics = run(participation.StatisticalAccuracy(2, **options), 8, [math.nan, math.inf, math.nan])
         assert cohorts.size.tolist() == [2, 2, 2]
         assert not metrics["stage_completed"][[0, 2]].any()
 
@@ -107,23 +105,21 @@ def test_a_norm_that_is_not_finite_never_ends_a_stage():
 )
 def test_cohorts_are_nested_and_ranked_by_the_chosen_times_and_else_by_what_is_known(chosen, by):
     times = random_times(12)
-    cohorts, _ = run(participation.statistical_accuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times)
+    cohorts, _ = run(participation.StatisticalAccuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times)
     assert cohorts.size.tolist() == [3, 6, 12, 12]
     for ids in cohorts.client_ids:  # the first n of one order
         assert ids.tolist() == ranked(getattr(times, by), range(12))
 
 
-def test_policies_that_differ_in_thresholds_share_their_functions():
-    make = functools.partial(participation.statistical_accuracy, 3)
-    static = lambda **options: detach(make(**options))[0]  # noqa: E731
-    assert static() == static(first_threshold=0.1, shrinkage=0.9)
-    assert static(**CONSTANTS) == static(**CONSTANTS | {"accuracy_constant": 1.0})
-    assert static() != static(**CONSTANTS)
-    assert static() != static(max_work=2)
+def test_thresholds_of_the_heuristic_are_leaves():
+    structure = lambda **options: jax.tree.structure(participation.StatisticalAccuracy(3, **options))  # noqa: E731
+    assert structure() == structure(first_threshold=0.1, shrinkage=0.9)
+    for other in (CONSTANTS, {"max_work": 2}, {"on_time": 0.5}):
+        assert structure() != structure(**other)
 
 
 def test_with_everybody_from_the_beginning_there_is_one_stage():
-    cohorts, metrics = run(participation.statistical_accuracy(7, **CONSTANTS), 7, [0.1, 9.0, 0.1])
+    cohorts, metrics = run(participation.StatisticalAccuracy(7, **CONSTANTS), 7, [0.1, 9.0, 0.1])
     assert cohorts.size.tolist() == [7, 7, 7]
     assert metrics["stage_completed"].tolist() == [True, False, True]
 
@@ -146,7 +142,7 @@ def work_by_hand(times, max_work, finishers):
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 def test_partial_work_is_what_fits(times, max_work, on_time, parts):
     """Whole numbers of a unit, which float32 has exactly, or of a hundredth or a seventh of it, which it rounds."""
-    policy = participation.partial_work(max_work, on_time)
+    policy = participation.PartialWork(max_work, on_time)
     cohort, _ = policy.select(KEY, policy.init(KEY, len(times)), times_of([time / parts for time in times]))
     finishers = max(1, math.ceil(Fraction(str(on_time)) * len(times)))
     expected = work_by_hand([Fraction(time) for time in times], max_work, finishers)
@@ -165,11 +161,11 @@ def test_a_client_on_time_does_everything_whatever_rounding_says():
         assert np.all(np.diff(cohort.work) <= 0)
 
 
-@pytest.mark.parametrize("clock", [clocks.fixed, clocks.dynamic, clocks.trace])
+@pytest.mark.parametrize("clock", [clocks.Fixed, clocks.Dynamic, clocks.Trace])
 def test_communication_comes_once_however_much_work_fits(clock):
     """Ten units of work in time 10 + 10 are five of the slower client; the round lasts until both are done."""
     each = [1.0, 2.0]
-    clock = clock(np.array([each]) if clock is clocks.trace else clocks.constant(each), communication=10.0)
+    clock = clock(np.array([each]) if clock is clocks.Trace else clocks.Constant(each), communication=10.0)
     times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2))
     np.testing.assert_array_equal(times.realised, [11.0, 12.0])
     cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, jnp.int32(1))
@@ -191,7 +187,7 @@ def test_a_share_of_clients_is_rounded_up():
 
 def test_stages_may_have_partial_work_of_their_own_cohort():
     times = times_of([1.0, 2.0, 4.0, 8.0])
-    policy = participation.statistical_accuracy(2, **CONSTANTS, max_work=4, on_time=0.5)
+    policy = participation.StatisticalAccuracy(2, **CONSTANTS, max_work=4, on_time=0.5)
     cohorts, _ = run(policy, 4, [0.0, 0.0], times)
     assert cohorts.size.tolist() == [2, 4]
     assert cohorts.work[0, :2].tolist() == [4, 2]  # one of two is on time
@@ -206,40 +202,43 @@ def test_those_on_time_are_of_the_cohort():
 
 def test_equal_work_for_all_is_full_with_so_many_units():
     times = random_times(9)
-    full = participation.full().select(KEY, (), times)[0]
-    everything = participation.partial_work(5, 1.0).select(KEY, (), times)[0]
+    full = participation.Full().select(KEY, (), times)[0]
+    everything = participation.PartialWork(5, 1.0).select(KEY, (), times)[0]
     chex.assert_trees_all_equal(everything, full._replace(work=5 * full.work))
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: participation.statistical_accuracy(0), ["statistical_accuracy: initial=0 must be at least 1"]),
+        (lambda: participation.StatisticalAccuracy(0), ["initial=0 must be at least 1"]),
         (
-            lambda: participation.statistical_accuracy(1, strong_convexity=1.0),
+            lambda: participation.StatisticalAccuracy(1, strong_convexity=1.0),
             ["statistical_accuracy: accuracy_constant=None: the criterion", "give none of them for the heuristic"],
         ),
         (
-            lambda: participation.statistical_accuracy(1, **CONSTANTS | {"samples_per_client": 0.0}),
-            ["statistical_accuracy: samples_per_client must be finite and positive, got 0.0"],
+            lambda: participation.StatisticalAccuracy(1, **CONSTANTS | {"samples_per_client": 0.0}),
+            ["samples_per_client=0.0 must be positive; give a number"],
         ),
         (
-            lambda: participation.statistical_accuracy(1, first_threshold=1.5),
-            ["statistical_accuracy: first_threshold=1.5 must be at most 1"],
-        ),
-        (lambda: participation.statistical_accuracy(1, shrinkage=-0.5), ["statistical_accuracy: shrinkage must be"]),
-        (lambda: participation.statistical_accuracy(1, on_time=2.0), ["statistical_accuracy: on_time=2.0 must be"]),
-        (lambda: participation.statistical_accuracy(1, max_work=0), ["statistical_accuracy: max_work=0 must be at"]),
-        (
-            lambda: participation.statistical_accuracy(1, by="luck"),  # pyright: ignore
-            ["statistical_accuracy: by='luck' is unknown; choose from realised, expected"],
+            lambda: participation.StatisticalAccuracy(1, first_threshold=1.5),
+            ["first_threshold=1.5 must be at most 1"],
         ),
         (
-            lambda: participation.statistical_accuracy(11).init(KEY, 10),
+            lambda: participation.StatisticalAccuracy(1, shrinkage=-0.5),
+            ["shrinkage=-0.5 must be at least 0; give a number from 0 to 1"],
+        ),
+        (lambda: participation.StatisticalAccuracy(1, on_time=2.0), ["on_time=2.0 must be"]),
+        (lambda: participation.StatisticalAccuracy(1, max_work=0), ["max_work=0 must be at"]),
+        (
+            lambda: participation.StatisticalAccuracy(1, by="luck"),  # pyright: ignore
+            ["by='luck' is unknown; choose from realised, expected"],
+        ),
+        (
+            lambda: participation.StatisticalAccuracy(11).init(KEY, 10),
             ["statistical_accuracy: initial=11 is larger than num_clients=10", "choose at most 10"],
         ),
-        (lambda: participation.partial_work(0), ["partial_work: max_work=0 must be at least 1"]),
-        (lambda: participation.partial_work(5, 1.1), ["partial_work: on_time=1.1 must be at most 1"]),
+        (lambda: participation.PartialWork(0), ["max_work=0 must be at least 1"]),
+        (lambda: participation.PartialWork(5, 1.1), ["on_time=1.1 must be at most 1"]),
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):

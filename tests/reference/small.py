@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.base import Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
+from fedjax_srp.base import Clock, Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
 from fedjax_srp.engine.program import program
 from fedjax_srp.engine.sharding import layout
+from fedjax_srp.options import build
 
 KEY = jax.random.key(7)
 NUM_FEATURES, NUM_CLASSES = 6, 4
@@ -53,7 +54,7 @@ def federation(clients):
 
 def model(cut="out", hidden=(5, 4), dtype=jnp.float32):
     """An MLP with a handful of weights."""
-    return srp.models.mlp((NUM_FEATURES,), NUM_CLASSES, hidden=hidden, cut=cut, dtype=dtype)
+    return srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=hidden, cut=cut, dtype=dtype)
 
 
 @jax.tree_util.register_dataclass
@@ -87,16 +88,72 @@ def whole_server(server, context):
     return server
 
 
+def _made(base, name, given, fields=None):
+    """A part of a fresh class below `base`: functions become static methods, everything else attributes."""
+    for attribute in given:
+        assert hasattr(base, attribute), f"{base.__name__} has no {attribute}"
+    in_class = {n: staticmethod(v) if callable(v) and not isinstance(v, type) else v for n, v in given.items()}
+    return srp.part(type(f"Made{base.__name__}", (base,), {"name": name} | in_class))(**fields or {})
+
+
+def made_algorithm(name="made", *, round=None, **functions):
+    """An algorithm of a few functions, or of a `Phase` as its round, without a class.
+
+    Args:
+        name: of the algorithm.
+        round: instead of broadcast, client and server.
+        **functions: without `self`; phases, evaluations by name and the like are attributes.
+    """
+    if isinstance(round, Phase):
+        functions |= round._asdict()
+    elif round is not None:
+        functions["round"] = round
+    return _made(FederatedAlgorithm, name, functions)
+
+
+def made_policy(name, init, select, update, needs_global_gradient=False, asynchronous=False, metrics=None):
+    """A policy of three functions, without a class."""
+    given = {"init": init, "select": select, "update": update, "asynchronous": asynchronous}
+    given |= {"needs_global_gradient": needs_global_gradient} | ({} if metrics is None else {"metrics": metrics})
+    return _made(ParticipationPolicy, name, given)
+
+
+def made_clock(name, init, sample):
+    """A clock of two functions, without a class."""
+    return _made(Clock, name, {"init": init, "sample": sample})
+
+
+def changed(part, **given):
+    """A part with other values of its fields, and with methods or attributes replaced in a fresh class below its own.
+
+    Functions come without `self`. What calls the methods of `part` has its floats as constants.
+    """
+    of_fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    in_class = {name: value for name, value in given.items() if name not in of_fields}
+    new_fields = {name: given.get(name, value) for name, value in of_fields.items()}
+    return _made(type(part), in_class.get("name", type(part).name), in_class, new_fields)
+
+
+def built(cls, *args, **options):
+    """A part of this class, its options by their short names: `epochs` for `training.epochs`."""
+    return build(cls, options, *args)
+
+
+ALGORITHMS = {cls.name: cls for cls in (getattr(srp.algorithms, name) for name in srp.algorithms.__all__)}
+
+
 def algorithm_of(client, **fields):
     """An algorithm of a few lines: its server keeps the mean message, its model is one number."""
     given = {
         "name": "few_lines",
         "init": lambda key, data: jnp.zeros(()),
         "init_client": lambda key, server, value: (),
-        "round": Phase(whole_server, client, lambda key, server, mean, context: mean),
+        "broadcast": whole_server,
+        "client": client,
+        "server": lambda key, server, mean, context: mean,
         "evaluations": {"value": lambda key, server, state, value: lambda test: test},
     }
-    return FederatedAlgorithm(**given | fields)
+    return made_algorithm(**given | fields)
 
 
 class Script(NamedTuple):
@@ -111,29 +168,44 @@ class Script(NamedTuple):
 
 def script(ids, size=None, work=None, stage=None, round=0):
     """The state of `scripted`; sizes default to the pool, work to 1 and stages to 0."""
-    ids = np.asarray(ids, np.int32)
+    ids = jnp.asarray(ids, jnp.int32)
     size = np.full(len(ids), ids.shape[1]) if size is None else size
-    work = np.ones_like(ids) if work is None else np.broadcast_to(work, ids.shape)
+    work = np.ones(ids.shape) if work is None else jnp.broadcast_to(jnp.asarray(work), ids.shape)
     stage = np.zeros(len(ids)) if stage is None else stage
     return Script(*(jnp.asarray(a, jnp.int32) for a in (ids, size, work, stage, round)))
 
 
-def scripted(*args, needs_global_gradient=False, **kwargs):
-    """A policy that ignores times and does as told. Its state holds the script: one program serves many scripts."""
+@srp.part
+class Scripted(ParticipationPolicy):
+    """What `scripted` makes."""
 
-    def select(key, state, times):
+    ids: np.ndarray
+    size: np.ndarray
+    work: np.ndarray
+    stage: np.ndarray
+    asks_for_gradient: bool = False
+
+    @property
+    def needs_global_gradient(self):
+        return self.asks_for_gradient
+
+    def init(self, key, num_clients):
+        return script(self.ids, self.size, self.work, self.stage)
+
+    def select(self, key, state, times):
         row = jnp.minimum(state.round, state.size.shape[0] - 1)
         return Cohort(state.ids[row], state.size[row], state.work[row], state.stage[row]), state
 
-    def update(state, info):
+    def update(self, state, info):
         return state._replace(round=state.round + 1)
 
-    return ParticipationPolicy(
-        "scripted", lambda key, num_clients: script(*args, **kwargs), select, update, needs_global_gradient
-    )
+
+def scripted(*args, needs_global_gradient=False, **kwargs):
+    """A policy that ignores times and does as told. Its state holds the script: one program serves many scripts."""
+    return Scripted(*map(np.asarray, script(*args, **kwargs)[:4]), needs_global_gradient)
 
 
-CLOCK = srp.clocks.fixed(srp.clocks.exponential(1.0))
+CLOCK = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 
 def to_host(tree):

@@ -89,8 +89,16 @@ def library(text):
 
 def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one():
     plain = drawing.styles(["srpfl", "fedrep", "flanp_fedavg"])
-    found = drawing.styles(["SRPFL, clock=fixed", "FLANP, clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
+    found = drawing.styles(["SRPFL, clock=fixed", "FLANP (FedAvg), clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
     looks = [(style.color, style.linestyle) for style in found.values()]
     assert looks[:2] == [plain[name][1:] for name in ("srpfl", "flanp_fedavg")]
     assert len(set(looks)) == 4
     assert plain["fedrep"][1:] not in looks
+
+
+@pytest.mark.parametrize("suffix", ["", ", clock=fixed"])
+def test_a_label_may_have_brackets_and_commas(suffix):
+    names = ("flanp", "flanp_fedavg_criterion", "flanp_fednova")
+    plain = drawing.styles(names)
+    found = drawing.styles([f"{srp.methods.label(name)}{suffix}" for name in names])
+    assert [style[1:] for style in found.values()] == [style[1:] for style in plain.values()]

@@ -12,7 +12,7 @@ import fedjax_srp as srp
 from fedjax_srp.report import stage_map
 
 CLIENTS, ROUNDS = 12, 9
-EXPONENTIAL = srp.clocks.exponential(1.0)
+EXPONENTIAL = srp.clocks.Exponential(1.0)
 
 
 def played(policy, clock):
@@ -35,28 +35,28 @@ def played(policy, clock):
 
 
 POLICIES = {
-    "doubling": srp.participation.doubling(initial=2, rounds_per_stage=3),
-    "fastest": srp.participation.fastest(5),
-    "full": srp.participation.full(),
+    "doubling": srp.participation.Doubling(initial=2, rounds_per_stage=3),
+    "fastest": srp.participation.Fastest(5),
+    "full": srp.participation.Full(),
 }
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_the_fastest_are_known_by_the_time_of_a_round(policy):
-    history, mask = played(policy, srp.clocks.fixed(EXPONENTIAL))
+    history, mask = played(policy, srp.clocks.Fixed(EXPONENTIAL))
     by_speed = np.argsort(history.client_time, kind="stable")
     np.testing.assert_array_equal(stage_map.shares(history), mask[:, by_speed].T)
 
 
 def test_what_times_do_not_tell_is_not_guessed():
-    by_chance, _ = played(srp.participation.uniform(4), srp.clocks.fixed(EXPONENTIAL))
-    afresh, _ = played(POLICIES["fastest"], srp.clocks.dynamic(EXPONENTIAL))
-    alike, _ = played(POLICIES["fastest"], srp.clocks.fixed(srp.clocks.constant(1.0)))
+    by_chance, _ = played(srp.participation.Uniform(4), srp.clocks.Fixed(EXPONENTIAL))
+    afresh, _ = played(POLICIES["fastest"], srp.clocks.Dynamic(EXPONENTIAL))
+    alike, _ = played(POLICIES["fastest"], srp.clocks.Fixed(srp.clocks.Constant(1.0)))
     assert [stage_map.shares(history) for history in (by_chance, afresh, alike)] == [None] * 3
 
 
 def test_all_are_known_whatever_the_clock():
-    history, mask = played(POLICIES["full"], srp.clocks.dynamic(EXPONENTIAL))
+    history, mask = played(POLICIES["full"], srp.clocks.Dynamic(EXPONENTIAL))
     np.testing.assert_array_equal(stage_map.shares(history), mask.T)
 
 

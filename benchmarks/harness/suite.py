@@ -1,4 +1,4 @@
-"""What `fedjax-srp benchmark` measures."""
+"""What `make bench` measures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+import fedjax_srp as srp
 from fedjax_srp import algorithms, methods, models, participation
 from fedjax_srp.base import FederatedAlgorithm
-from fedjax_srp.benchmark import files
-from fedjax_srp.benchmark.loop import JitLoop
-from fedjax_srp.benchmark.measure import (
+from fedjax_srp.data import FederatedData, linear_task
+from harness import files
+from harness.loop import JitLoop
+from harness.measure import (
     Rounds,
     arrays,
     in_turn,
@@ -29,7 +31,6 @@ from fedjax_srp.benchmark.measure import (
     seconds,
     synthetic,
 )
-from fedjax_srp.data import FederatedData, linear_task
 
 REPEATED_SEEDS = 4
 
@@ -157,12 +158,12 @@ def measure(sizes: Sizes, torch: bool = True, say: Callable[[str], None] = print
 def _training(report: Report, sizes: Sizes, torch: bool) -> None:
     """Rounds of the MLP and their evaluation, against a jitted loop, PyTorch and the machine's limits."""
     data = synthetic(sizes.clients, sizes.examples)
-    model = models.mlp(data.example_shape, 10, sizes.hidden)
-    fedavg = algorithms.fedavg(model)
-    fedrep = algorithms.fedrep(model, algorithms.sgd(0.01, momentum=0.5))
+    model = models.MLP(data.example_shape, 10, sizes.hidden)
+    fedavg = algorithms.FedAvg(model)
+    fedrep = algorithms.FedRep(model, srp.Training(srp.SGD(0.01, momentum=0.5)))
     runs = {"FedAvg round": Rounds(fedavg, data), "FedRep round": Rounds(fedrep, data)}
     judged = Rounds(fedrep, data, evaluations=("fine_tune",))
-    srpfl = Rounds(fedrep, data, participation.doubling(max(1, sizes.clients // 10), 10))
+    srpfl = Rounds(fedrep, data, participation.Doubling(max(1, sizes.clients // 10), 10))
     for name, run in (runs | {"FedRep round with evaluation": judged, "SRPFL round": srpfl}).items():
         report.compiled(name, run)
     timed: dict[str, Callable[[], float]] = {name: functools.partial(seconds, run) for name, run in runs.items()}
@@ -208,7 +209,7 @@ def _against_torch(
     """
     if importlib.util.find_spec("torch") is None:
         return
-    from fedjax_srp.benchmark import torch_loop
+    from harness import torch_loop
 
     examples = arrays(data)
     for cache, rival in ((False, "PyTorch loop"), (True, "PyTorch loop, features cached")):
@@ -222,12 +223,12 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     """A convolutional model and the linear world."""
     clients, examples, channels = sizes.convolution
     images = synthetic(clients, examples, tests=10, shape=(32, 32, 3))
-    lenet = models.lenet5(images.example_shape, 10, channels)
+    lenet = models.LeNet5(images.example_shape, 10, channels)
     task = linear_task(jax.random.key(0), *sizes.linear, rank=5, noise_std=1.0)
-    linear = algorithms.linear_fedrep(task, 0.1, 50, init="random")
+    linear = algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=50, start="random")
     cases: tuple[tuple[str, FederatedAlgorithm, Any, int], ...] = (
-        (f"LeNet FedAvg round, {clients} clients", algorithms.fedavg(lenet), images, 1),
-        (f"LeNet FedRep round, {clients} clients", algorithms.fedrep(lenet), images, 1),
+        (f"LeNet FedAvg round, {clients} clients", algorithms.FedAvg(lenet), images, 1),
+        (f"LeNet FedRep round, {clients} clients", algorithms.FedRep(lenet), images, 1),
         (f"linear FedRep round, {sizes.linear[0]} clients", linear, task, 10),
     )
     timed: dict[str, Callable[[], float]] = {}
@@ -257,8 +258,8 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     """How a round follows the cohort and the federation, and its memory the chunk."""
 
     def fedrep(data: FederatedData) -> FederatedAlgorithm:
-        model = models.mlp(data.example_shape, 10, sizes.hidden)
-        return algorithms.fedrep(model, algorithms.sgd(0.01, momentum=0.5))
+        model = models.MLP(data.example_shape, 10, sizes.hidden)
+        return algorithms.FedRep(model, srp.Training(srp.SGD(0.01, momentum=0.5)))
 
     def each(run: Rounds, count: int) -> Callable[[], float]:
         return lambda: seconds(run) / run.length / count
@@ -267,7 +268,7 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     data = synthetic(largest, sizes.examples, tests=1)
     algorithm = fedrep(data)
     lengths = {n: max(1, min(largest // n, 8)) for n in sizes.cohorts}
-    runs = {n: Rounds(algorithm, data, participation.fastest(n), lengths[n]) for n in sizes.cohorts}
+    runs = {n: Rounds(algorithm, data, participation.Fastest(n), lengths[n]) for n in sizes.cohorts}
     report.curve("seconds per participant, by cohort n", {n: each(run, n) for n, run in runs.items()})
     report.known("working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()})
     of_chunk = {c: Rounds(algorithm, data, chunk_size=c).working_bytes for c in sizes.chunks}
@@ -276,5 +277,5 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     cohort, rounds = max(1, sizes.federations[0] // 10), {}
     for num_clients in sizes.federations:
         data = synthetic(num_clients, sizes.examples, tests=1)
-        rounds[num_clients] = Rounds(fedrep(data), data, participation.fastest(cohort), 4)
+        rounds[num_clients] = Rounds(fedrep(data), data, participation.Fastest(cohort), 4)
     report.curve(f"seconds per round of {cohort} clients, by N", {n: each(run, 1) for n, run in rounds.items()})

@@ -1,0 +1,137 @@
+"""What algorithms on labelled examples share: their fields, the loss, and how a global model is judged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import jax
+
+from fedjax_srp.algorithms.local import (
+    LocalTraining,
+    Loss,
+    Training,
+    full_gradient,
+    local_sgd,
+    with_tuned_head,
+)
+from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
+from fedjax_srp.backend import platform
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    Key,
+    PyTree,
+    RoundContext,
+    evaluation,
+    named_key,
+)
+from fedjax_srp.loops import sequential
+from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.parts import AtLeast, part
+
+
+@part
+class ExampleAlgorithm(FederatedAlgorithm):
+    """An algorithm on labelled examples.
+
+    Args:
+        model: what is trained, cut into a representation and a head; where no part of it is personal, the cut matters
+            to `fine_tune` alone.
+        training: how clients train in a round.
+        fine_tune_epochs: epochs of fine-tuning before a client is judged.
+        fine_tune_optimizer: of fine-tuning; None: that of training.
+
+    Raises:
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
+    """
+
+    model: SplitModel
+    training: Training = Training()
+    _: dataclasses.KW_ONLY
+    fine_tune_epochs: Annotated[int, AtLeast(0)] = 10
+    fine_tune_optimizer: Given | None = None
+
+    def __post_init__(self) -> None:
+        if self.fine_tune_optimizer is not None:
+            chosen = as_optimizer("fine_tune_optimizer", self.fine_tune_optimizer)
+            object.__setattr__(self, "fine_tune_optimizer", chosen)
+        _ = self.tuning  # refuses an optimizer that follows the round
+
+    @property
+    def tuning(self) -> LocalTraining:
+        """How a client is fine-tuned before it is judged."""
+        return self.training.alone(self.fine_tune_optimizer, self.fine_tune_epochs, "fine_tune_optimizer")
+
+    def init_params(self, key: Key, data: Any) -> SplitParams:
+        """The parameters before the first round.
+
+        Raises:
+            ValueError: labels and examples of the data do not fit the model.
+        """
+        self.model.check_fits(data)
+        return self.model.init(key)
+
+    def loss(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        """The loss of each example under the whole model, (batch,)."""
+        del frozen
+        return self.model.loss(self.model.logits(params, x, key), y)
+
+
+@part
+class GlobalModel(ExampleAlgorithm):
+    """An algorithm whose server keeps a whole model, the field `params` of its state."""
+
+    @evaluation("global")
+    def as_it_is(self, key: Key, server: Any, state: Any, examples: Examples):
+        """The global model as it is."""
+        return lambda x: self.model.logits(server.params, x)
+
+    @evaluation
+    def fine_tune(self, key: Key, server: Any, state: Any, examples: Examples):
+        """The global model, its head (the last layer) trained on the client."""
+        return with_tuned_head(key, self.model, server.params, examples, self.tuning)
+
+    @evaluation
+    def fine_tune_all(self, key: Key, server: Any, state: Any, examples: Examples):
+        """The global model, all layers trained on the client."""
+        trained = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, self.tuning)
+        return lambda x: self.model.logits(trained.params, x)
+
+
+def gradient_message(
+    loss: Loss, params: PyTree, personal: PyTree, examples: Examples, training: Training, context: RoundContext
+) -> ClientOutput:
+    """What `FederatedAlgorithm.gradient` returns: grad L_i(w), over all of the client's examples.
+
+    L_i is what local SGD descends, so the penalty of its weight decay belongs to it; of an optimizer other than `SGD`
+    nothing is known, and the gradient is that of the mean loss. The model is taken as it is judged, without dropout
+    and augmentation.
+
+    Args:
+        loss: of the examples, as for `local_sgd`.
+        params: that are shared, as they were broadcast.
+        personal: what the loss takes as frozen: the personal part, `()` where there is none.
+        examples: of the client.
+        training: of the clients.
+        context: of the round.
+    """
+
+    def of_all(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
+        return full_gradient(loss, params, personal, examples)
+
+    # one client after the other: its examples are many, and stay in the cache
+    of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, personal, examples)
+    optimizer = training.in_round(context).optimizer
+    message = with_decay(optimizer, of_loss, params) if isinstance(optimizer, SGD) else of_loss
+    return ClientOutput(message, weight=training.weight(examples))
+
+
+def with_decay(optimizer: SGD, gradient: PyTree, params: PyTree) -> PyTree:
+    """The gradient with that of the optimizer's weight decay, which acts on leaves of rank 2 and more."""
+    if optimizer.weight_decay is None:
+        return gradient
+    decay = optimizer.weight_decay
+    return jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)

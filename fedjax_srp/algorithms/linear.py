@@ -1,0 +1,53 @@
+"""What algorithms on linear tasks share: the shapes of a task, and the step size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import REMEDIES, short
+from fedjax_srp.base import Array, FederatedAlgorithm, Key
+from fedjax_srp.data.linear import LinearTask
+from fedjax_srp.linear import orthonormalize
+from fedjax_srp.parts import StepSize, part
+
+
+@part
+class TaskShape:
+    """What programs know of a linear task beforehand."""
+
+    dim: int  # d, inputs of a sample
+    rank: int  # k, dimension of the shared subspace
+    dtype: str
+
+
+@part
+class LinearAlgorithm(FederatedAlgorithm):
+    """An algorithm on a linear task.
+
+    Args:
+        task: gives the shapes only, which are kept as a `TaskShape`; the values come with `simulate`.
+        step_size: of gradient steps.
+
+    Raises:
+        ValueError: a field out of range.
+    """
+
+    task: Any
+    step_size: StepSize
+
+    def __post_init__(self) -> None:
+        if isinstance(self.task, LinearTask):
+            shape = TaskShape(self.task.dim, self.task.rank, jnp.dtype(self.task.representation.dtype).name)
+            object.__setattr__(self, "task", shape)
+        if not isinstance(self.task, TaskShape):
+            raise ValueError(f"task={short(self.task)} must be a LinearTask; {REMEDIES['LinearTask']}")
+
+    def random_subspace(self, key: Key, data: LinearTask) -> Array:
+        """An orthonormal matrix (d, k), uniformly distributed; data of other shapes raise a `ValueError`."""
+        made_for = (self.task.dim, self.task.rank)
+        if (shape := data.representation.shape) != made_for:
+            raise ValueError(f"the data has (dim, rank) = {shape}, {self.name} was made for {made_for}")
+        return orthonormalize(jax.random.normal(key, made_for))

@@ -1,0 +1,180 @@
+"""Optimizers as parts: SGD as the papers have it, and any factory of optax with its floats as leaves."""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
+
+import jax
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from fedjax_srp._checks import check_step_size, short, updates_of
+from fedjax_srp.base import Array, PyTree
+from fedjax_srp.parts import AtLeast, Below, is_part, part
+
+Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
+
+
+@part
+class Optimizer:
+    """An optimizer of optax as a part; its state starts afresh in every round.
+
+    Attributes:
+        written_as: the class whose fields are options where an optimizer may stand and none does.
+    """
+
+    written_as: ClassVar[Any] = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is exactly -learning_rate times the gradient: no memory, no decay, no schedule."""
+        return False
+
+    def transformation(self) -> optax.GradientTransformation:
+        """What optax makes of it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no transformation(self)")
+
+    def init(self, params: PyTree) -> PyTree:
+        """The state before the first step."""
+        return self.transformation().init(params)
+
+    def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+        """What is added to the parameters, and the new state.
+
+        Raises:
+            ValueError: the optimizer wants more than a gradient.
+        """
+        return updates_of(self.transformation(), gradient, state, params)
+
+
+@part
+class SGD(Optimizer):
+    """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
+
+    Args:
+        learning_rate: step size; a schedule of optax would count the client's local steps.
+        momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every round. None: no buffer.
+        weight_decay: coefficient of the L2 penalty's gradient; None: no decay.
+
+    Raises:
+        ValueError: a number out of range.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.SGD(0.05, momentum=0.5)
+        SGD(learning_rate=0.05, momentum=0.5)
+    """
+
+    learning_rate: float | Schedule = 0.01
+    momentum: Annotated[float, AtLeast(0), Below(1), "give None for none, or e.g. 0.5"] | None = None
+    weight_decay: Annotated[float, AtLeast(0), "give None for none, or a small number, e.g. 1e-4"] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.learning_rate):
+            check_step_size("learning_rate", self.learning_rate)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is -learning_rate times the gradient."""
+        return self.momentum is None and self.weight_decay is None and not callable(self.learning_rate)
+
+    def transformation(self) -> optax.GradientTransformation:
+        """What optax makes of it."""
+        step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
+        if self.weight_decay is None:
+            return step
+        on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
+        return optax.chain(optax.add_decayed_weights(self.weight_decay, mask=on_weights), step)
+
+
+Optimizer.written_as = SGD
+
+
+@part
+class OptaxOptimizer(Optimizer):
+    """What `optimizer` makes."""
+
+    factory: Callable[..., optax.GradientTransformation]
+    floats: dict[str, float]
+    others: tuple[tuple[str, Any], ...] = ()
+
+    def transformation(self) -> optax.GradientTransformation:
+        """What optax makes of it."""
+        return self.factory(**self.floats, **dict(self.others))
+
+
+Given = Optimizer | optax.GradientTransformation  # what may stand where an optimizer is wanted
+FollowsRound = Callable[[Array], Optimizer]  # of the round, () float from 0
+
+
+def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
+    """An optimizer of optax, or of one's own, whose floats are arguments of the compiled program.
+
+    Args:
+        factory: makes the transformation, `optax.adam` say.
+        **arguments: of the factory; floats are leaves, everything else is static.
+
+    Raises:
+        ValueError: a factory that is none, or arguments that it does not take.
+
+    Example:
+        >>> import jax, optax, fedjax_srp as srp
+        >>> jax.tree.leaves(srp.optimizer(optax.adam, learning_rate=1e-3, nesterov=True))
+        [0.001]
+    """
+    if not callable(factory):
+        raise ValueError(f"{short(factory)} is no factory; give one such as optax.adam, and its arguments by name")
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"optimizer: {short(factory)}: {error}") from None
+    floats = {n: float(v) if isinstance(v, numbers.Real) else v for n, v in arguments.items() if _is_float(v)}
+    others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
+    return OptaxOptimizer(factory, floats, others)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float | np.floating | np.ndarray | jax.Array | Tracer)
+
+
+class _Made:
+    """The factory of a transformation that was made elsewhere; equal to itself alone."""
+
+    name = "GradientTransformation"  # in records, of what nothing is known
+
+    def __init__(self, made: optax.GradientTransformation):
+        self.made = made
+
+    def __call__(self) -> optax.GradientTransformation:
+        return self.made
+
+
+def as_optimizer(argument: str, value: Any) -> Any:
+    """An optimizer, or a function of the round that makes one.
+
+    A transformation of optax passes too; another one with other numbers compiles anew, unlike `optimizer`.
+
+    Raises:
+        ValueError: something else, in one line.
+    """
+    if isinstance(value, Optimizer):
+        return value
+    if isinstance(value, optax.GradientTransformation):
+        return OptaxOptimizer(_Made(value), {})
+    made = f"{argument}={short(value)} was not called; give e.g. srp.SGD(0.01)"
+    if isinstance(value, type) or (callable(value) and "learning_rate" in _parameters(value)):
+        raise ValueError(made)
+    if not callable(value) or is_part(value):
+        raise ValueError(f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01)")
+    return value
+
+
+def _parameters(function: Any) -> Any:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some builtins tell none
+        return ()

@@ -1,0 +1,157 @@
+"""Parts in plain words, for the record of a run, and parts made again of them.
+
+`describe` writes a part as a dict of numbers, texts, lists and dicts with the name of its class; `rebuild` reads it.
+Only parts of the package and of modules that are imported already are made, and functions are looked up in a few known
+libraries: a record is data, nothing of it is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_srp import options, parts
+from fedjax_srp._checks import checked, short
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, what cannot say
+_PACKAGE = __name__.partition(".")[0]
+_FEW = 16  # entries of an array that are written down; of larger ones, shape and checksum
+_LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
+
+
+def describe(value: Any) -> Any:
+    """A value in plain words: `{"part": class, field: ...}`, `{"unknown": ...}` for what cannot say what made it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if parts.is_part(value):
+        named = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {PART: parts.path_of(type(value)), **named}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Tracer):
+        return {UNKNOWN: "a traced value"}
+    if isinstance(value, Mapping):
+        return {str(key): describe(entry) for key, entry in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return describe(value._asdict())  # type: ignore[attr-defined]
+    if isinstance(value, tuple | list):
+        return [describe(entry) for entry in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    if isinstance(value, functools.partial):
+        return {"partial": describe(value.func), "arguments": describe([*value.args, value.keywords])}
+    if isinstance(value, np.dtype):
+        return value.name
+    if hasattr(value, "options"):  # data
+        return {UNKNOWN: _name(value)} if value.options is None else value.options
+    name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit and the like wrap functions
+    is_whole = inspect.isroutine(inner) and not getattr(inner, "__closure__", None) and "<lambda>" not in name
+    return {FUNCTION: name} if is_whole or isinstance(value, type) else {UNKNOWN: name}
+
+
+def _name(value: Any) -> str:
+    own = getattr(value, "name", None) or getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{getattr(value, '__module__', type(value).__module__)}.{own}"
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return {"key": np.asarray(jax.random.key_data(value)).tolist()}
+    array = np.asarray(value)
+    if array.size <= _FEW:
+        return array.tolist()
+    checksum = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return {"shape": list(array.shape), "checksum": f"{checksum:08x}"}
+
+
+def unknowns(description: Any) -> Iterator[str]:
+    """What stands in a description and cannot say what made it."""
+    if isinstance(description, Mapping):
+        if UNKNOWN in description:
+            yield str(description[UNKNOWN])
+        description = [*description.values()]
+    if isinstance(description, list | tuple):
+        for entry in description:
+            yield from unknowns(entry)
+
+
+def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The options of a part by their short names, in plain words: what tells its runs apart in tables."""
+    return {name: describe(value) for name, value in options.values_of(given, leave_out).items()}
+
+
+def rebuild(description: Any) -> Any:
+    """The part that was described.
+
+    Args:
+        description: what `describe` returned.
+
+    Raises:
+        ValueError: a class that is not known, or a value that was not written down in full.
+    """
+    if isinstance(description, list):
+        return tuple(rebuild(entry) for entry in description)
+    if not isinstance(description, Mapping):
+        return description
+    if PART in description:
+        name = str(description[PART])
+        if name not in parts.KNOWN and name.startswith(f"{_PACKAGE}."):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name.rpartition(".")[0])
+        if name not in parts.KNOWN:
+            raise ValueError(f"no part {short(name)} is known; import its module first")
+        fields = {key: rebuild(value) for key, value in description.items() if key != PART}
+        required = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(parts.KNOWN[name])}
+        missing = [field for field, is_required in required.items() if is_required and field not in fields]
+        if wrong := [*sorted(fields.keys() - required.keys()), *missing]:
+            raise ValueError(f"{name}: record and class differ in field {wrong[0]!r}; another version wrote the record")
+        return parts.KNOWN[name](**fields)
+    if FUNCTION in description:
+        return _function(str(description[FUNCTION]))
+    for key in (UNKNOWN, "checksum", "key", "partial"):
+        if key in description:
+            raise ValueError(
+                f"{short(description[key])} was not written down in full, so that nothing can be made of it"
+            )
+    return {key: rebuild(value) for key, value in description.items()}
+
+
+def _function(name: str) -> Any:
+    for library in _LIBRARIES:
+        found = getattr(importlib.import_module(library), name.rpartition(".")[2], None)
+        if callable(found) and _name(found) == name:
+            return found
+    raise ValueError(f"function {name!r} is none of {', '.join(_LIBRARIES)}; make the part anew")
+
+
+def with_origin(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes a function that makes data write its arguments, defaults included, into `options` of what it returns.
+
+    Arguments of other types than its signature has are refused (`ValueError`).
+    """
+    signature, checking = inspect.signature(function), checked(function)
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        made = checking(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = {} if hasattr(made, "name") else {"name": function.__name__}
+        written = {**named, **{name: describe(value) for name, value in bound.arguments.items()}}
+        return dataclasses.replace(made, options=written)  # type: ignore[type-var]
+
+    return make

@@ -1,0 +1,120 @@
+"""A simulation as pure functions: `init`, `step` and `score`, for `jit`, `scan`, `vmap`, `while_loop` and `grad`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, Clock, FederatedAlgorithm, Key, Method, ParticipationPolicy, PyTree, RoundInfo
+from fedjax_srp.engine.prepare import Prepared, Request, prepare
+from fedjax_srp.engine.program import Parts, first_state
+from fedjax_srp.engine.round import SimulationState, one_round
+from fedjax_srp.engine.scoring import score_clients
+from fedjax_srp.loops import reversible
+from fedjax_srp.parts import Leaf, part
+
+
+class State(NamedTuple):
+    """All that a round hands to the next, with the root of all randomness."""
+
+    key: Key
+    server: PyTree
+    clients: PyTree  # leaves (num_clients, ...), by client id
+    policy: PyTree
+    clock: PyTree
+    round: Array  # () int32: rounds completed
+
+
+@part
+class Simulation:
+    """Federated learning as pure functions of one device; `simulate` is the host's loop around the same round.
+
+    A simulation is a part itself: floats of its algorithm, policy and clock, and the arrays of its data, are leaves. So
+    it is made inside a function of a rate, or handed to one, and seeds and rates are a `vmap`. The same key gives the
+    rounds that `simulate` computes.
+
+    Args:
+        algorithm: what clients and server compute, or a `Method`, which brings its participation along.
+        data: as for `simulate`.
+        participation: who takes part; default everybody.
+        clock: how long a unit of local work takes each client; default Exp(1), drawn once per client.
+        chunk_size: clients that train at once; None for a measured default.
+        records_loss: `RoundInfo.metrics` has the training loss.
+        reverse_mode: every loop runs to a static bound, so that `jax.grad` can go backwards through rounds, which costs
+            time and memory; without it `jax.jacfwd` differentiates. Work of a client is at most `max_work` of the
+            policy, 1 where it has none; more of it gives nan.
+
+    Raises:
+        ValueError: a part that is none or breaks its contract, or an argument out of range.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> algorithm = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(8,)), srp.Training(srp.SGD(0.1)))
+        >>> simulation = srp.Simulation(algorithm, data, participation=srp.participation.Doubling(5, 1))
+        >>> state = jax.jit(simulation.init)(jax.random.key(0))
+        >>> state, info = jax.lax.scan(lambda state, _: simulation.step(state), state, length=3)
+        >>> info.cohort_size.tolist(), simulation.score(state).shape
+        ([5, 10, 20], (20,))
+    """
+
+    algorithm: FederatedAlgorithm | Method
+    data: Leaf[Any]
+    participation: ParticipationPolicy | None = None
+    clock: Clock | None = None
+    chunk_size: int | None = None
+    records_loss: bool = False
+    reverse_mode: bool = False
+
+    def __post_init__(self) -> None:
+        self._prepared()
+
+    def _prepared(self, evaluations: Any = ()) -> Prepared:
+        """With defaults filled in, on one device; what was checked once is remembered."""
+        given = self.algorithm, self.data, self.participation, self.clock, evaluations, self.chunk_size
+        return prepare(Request(*given, devices=jax.devices()[:1], record_loss=self.records_loss))
+
+    def _most_work(self, run: Prepared) -> int:
+        return getattr(run.policy, "max_work", 1) if self.reverse_mode else 0
+
+    def init(self, key: Key) -> State:
+        """The state before the first round.
+
+        Args:
+            key: root of all randomness, `jax.random.key(seed)`.
+        """
+        run = self._prepared()
+        with reversible(self._most_work(run)):
+            start = first_state(Parts(run.algorithm, run.policy, run.clock), key, self.data, run.plan)
+        return State(key, *start.state)
+
+    def step(self, state: State) -> tuple[State, RoundInfo]:
+        """One round: the new state, and what the round was.
+
+        Cohorts of a policy of your own are not checked here, as `simulate` does after a segment.
+        """
+        run, (key, *rest) = self._prepared(), state
+        before = SimulationState(*rest)
+        with reversible(self._most_work(run)):
+            after, (info, _) = one_round(
+                run.algorithm, run.policy, run.clock, self.data, before, key, run.plan, self.records_loss
+            )
+        return State(key, *after), info
+
+    def score(self, state: State, evaluation: str | None = None) -> Array:
+        """Each client's score, (num_clients,) float, nan where a client has no test data.
+
+        Args:
+            state: after any number of rounds.
+            evaluation: one of the algorithm's; None for its default.
+
+        Raises:
+            ValueError: no such evaluation.
+        """
+        run, (key, *rest) = self._prepared(evaluation), state
+        with reversible(self._most_work(run)):
+            scores = score_clients(run.algorithm, run.evaluations, self.data, SimulationState(*rest), key, run.plan)
+        total, count = scores[run.evaluations[0]]
+        return jnp.where(count > 0, total / jnp.where(count > 0, count, 1).astype(total.dtype), jnp.nan)

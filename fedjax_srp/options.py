@@ -1,0 +1,281 @@
+"""The options of a part: its fields and those of the parts in it, by short names.
+
+The command line, `srp.methods.get`, grids and the manual read them here, off the dataclass and its docstring. A field
+of a part within is called by its own name, `learning_rate` for `training.optimizer.learning_rate`, unless two have that
+name; fields of a part that is None by default, such as `fine_tune_optimizer.momentum`, keep the name in full.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from fedjax_srp import parts
+from fedjax_srp._checks import checked, short, unknown
+
+REQUIRED = inspect.Parameter.empty
+
+
+class Option(NamedTuple):
+    """An option of a part."""
+
+    path: str  # dotted, from the outermost part
+    hint: Any  # its annotation
+    default: Any  # `REQUIRED` where there is none
+    help: str
+    is_part: bool = False  # an object, which only Python can give
+    is_optional: bool = False  # within a part that is None by default
+
+
+@functools.lru_cache(maxsize=512)
+def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
+    """Short name -> option, of a class of parts or of a function that makes a part.
+
+    Args:
+        maker: its fields, or arguments, that have a name; those of a `functools.partial` that are set are left out.
+    """
+    fixed = maker.keywords if isinstance(maker, functools.partial) else {}
+    inner = maker.func if isinstance(maker, functools.partial) else maker
+    found = _of_class(inner) if parts.is_part(inner) else _of_function(inner)
+    found = [option for option in found if option.path.partition(".")[0] not in fixed]
+    last = collections.Counter(option.path.rpartition(".")[2] for option in found if not option.is_optional)
+    names = (
+        o.path if o.is_optional or last[o.path.rpartition(".")[2]] > 1 else o.path.rpartition(".")[2] for o in found
+    )
+    return dict(zip(names, found, strict=True))
+
+
+def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[Option]:
+    """The options of a class of parts; of an instance, `default`, where it is another part's field."""
+    found, texts = [], argument_help(cls)
+    for field in dataclasses.fields(cls):
+        hint = parts.fields(cls).hints[field.name]
+        value = getattr(default, field.name) if default is not None else field.default
+        value = REQUIRED if value is dataclasses.MISSING else value
+        within, optional = _within(hint, value)
+        text = texts.get(field.name, "")
+        found.append(Option(field.name, hint, value, text, within is not None, is_optional))
+        if within is not None:
+            of_field = _of_class(within, None if optional else value, is_optional or optional)
+            found += [
+                option._replace(path=f"{field.name}.{option.path}", default=None if optional else option.default)
+                for option in of_field
+            ]
+    return found
+
+
+def _within(hint: Any, value: Any) -> tuple[Any, bool]:
+    """The class of parts whose fields are options too, and whether the part is None by default."""
+    if parts.is_part(value):
+        return type(value), False
+    if value is None:
+        kinds = (kind for kind, _ in parts.members(hint) if parts.is_part(kind))
+        return next((getattr(kind, "written_as", None) for kind in kinds), None), True
+    return None, False
+
+
+def _of_function(function: Callable[..., Any]) -> list[Option]:
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    texts, hints = argument_help(function), _hints(function)
+    return [
+        Option(name, hints.get(name, Any), parameter.default, texts.get(name, ""))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in named
+    ]
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations that resolve; others may name what is imported for type checkers alone."""
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    found = {}
+    for name, hint in inspect.get_annotations(inspect.unwrap(function)).items() if inspect.isroutine(function) else ():
+        try:
+            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
+        except Exception:  # whatever evaluating it raises
+            continue
+    return found
+
+
+def argument_help(documented: Any) -> dict[str, str]:
+    """Argument -> its text in the Google-style docstring of a function or class, or of its bases, in one line."""
+    if parts.is_part(documented):
+        bases = [base for base in reversed(documented.__mro__) if parts.is_part(base) and base.__doc__]
+        return {name: text for base in bases for name, text in _arguments_of(base).items()}
+    return _arguments_of(documented)
+
+
+def _arguments_of(documented: Any) -> dict[str, str]:
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(documented) or "", re.DOTALL | re.MULTILINE)
+    entries = re.findall(r"^    (\w+): (.*?)(?=^    \S|\Z)", section[1] if section else "", re.DOTALL | re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fixed: Any) -> Any:
+    """A part made with options by their names, the others at their defaults.
+
+    Args:
+        maker: as for `options_of`.
+        given: short or full name -> value.
+        *args: of the maker.
+        **fixed: likewise.
+
+    Raises:
+        ValueError: an option of a part that is given as a whole; what the parts themselves refuse.
+    """
+    known = options_of(maker)
+    paths = {known[name].path if name in known else name: value for name, value in given.items()}
+    for path in paths:
+        whole = next((p for p in paths if path.startswith(f"{p}.") and parts.is_part(paths[p])), None)
+        if whole is not None:
+            raise ValueError(
+                f"{path.rpartition('.')[2]}: the {whole} that is given has its own; leave one of the two out"
+            )
+    inner: Any = maker.func if isinstance(maker, functools.partial) else maker
+    if not parts.is_part(inner):
+        return maker(*args, **fixed, **paths)
+    names = [field.name for field in dataclasses.fields(inner)]
+    if wrong := [path for path in paths if path.partition(".")[0] not in names]:
+        raise unknown(f"option of {inner.name}", wrong[0], known)
+    return maker(*args, **fixed, **_arguments(inner, paths, None))
+
+
+def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """The arguments of a class, the parts among them made of their own."""
+    arguments: dict[str, Any] = {name: value for name, value in paths.items() if "." not in name}
+    of_parts: dict[str, dict[str, Any]] = {}
+    for path, value in paths.items():
+        first, dot, rest = path.partition(".")
+        if dot:
+            of_parts.setdefault(first, {})[rest] = value
+    for field in dataclasses.fields(cls):
+        if field.name not in of_parts:
+            continue
+        start = arguments.get(field.name, getattr(default, field.name) if default is not None else field.default)
+        is_optional = start is None
+        if is_optional:
+            start = _instead(cls, field.name, arguments)
+        if not parts.is_part(start):
+            raise ValueError(f"{field.name}={short(start)} has no options; give it as a whole")
+        changes = _arguments(type(start), of_parts[field.name], start)
+        if unread := [name for name in changes if name not in {f.name for f in dataclasses.fields(start)}]:
+            raise ValueError(f"{field.name}.{unread[0]}: {type(start).__name__} has none; leave it out")
+        try:
+            arguments[field.name] = dataclasses.replace(start, **changes)
+        except ValueError as error:  # of two optimizers, whose momentum is meant
+            raise ValueError(f"{field.name}.{error}" if is_optional else str(error)) from None
+    return arguments
+
+
+def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    """What the options of a part that is None change: for an optimizer beside that of training, that one."""
+    written_as, _ = _within(parts.fields(cls).hints[name], None)
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    if written_as is not None and "training" in defaults:
+        return arguments.get("training", defaults["training"]).optimizer
+    return None if written_as is None else written_as()
+
+
+def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Short name -> value of every option of a part as it is, parts within by their own options.
+
+    Optional parts that are None stand as None; objects of which nothing is known stand as they are.
+    """
+    found: dict[str, Any] = {}
+
+    def walk(node: Any, prefix: str) -> None:
+        for field in dataclasses.fields(node):
+            path, value = f"{prefix}{field.name}", getattr(node, field.name)
+            if path in leave_out:
+                continue
+            if parts.is_part(value):
+                walk(value, f"{path}.")
+            else:
+                found[path] = value
+
+    walk(given, "")
+    short_names = {option.path: name for name, option in options_of(type(given)).items()}
+    return {short_names.get(path, path): value for path, value in found.items()}
+
+
+def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of the leaves of a part by their dotted names.
+
+    Args:
+        given: the part.
+        values: name -> value; a name is dotted, that of an option, or the last words of one leaf alone.
+
+    Raises:
+        ValueError: a name that is none, or stands for several leaves.
+    """
+    known, short_names = parts.values_of(given), options_of(type(given))
+
+    def full(name: str) -> str:
+        path = short_names[name].path if name in short_names else name
+        found = [path] if path in known else [dotted for dotted in known if dotted.endswith(f".{name}")]
+        if len(found) > 1:
+            raise ValueError(f"values: {name!r} stands for {' and '.join(found)}; give one of them in full")
+        if not found:
+            has = ", ".join(name for name, option in short_names.items() if option.path in known) or "none"
+            raise ValueError(f"values has {name!r}, which is no float of {given.name!r} as it is; it has {has}")
+        return found[0]
+
+    by_path: dict[str, Any] = {}
+    for name, value in values.items():
+        if (path := full(name)) in by_path:
+            raise ValueError(f"values: {name!r} is {path}, which is given twice; leave one of the two out")
+        by_path[path] = value
+    return by_path
+
+
+def own_maker(
+    what: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
+) -> Callable[..., Any]:
+    """A class or function of one's own that makes a part with a name, checked.
+
+    Args:
+        what: the name is of, "participation" say.
+        name: the name.
+        maker: a class of parts, or a function that returns one.
+        makes: the type of what it returns, checked in every call.
+        known: names that are taken.
+        given: how many of its first arguments are no options; every other one must have a name, and a default too where
+            some are.
+
+    Raises:
+        ValueError: a name that is taken or none, a maker that is none, an argument that cannot be an option.
+    """
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"name={short(name)} is no name; give a string")
+    if name in known:
+        raise ValueError(f"name={name!r} is a {what} of the package; choose another name")
+    if not callable(maker) or isinstance(maker, makes):
+        raise ValueError(
+            f"{short(maker)} is no class or function; give the one that makes the {what}, not what it returns"
+        )
+    called = getattr(maker, "__name__", type(maker).__name__)
+    parameters = list(inspect.signature(maker).parameters.values())
+    if len(parameters) < given:
+        raise ValueError(f"{called}: takes {len(parameters)} arguments, it is called with {given} and its options")
+    for parameter in parameters[given:]:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ValueError(f"{called}: {parameter} cannot be given by name, as options are; give it a name")
+        if given and parameter.default is parameter.empty:
+            raise ValueError(f"{called}: {parameter.name} has no default, as options of a {what} have; give it one")
+    if isinstance(maker, type):
+        return maker
+
+    checking = checked(maker)
+
+    @functools.wraps(maker)
+    def make(*args: Any, **options: Any) -> Any:
+        part = checking(*args, **options)
+        if not isinstance(part, makes):
+            raise ValueError(f"{called}: returned {short(part)}, not a {makes.__name__}")
+        return part
+
+    return make

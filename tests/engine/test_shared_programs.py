@@ -1,0 +1,496 @@
+"""Parts that differ in their floats share one program: one trace, other numbers. Everything else compiles anew."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference.small import (
+    KEY,
+    assert_same_bits,
+    changed,
+    clients_of,
+    federation,
+    model,
+    numbers,
+)
+
+import fedjax_srp as srp
+from fedjax_srp.adaptation import Fit
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.parts import values_of
+
+DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
+OPTIONS = {"num_rounds": 3, "eval_every": 1, "progress": False, "devices": 2}
+SHORT = {"hidden": (5, 4), "fine_tune_epochs": 1}
+FedAvg, FedProx, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedProx, srp.algorithms.FedRep
+
+
+def get(name, **options):
+    return srp.methods.get(name, dataset=DATA, shared=SHORT | {"initial": 2, "rounds_per_stage": 1, "k": 2}, **options)
+
+
+def simulate(algorithm, data=DATA, key=KEY, **options):
+    return srp.simulate(algorithm, data, key=key, **OPTIONS | options)
+
+
+def shared_of(algorithm, data=DATA, **options):
+    """What the programs of equal parts share."""
+    return prepare(Request(algorithm, data, devices=2, **options)).program().shared
+
+
+def leaves(history):
+    return jax.tree.leaves(history.server_state)
+
+
+# One trace.
+
+
+def fedprox(mu=0.1, rate=0.3, momentum=0.5, **training):
+    """Made anew in every call, with its model."""
+    training = srp.Training(srp.SGD(rate, momentum), **{"batch_size": 4} | training)
+    return FedProx(model(hidden=(3,)), training, fine_tune_epochs=1, mu=mu)
+
+
+def tuned(rate):
+    heads = {"head_optimizer": srp.SGD(2 * rate), "fine_tune_optimizer": srp.SGD(rate, 0.5)}
+    return FedRep(model(hidden=(3,)), head_epochs=1, fine_tune_epochs=1, **heads)
+
+
+def by_optax(rate):
+    training = srp.Training(srp.optimizer(optax.sgd, learning_rate=rate, momentum=0.5))
+    return FedAvg(model(hidden=(3,)), training)
+
+
+SWEEPS = {
+    "method and optimizer": [
+        fedprox(0.0),
+        fedprox(1.0),
+        fedprox(rate=0.1),
+        fedprox(momentum=0.9),
+        fedprox(2.0, 0.2, 0.1),
+    ],
+    "heads": [tuned(0.1), tuned(0.2)],
+    "optax": [by_optax(0.1), by_optax(0.2)],
+    "kinds of numbers": [fedprox(mu, batch_size=3) for mu in (1, 0.5, np.float32(0.25), np.float64(0.1), np.array(2))],
+    "by name": [get("apfl", learning_rate=rate) for rate in (0.1, 0.3)],
+}
+
+
+@pytest.mark.parametrize("case", SWEEPS)
+def test_a_sweep_is_traced_once(case):
+    sweep = SWEEPS[case]
+    shared = shared_of(sweep[0])
+    assert (shared.num_traces, len(shared.compiled)) == (0, 0)
+    runs = [simulate(algorithm) for algorithm in sweep]
+    assert all(shared_of(algorithm) is shared for algorithm in sweep)
+    assert shared.num_traces == len(shared.compiled) == 2  # the start, and a round
+    assert runs[0].compile_seconds > 0
+    assert [run.compile_seconds for run in runs[1:]] == [0.0] * (len(sweep) - 1)
+    assert len({np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}) == len(sweep)
+
+
+def test_parts_made_again_share_their_program_and_its_results():
+    first, again = (simulate(fedprox(), participation=srp.participation.Doubling(2, 1)) for _ in range(2))
+    assert again.compile_seconds == 0
+    assert_same_bits(first.server_state, again.server_state)
+    assert_same_bits(dict(first.accuracies), dict(again.accuracies))
+
+
+CLOCKS = {
+    "fixed": lambda rate: srp.clocks.Fixed(srp.clocks.Exponential(rate)),
+    "work": lambda work: srp.clocks.Fixed(srp.clocks.Exponential(2.0), work=work),
+    "dynamic": lambda low: srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(low, 5.0))),
+    "trace": lambda start: srp.clocks.Trace(np.arange(18.0).reshape(3, 6) + start),
+    "per client": lambda start: srp.clocks.Fixed(srp.clocks.Constant([start + i for i in range(6)])),
+}
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_rates_of_clocks_are_arguments(kind):
+    method = get("fedavg")
+    shared = shared_of(method, clock=CLOCKS[kind](1.0))
+    runs = [simulate(method, clock=CLOCKS[kind](rate)) for rate in (1.0, 3.0, 3)]
+    assert shared_of(method, clock=CLOCKS[kind](3.0)) is shared
+    assert shared.num_traces == 2
+    assert [run.compile_seconds for run in runs[1:]] == [0.0, 0.0]
+    assert (runs[0].client_time != runs[1].client_time).all()
+    np.testing.assert_array_equal(runs[2].client_time, runs[1].client_time)  # whole numbers are floats
+    for rate, run in zip((1.0, 3.0), runs, strict=False):  # as outside of any program
+        clock = CLOCKS[kind](rate)
+        key = srp.named_key(srp.named_key(KEY, "clock"), "init")
+        times, _ = clock.sample(KEY, clock.init(key, 6))
+        np.testing.assert_allclose(run.client_time, times.expected, rtol=1e-6)
+
+
+def test_numbers_of_policies_are_arguments():
+    policies = [srp.participation.StatisticalAccuracy(2, shrinkage=share) for share in (0.5, 0.9)]
+    method = FedAvg(model())
+    assert shared_of(method, participation=policies[0]) is shared_of(method, participation=policies[1])
+    on_time = [srp.participation.PartialWork(3, on_time=share) for share in (0.5, 0.9)]  # which shapes the program
+    assert shared_of(method, participation=on_time[0]) is not shared_of(method, participation=on_time[1])
+
+
+@pytest.mark.parametrize("name", ["srpfl", "lg_fedavg", "fedavg_ft", "fedbuff", "hf_maml"])
+def test_methods_made_anew_share_their_programs_and_other_constants_do_not(name):
+    assert shared_of(get(name, learning_rate=0.1)) is shared_of(get(name, learning_rate=0.2))
+    assert shared_of(get(name, momentum=0.1)) is shared_of(get(name, momentum=0.2))
+    assert shared_of(get(name, momentum=0.1)) is not shared_of(get(name))  # a buffer more
+    assert shared_of(get(name, batch_size=3)) is not shared_of(get(name))
+
+
+def test_every_float_of_every_method_is_an_argument():
+    """Twice the value, made by the constructors, is the same program."""
+    for name in srp.methods.algorithm_names():
+        algorithm = get(name, momentum=0.2, weight_decay=0.01).algorithm
+        values = values_of(algorithm)
+        assert values.keys() >= {f"training.optimizer.{n}" for n in ("learning_rate", "momentum", "weight_decay")}
+        half = {path: value / 2 for path, value in values.items()}
+        assert shared_of(srp.parts.rebuilt(srp.parts.with_values(algorithm, half))) is shared_of(algorithm), name
+
+
+APART = {
+    "momentum": fedprox(momentum=None),
+    "decay": dataclasses.replace(fedprox(), training=srp.Training(srp.SGD(0.3, 0.5, 0.1), batch_size=4)),
+    "batches": fedprox(batch_size=3),
+    "epochs": fedprox(epochs=2),
+    "steps": fedprox(epochs=None, steps=1),
+    "weighting": fedprox(weighting="num_examples"),
+    "tuning": dataclasses.replace(fedprox(), fine_tune_epochs=2),
+    "its own tuning": dataclasses.replace(fedprox(), fine_tune_optimizer=srp.SGD(0.3, 0.5)),
+    "evaluation": dataclasses.replace(fedprox(), evaluation="fine_tune"),
+    "model": dataclasses.replace(fedprox(), model=model(hidden=(4,))),
+    "cut": dataclasses.replace(fedprox(), model=model(hidden=(3,), cut="fc1")),
+    "class": FedAvg(model(hidden=(3,)), srp.Training(srp.SGD(0.3, 0.5), batch_size=4), fine_tune_epochs=1),
+    "schedule": fedprox(rate=optax.constant_schedule(0.3)),
+    "edited": changed(fedprox()),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_everything_else_compiles_anew(case):
+    assert shared_of(APART[case]) is not shared_of(fedprox())
+
+
+def test_the_loss_and_evaluations_are_programs_of_their_own():
+    shared = shared_of(fedprox())
+    assert shared_of(fedprox(), record_loss=True) is not shared
+    assert shared_of(fedprox(), evaluations="all") is not shared
+    assert shared_of(fedprox(), evaluations="global") is shared
+
+
+def test_a_class_that_is_defined_again_compiles_anew():
+    """As a cell of a notebook that was edited and run: what it reads from outside is read again."""
+
+    def cell(penalty):
+        @srp.part
+        class Mine(FedAvg):
+            def client(self, key, params, state, examples, context):
+                output = super().client(key, params, state, examples, context)
+                return output._replace(message=jax.tree.map(lambda w: w * penalty, output.message))
+
+        return Mine(model(hidden=(3,)))
+
+    first, edited = simulate(cell(1.0)), simulate(cell(0.5))
+    assert edited.compile_seconds > 0
+    for w, half in zip(leaves(first), leaves(edited), strict=True):
+        assert np.abs(w).sum() > np.abs(half).sum()
+
+
+def test_a_simulation_of_pure_functions_is_traced_once_too():
+    data, traced = federation(clients_of((3, 4), (2, 2))), []
+
+    @jax.jit
+    @functools.partial(chex.assert_max_traces, n=1)
+    def final(simulation):
+        traced.append(1)
+        state, _ = simulation.step(simulation.init(KEY))
+        return simulation.score(state)
+
+    chex.clear_trace_counter()
+    for mu, rate, momentum in ((0.1, 0.3, 0.5), (0.2, 0.3, 0.5), (0.1, 0.01, 0.9)):
+        clock = srp.clocks.Fixed(srp.clocks.Exponential(rate))
+        assert final(srp.Simulation(fedprox(mu, rate, momentum), data, clock=clock)).shape == (2,)
+    assert len(traced) == 1
+    with pytest.raises(AssertionError, match="traced"):
+        final(srp.Simulation(fedprox(momentum=None), data))
+
+
+# The same numbers.
+
+
+def closed_over(algorithm):
+    """The same algorithm with its numbers as constants of the program."""
+    functions = {name: getattr(algorithm, name) for name in ("init", "init_client", "broadcast", "client", "server")}
+    return changed(algorithm, **functions, evaluations=algorithm.evaluations, finish=algorithm.finish)
+
+
+NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("fedrep", {}), ("hf_maml", {"inner_step_size": 0.07}), ("fedprox", {"mu": 0.3})]
+)
+def test_the_numbers_are_those_of_constants(name, more):
+    made = get(name, **NUMBERS, **more).algorithm
+    options = {"eval_every": 3, "devices": 1}
+    arguments, constants = simulate(made, **options), simulate(closed_over(made), **options)
+    assert constants.compile_seconds > 0
+    scale = max(np.abs(leaf).max() for leaf in leaves(constants))
+    for a, b in zip(leaves(arguments), leaves(constants), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * scale)
+    for evaluation, scores in constants.accuracies.items():
+        np.testing.assert_allclose(arguments.accuracies[evaluation], scores, atol=1e-6)
+    np.testing.assert_array_equal(arguments.compute_time, constants.compute_time)
+
+
+# Equal parts.
+
+
+def test_equal_policies_are_one():
+    doubling = srp.participation.Doubling
+    assert doubling(5, 10) == doubling(rounds_per_stage=10, initial=5) != doubling(5, 11)
+    assert doubling(5, [1, 2]) == doubling(5, (1, 2)) == doubling(np.int64(5), np.array([1, 2]))
+    assert hash(doubling(5, [1, 2])) == hash(doubling(5, (1, 2)))
+
+
+def test_equal_models_and_optimizers_are_one():
+    get, sgd = srp.models.get, srp.SGD
+    first, again = (federation(clients_of((4,) * clients, (2,) * clients)) for clients in (3, 5))
+    again = dataclasses.replace(again, name="others")
+    assert get("mlp", first, hidden=[5, 4]) == get("mlp", again, hidden=(5, 4))  # other clients, the same shapes
+    assert get("mlp", DATA, hidden=(5, 4)) != get("mlp", DATA, 2, hidden=(5, 4))
+    assert get("mlp", DATA, initialization="torch") != get("mlp", DATA)
+    assert get("lstm", DATA, vocabulary=9, features=4) == get("lstm", DATA, 1, features=4, vocabulary=9)
+    assert get("mlp", DATA) == get("mlp", DATA, hidden=srp.models.options("mlp")["hidden"])
+    assert model(dtype=jnp.float32) == model(dtype="float32") == model(dtype=np.dtype("float32"))
+    assert sgd(0.1, 0.5) == sgd(momentum=0.5, learning_rate=0.1) == sgd(0.1, 0.5, weight_decay=None)
+    assert sgd(0.1) != sgd(0.2)
+    courses = [Fit(get("mlp", DATA, hidden=(5,)), srp.Training(sgd(0.1)), "head", 2) for _ in range(2)]
+    assert courses[0] == courses[1]  # so `srp.adapt` compiles once
+    assert hash(courses[0]) == hash(courses[1])
+
+
+def test_none_leaves_a_computation_out():
+    assert values_of(get("fedavg").algorithm).keys() == {"training.optimizer.learning_rate"}
+    assert values_of(get("fedavg", momentum=0.0).algorithm).keys() == {
+        *("training.optimizer.learning_rate", "training.optimizer.momentum"),
+    }
+
+
+# Seeds.
+
+
+def seeds(algorithm, values, keys, data=DATA, **options):
+    return srp.simulate_seeds(algorithm, data, keys=keys, values=values, **OPTIONS | options)
+
+
+KEYS = jnp.stack([KEY, KEY, jax.random.key(1)])
+RATES = [0.3, 0.05, 0.3]
+VALUES = {
+    "one": (lambda rate: fedprox(rate=rate), {"learning_rate": RATES}),
+    "several": (
+        lambda rate: fedprox(mu=2 * rate, momentum=rate),
+        {"mu": [2 * rate for rate in RATES], "training.optimizer.momentum": RATES},
+    ),
+    "heads": (
+        tuned,
+        {"head_optimizer.learning_rate": [2 * rate for rate in RATES], "fine_tune_optimizer.learning_rate": RATES},
+    ),
+    "optax": (by_optax, {"learning_rate": RATES}),
+}
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_values_of_seeds_are_those_of_runs_alone(case):
+    """But for rounding: a batch of seeds is another program than one run."""
+    make, values = VALUES[case]
+    batch = seeds(make(0.7), values, KEYS)
+    for rate, key, history in zip(RATES, KEYS, batch, strict=True):
+        alone = simulate(make(rate), key=key)
+        np.testing.assert_allclose(history.accuracy, alone.accuracy, atol=1e-6)
+        for a, b in zip(leaves(history), leaves(alone), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        options = alone.config["options"]
+        assert history.config["options"].keys() == options.keys()
+        for name, value in options.items():
+            found = history.config["options"][name]
+            assert found == (pytest.approx(value) if isinstance(value, float | dict) else value)
+    assert any((a != b).any() for a, b in zip(*map(leaves, batch[:2]), strict=True))  # of one key
+
+
+def test_short_and_dotted_names_give_the_same_bits():
+    names = "learning_rate", "training.optimizer.learning_rate", "optimizer.learning_rate"
+    kinds = RATES, np.array(RATES), tuple(map(np.float64, RATES))
+    batches = [seeds(fedprox(), {n: rates}, KEYS) for n, rates in zip(names, kinds, strict=True)]
+    assert [batch[0].compile_seconds for batch in batches[1:]] == [0.0, 0.0]
+    for history, *others in zip(*batches, strict=True):
+        for other in others:
+            assert_same_bits(other.server_state, history.server_state)
+            assert_same_bits(dict(other.accuracies), dict(history.accuracies))
+            assert other.config["options"] == history.config["options"]
+
+
+def test_values_of_seeds_are_of_the_models_type():
+    """A model of half precision trains in it, as one run does."""
+    data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
+    make = lambda rate: FedAvg(model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5)))  # noqa: E731
+    options = {"num_rounds": 1, "devices": 1}
+    batch = seeds(make(0.7), {"learning_rate": RATES}, KEYS, data, **options)
+    for rate, key, history in zip(RATES, KEYS, batch, strict=True):
+        for a, b in zip(leaves(history), leaves(simulate(make(rate), data, key=key, **options)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-2)
+    assert {leaf.dtype for leaf in leaves(batch[0])} == {np.dtype(np.float16)}
+
+
+def test_batches_of_other_values_share_their_program():
+    first = seeds(fedprox(), {"mu": [0.1, 0.2]}, KEYS[:2])
+    second = seeds(fedprox(0.5, 0.2, 0.1), {"mu": [0.3, 0.4]}, KEYS[1:])
+    assert first[0].compile_seconds > 0
+    assert second[0].compile_seconds == 0
+    run = prepare(Request(fedprox(), DATA, num_seeds=2, values={"mu": jnp.ones(2)}, devices=2))
+    shared = run.program().shared
+    assert shared.num_traces == 2
+    for other in ({"learning_rate": jnp.ones(2)}, {"mu": jnp.ones(2), "momentum": jnp.ones(2)}, {}):
+        assert prepare(Request(fedprox(), DATA, num_seeds=2, values=other, devices=2)).program().shared is not shared
+
+
+REFUSED = {
+    "too few": ({"learning_rate": [0.1, 0.2]}, r"values['learning_rate'] has shape (2,), give a number for each of 3"),
+    "too many": (
+        {"learning_rate": [*RATES, 1]},
+        r"values['learning_rate'] has shape (4,), give a number for each of 3",
+    ),
+    "one": ({"learning_rate": 0.1}, "values['learning_rate']=0.1: give a number for each of 3 keys"),
+    "texts": ({"learning_rate": ["a", "b", "c"]}, "give a number for each of 3 keys"),
+    "unknown": ({"nu": RATES}, "values has 'nu', which is no float of 'fedprox' as it is; it has learning_rate, mo"),
+    "integer": ({"epochs": [1, 2, 3]}, "values has 'epochs', which is no float of 'fedprox' as it is"),
+    "none": ({"weight_decay": RATES}, "values has 'weight_decay', which is no float of 'fedprox' as it is"),
+    "of the clock": ({"rate": RATES}, "values has 'rate', which is no float of 'fedprox'"),
+    "twice": (
+        {"learning_rate": RATES, "training.optimizer.learning_rate": RATES},
+        "which is given twice; leave one of the two out",
+    ),
+    "negative": (
+        {"learning_rate": [0.1, -0.2, 0.0]},
+        "values of run 1: learning_rate must be finite and positive, got -0.2",
+    ),
+    "above": ({"momentum": [0.5, 0.0, 3.0]}, "values of run 2: momentum=3.0 must be below 1"),
+    "not finite": ({"mu": [0.5, float("nan"), 3.0]}, "values of run 1: mu must be finite"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_values_that_are_none_are_refused_in_a_line(case):
+    values, words = REFUSED[case]
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        seeds(fedprox(), values, KEYS)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_values_survive_batches_of_seeds(monkeypatch):
+    """Where memory is short, each batch gets the values of its own seeds."""
+    from fedjax_srp.engine import simulate as engine
+
+    monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
+    runs = seeds(get("fedavg"), {"learning_rate": RATES[:2]}, KEYS[:2])
+    assert [run.config["options"]["learning_rate"] for run in runs] == pytest.approx(RATES[:2])
+    assert (runs[0].accuracy != runs[1].accuracy).any()
+
+
+# Arrays that an algorithm carries.
+
+
+@srp.part
+class Carrying(srp.FederatedAlgorithm):
+    """The server keeps a multiple of the mean, and an offset that all seeds share."""
+
+    scale: float
+    offset: jax.Array
+    clock: Any = None  # a name that the engine has for something else
+
+    def init(self, key, data):
+        return jnp.zeros_like(self.offset)
+
+    def client(self, key, broadcast, state, value, context):
+        return ClientOutput(self.scale * value + self.offset)
+
+    def server(self, key, server, mean, context):
+        return mean
+
+
+def test_only_values_that_are_given_for_each_seed_have_an_axis_of_seeds():
+    """An array that an algorithm carries is the same for all seeds, also where it has as many entries as there are."""
+    offset = np.array([10.0, 20.0, 30.0], np.float32)
+    data, scales = numbers(1.0, 2.0, 6.0), (1.0, 2.0, 4.0)
+    runs = seeds(Carrying(0.5, offset), {"scale": scales}, KEYS, data, num_rounds=1, devices=1, evaluations=())
+    for scale, run in zip(scales, runs, strict=True):
+        np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
+        assert run.config["options"]["scale"] == scale
+        assert run.config["options"]["offset"] == [10.0, 20.0, 30.0]
+
+
+def test_sizes_follow_the_arrays_that_an_algorithm_carries():
+    for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
+        echo = changed(
+            Carrying(1.0, jnp.zeros(size, dtype)), client=lambda key, w, state, value, context: ClientOutput(w)
+        )
+        sizes = prepare(Request(echo, numbers(1.0, 2.0), evaluations=())).sizes
+        assert (sizes.up, sizes.down, sizes.server_state) == (size * jnp.dtype(dtype).itemsize,) * 3
+
+
+def test_a_checkpoint_knows_arrays_and_keys(tmp_path):
+    options = {"num_rounds": 1, "devices": 1, "evaluations": (), "checkpoint_dir": tmp_path}
+    offsets = [jax.random.key(0), jax.random.key(1)]
+
+    def drawing(key):
+        init = lambda _, data: jnp.zeros(())  # noqa: E731
+        client = lambda key, w, state, value, context: ClientOutput(value)  # noqa: E731
+        return changed(Carrying(1.0, key), init=init, client=client)
+
+    simulate(drawing(offsets[0]), numbers(1.0), **options)
+    assert simulate(drawing(offsets[0]), numbers(1.0), **options).num_rounds == 1
+    with pytest.raises(ValueError, match="belongs to a run with"):
+        simulate(drawing(offsets[1]), numbers(1.0), **options)
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_knows_the_values(tmp_path):
+    simulate(get("fedavg", learning_rate=0.1), checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"belongs to a run with options\.learning_rate=0.1, this one has 0.2"):
+        simulate(get("fedavg", learning_rate=0.2), checkpoint_dir=tmp_path)
+    clock = srp.clocks.Fixed(srp.clocks.Exponential(2.0))
+    with pytest.raises(ValueError, match=r"belongs to a run with clock"):
+        simulate(get("fedavg", learning_rate=0.1), clock=clock, checkpoint_dir=tmp_path)
+    assert simulate(get("fedavg", learning_rate=0.1), checkpoint_dir=tmp_path).num_rounds == 3
+
+
+def test_a_checkpoint_of_a_criterion_without_constants_goes_on(tmp_path):
+    """FLANP's heuristic carries nan for the threshold that is not there yet."""
+    options = {"eval_every": 10, "devices": None}
+    method = srp.methods.get("flanp", dataset=DATA, hidden=(3,), initial=2)
+    assert simulate(method, **options | {"num_rounds": 1, "checkpoint_dir": tmp_path}).num_rounds == 1
+    longer = simulate(method, **options, checkpoint_dir=tmp_path)
+    whole = simulate(method, **options)
+    np.testing.assert_array_equal(longer.compute_time, whole.compute_time)
+    np.testing.assert_array_equal(longer.mean_accuracy[-1], whole.mean_accuracy[-1])
+
+
+def test_a_checkpoint_has_a_hash_of_a_long_trace(tmp_path):
+    times = np.arange(1, 6 * 300 + 1, dtype=float).reshape(300, 6)
+    options = {"num_rounds": 1, "checkpoint_dir": tmp_path}
+    simulate(get("fedavg"), clock=srp.clocks.Trace(times), **options)
+    assert max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 20_000
+    options["num_rounds"] = 2
+    with pytest.raises(ValueError, match="belongs to a run with"):
+        simulate(get("fedavg"), clock=srp.clocks.Trace(times + 1), **options)
+    assert simulate(get("fedavg"), clock=srp.clocks.Trace(times), **options).num_rounds == 2

@@ -1,0 +1,128 @@
+"""The public kernel: `init`, `step` and `score` are the rounds of `simulate`, under every transformation of JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+DATA = srp.data.load("digits", num_clients=6, classes_per_client=4)
+KEY = jax.random.key(3)
+
+
+def model(dtype=jnp.float32):
+    return srp.models.MLP((8, 8), 10, hidden=(4,), dtype=dtype)
+
+
+def fedavg(rate=0.1, **options):
+    return srp.algorithms.FedAvg(model(), srp.Training(srp.SGD(rate)), **options)
+
+
+def after(simulation, rounds, key=KEY):
+    state = simulation.init(key)
+    return jax.lax.scan(lambda state, _: simulation.step(state), state, length=rounds)
+
+
+@pytest.mark.parametrize("algorithm", [fedavg(), srp.algorithms.FedRep(model())], ids=lambda a: a.name)
+def test_its_rounds_are_those_of_simulate(algorithm):
+    doubling = srp.participation.Doubling(2, 1)
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
+    simulation = srp.Simulation(algorithm, DATA, doubling, clock, chunk_size=3)
+    state, info = jax.jit(after, static_argnums=1)(simulation, 3)
+    history = srp.simulate(
+        algorithm, DATA, participation=doubling, clock=clock, num_rounds=3, key=KEY, progress=False, devices=1,
+        chunk_size=3, evaluations="all", keep_clients=True,
+    )  # fmt: skip
+    np.testing.assert_array_equal(info.cohort_size, history.cohort_size)
+    np.testing.assert_array_equal(info.compute_time, history.compute_time)
+    found, kept = (state.server, state.clients), (history.server_state, history.client_states)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for evaluation, scores in history.accuracies.items():
+        np.testing.assert_allclose(
+            jax.jit(simulation.score, static_argnums=1)(state, evaluation), scores[-1], rtol=1e-6
+        )
+    assert state.round == 3
+
+
+def test_it_starts_without_jit():
+    state = srp.Simulation(fedavg(), DATA).init(KEY)
+    assert state.round == 0
+    assert state.key == KEY
+
+
+def test_a_method_brings_its_participation():
+    method = srp.methods.get("srpfl", dataset=DATA, hidden=(4,), initial=2, rounds_per_stage=1)
+    _, info = jax.jit(after, static_argnums=1)(srp.Simulation(method, DATA), 3)
+    assert info.cohort_size.tolist() == [2, 4, 6]
+
+
+def test_seeds_and_rates_are_one_vmap():
+    def score(rate, key):
+        simulation = srp.Simulation(fedavg(rate), DATA)
+        return jnp.nanmean(simulation.score(after(simulation, 2, key)[0]))
+
+    rates, keys = jnp.array([0.05, 0.2]), jax.random.split(KEY, 2)
+    together = jax.jit(jax.vmap(score))(rates, keys)
+    for place in range(2):
+        history = srp.simulate(
+            fedavg(float(rates[place])), DATA, num_rounds=2, key=keys[place], progress=False, devices=1
+        )
+        np.testing.assert_allclose(together[place], np.nanmean(history.accuracies["global"][-1]), atol=0.05)
+    assert together[0] != together[1]
+
+
+def test_a_simulation_is_a_pytree_and_its_parts_share_a_program():
+    traces = []
+
+    @jax.jit
+    def rounds(simulation, key):
+        traces.append(1)
+        return after(simulation, 1, key)[0].server
+
+    rounds(srp.Simulation(fedavg(0.1), DATA), KEY)
+    rounds(srp.Simulation(fedavg(0.2), DATA), KEY)
+    assert len(traces) == 1
+
+
+def test_a_loop_ends_at_a_target_inside_the_graph():
+    def rounds_to(target):
+        simulation = srp.Simulation(fedavg(0.2), DATA)
+        goes_on = lambda state: (jnp.nanmean(simulation.score(state)) < target) & (state.round < 20)  # noqa: E731
+        return jax.lax.while_loop(goes_on, lambda state: simulation.step(state)[0], simulation.init(KEY)).round
+
+    history = srp.simulate(
+        fedavg(0.2), DATA, num_rounds=20, key=KEY, eval_every=1, target=0.5, progress=False, devices=1
+    )
+    mean = np.nanmean(history.accuracies["global"], axis=1)  # of the clients, as above
+    assert int(jax.jit(rounds_to)(0.5)) == int(np.argmax(mean >= 0.5)) + 1
+
+
+@pytest.mark.parametrize("reverse", [True, False], ids=["reverse", "forward"])
+def test_the_gradient_in_a_server_step_size_is_that_of_finite_differences(reverse):
+    with jax.enable_x64(True):
+        data = srp.data.load("digits", num_clients=4, classes_per_client=4)
+        tested = srp.data.training_loss(data, model(jnp.float64).loss)
+
+        def final_loss(step_size, reverse_mode=False):
+            training = srp.Training(srp.SGD(0.1), epochs=None, steps=2)
+            algorithm = srp.algorithms.FedGATE(model(jnp.float64), training, server_step_size=step_size)
+            policy = srp.participation.PartialWork(max_work=2)
+            simulation = srp.Simulation(algorithm, tested, policy, reverse_mode=reverse_mode)
+            return jnp.nanmean(simulation.score(after(simulation, 2)[0]))
+
+        at, step = 1.0, 1e-6
+        value = jax.jit(final_loss)
+        difference = (value(at + step) - value(at - step)) / (2 * step)
+        derivative = jax.grad(lambda x: final_loss(x, True)) if reverse else jax.jacfwd(final_loss)
+        assert abs(difference) > 1e-3
+        np.testing.assert_allclose(jax.jit(derivative)(at), difference, rtol=1e-6)
+
+
+def test_what_breaks_the_contract_is_refused_when_it_is_built():
+    with pytest.raises(ValueError, match="algorithm=") as caught:
+        srp.Simulation(DATA, DATA)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="unknown evaluation of fedavg 'nothing'"):
+        srp.Simulation(fedavg(), DATA).score(srp.Simulation(fedavg(), DATA).init(KEY), "nothing")

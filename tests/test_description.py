@@ -1,0 +1,363 @@
+"""Parts in plain words: every part is written down and made again of it, and a history says what made it."""
+
+import functools
+import json
+import sys
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference.small import KEY, assert_same_bits, changed
+
+import fedjax_srp as srp
+from fedjax_srp import models, parts
+from fedjax_srp.description import describe, option_values, rebuild, unknowns
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.participation import Buffered, Doubling, Fastest, Full, PartialWork, StatisticalAccuracy, Uniform
+from fedjax_srp.stored import jsonable
+
+MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
+ALGORITHMS = {getattr(srp.algorithms, name).name: getattr(srp.algorithms, name) for name in srp.algorithms.__all__}
+TASK = srp.data.linear_task(KEY, num_clients=4, dim=3, rank=1)
+ADAM = srp.optimizer(optax.adam, learning_rate=0.001, nesterov=True)
+MADE = {
+    **{name: ALGORITHMS[name](MODEL, srp.Training(srp.SGD(0.3, 0.5))) for name in srp.methods.algorithm_names()},
+    "steps": srp.algorithms.FedAvg(MODEL, srp.Training(epochs=None, steps=3), fine_tune_optimizer=srp.SGD(0.125)),
+    "adam": srp.algorithms.FedProx(MODEL, srp.Training(ADAM), mu=0.25),
+    "fixed": srp.clocks.Fixed(srp.clocks.Exponential(2.0), communication=3),
+    "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.1, 1)), ordered=True),
+    "per client": srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0])),
+    "trace": srp.clocks.Trace(np.ones((3, 4))),
+    "full": Full(),
+    "uniform": Uniform(3),
+    "fastest": Fastest(2),
+    "doubling": Doubling(initial=5, rounds_per_stage=[1, 2]),
+    "work": PartialWork(3, on_time=0.5),
+    "criterion": StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100),
+    "buffered": Buffered(3),
+    "mlp": MODEL.recut(None),
+    "lenet": models.LeNet5((28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"),
+    "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),
+    "cnn": models.CNN((16, 16), 4, dtype=jnp.bfloat16),
+    "lstm": models.LSTM((7,), 2),
+    "linear": models.LinearRegression((3,)),
+    "augmented": models.MLP((8, 8), 10, augment=models.CropAndFlip(1, fill=[0.0, 0.5, 1.0]), cut="fc2"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_part_is_written_down_in_plain_words_and_made_again(name):
+    made = MADE[name]
+    written = describe(made)
+    assert written["part"] == parts.path_of(type(made))
+    assert list(written) == ["part", *parts.fields(type(made)).hints]
+    assert not list(unknowns(written))
+    kept = json.loads(json.dumps(jsonable(written)))
+    assert kept == written
+    again = rebuild(kept)
+    assert type(again) is type(made)
+    assert again == made
+    assert jax.tree.structure(again) == jax.tree.structure(made)
+    assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(made)))
+
+
+def test_all_of_them_were_tried():
+    rooms = (srp.participation, srp.models, srp.clocks, srp.algorithms)
+    public = {value for room in rooms for value in map(vars(room).get, room.__all__) if parts.is_part(value)}
+    tried = {type(made) for made in MADE.values()}
+    tried |= {type(made.distribution) for made in MADE.values() if hasattr(made, "distribution")}
+    abstract = {models.SplitModel, srp.clocks.Distribution}
+    within = {models.CropAndFlip, srp.clocks.Uniform}  # parts of others above
+    arrays = {models.Split, srp.algorithms.LinearFedAvg, srp.algorithms.LinearFedRep}  # modules and tasks: not in full
+    assert public - tried == (abstract | within | arrays) & public
+
+
+def test_values_are_those_given_and_the_defaults():
+    assert describe(MADE["fixed"]) == {
+        "part": "fedjax_srp.clocks.fixed.Fixed",
+        "distribution": {"part": "fedjax_srp.clocks.distributions.Exponential", "rate": 2.0},
+        "work": 1.0,
+        "ordered": False,
+        "communication": 3.0,
+    }
+    fedrep = describe(srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3))))
+    assert fedrep["training"]["optimizer"] == {
+        "part": "fedjax_srp.algorithms.optimizers.SGD",
+        "learning_rate": 0.3,
+        "momentum": None,
+        "weight_decay": None,
+    }
+    assert (fedrep["head_epochs"], fedrep["model"]["hidden"], fedrep["model"]["cut"]) == (10, [4], "out")
+    assert fedrep["model"]["dtype"] == "float32"
+
+
+def test_options_have_short_names():
+    made = srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3)), head_optimizer=ADAM)
+    found = option_values(made, leave_out=("model",))
+    assert (found["learning_rate"], found["epochs"], found["fine_tune_optimizer"]) == (0.3, 1, None)
+    assert found["head_optimizer.floats"] == {"learning_rate": 0.001}
+    assert found["head_optimizer.factory"] == {"function": "optax._src.alias.adam"}
+    json.dumps(found)
+
+
+def test_a_model_knows_where_it_is_cut():
+    assert describe(MODEL.recut("fc1").recut(None))["cut"] is None
+    augmented = models.MLP((8, 8), 10, hidden=(4,), augment=models.CropAndFlip(1)).cut_above(2)
+    assert describe(augmented)["cut"] == "fc1"
+    assert describe(augmented)["augment"] == {
+        "part": "fedjax_srp.models.augment.CropAndFlip",
+        "padding": 1,
+        "fill": 0.0,
+    }
+
+
+# What is not written down in full.
+
+
+def own_loss(outputs, y):
+    return outputs[:, 0] - y
+
+
+class Odd:
+    """An object of which nothing is known."""
+
+
+@pytest.mark.parametrize(
+    ("value", "is_known"),
+    [
+        (optax.adam(0.1), False),
+        (lambda x: x, False),
+        (Odd(), False),
+        (own_loss, True),
+        (functools.partial(np.mean, axis=0), True),
+        (functools.partial(lambda x: x, 1), False),
+        (np.float32(0.5), True),
+        (jax.random.key(3), True),
+        (jnp.float32, True),
+        ({"deep": [(Odd(),)]}, False),
+        (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), False),
+        (srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(optax.constant_schedule(0.1)))), False),
+        (models.MLP((8, 8), 10, augment=lambda key, x: x), False),
+        (srp.algorithms.FedAvg(MODEL), True),
+    ],
+)
+def test_what_cannot_say_what_made_it_is_named(value, is_known):
+    description = describe({"given": [value]})
+    json.dumps(description)
+    assert (not list(unknowns(description))) == is_known
+
+
+def test_long_arrays_have_a_checksum_of_every_entry():
+    times = np.ones((30, 20))
+    written = describe(srp.clocks.Trace(times))["times"]
+    assert written["shape"] == [30, 20]
+    last = times.copy()
+    last[-1, -1] = 2.0
+    assert written != describe(srp.clocks.Trace(last))["times"]
+    assert (
+        written == describe(srp.clocks.Trace(jnp.asarray(times, float)))["times"] or jax.config.jax_enable_x64 is False
+    )
+    assert describe(np.arange(3.0)) == [0.0, 1.0, 2.0]
+    assert describe(np.zeros((0, 3))) == []
+    assert describe(jax.random.key(3)) == {"key": [0, 3]}
+
+
+def test_tracers_are_unknown():
+    seen = []
+    jax.jit(lambda p: (seen.append(describe(p)), p.learning_rate)[1])(srp.SGD(0.1))
+    assert seen[0]["learning_rate"] == {"unknown": "a traced value"}
+    assert seen[0]["momentum"] is None
+
+
+REFUSED = {
+    "array": (srp.clocks.Trace(np.ones((30, 20))), "was not written down in full, so that nothing can be made of it"),
+    "lambda": (models.MLP((8, 8), 10, augment=lambda key, x: x), "<lambda>' was not written down in full"),
+    "transformation": (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), "was not written down in full"),
+    "partial": (srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1), "was not written down"),
+    "function": (
+        models.LinearRegression((4,), augment=own_loss),
+        f"function '{own_loss.__module__}.own_loss' is none of optax, jax.nn, fedjax_srp.models; make the part anew",
+    ),
+    "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "was not written down in full"),
+    "key": ({"key": [0, 3]}, "was not written down in full"),
+    "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
+    "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),
+    "no module of the package": ({"part": "fedjax_srp.no_such.Thing"}, "no part 'fedjax_srp.no_such.Thing' is known"),
+    "no part": ({"part": "fedjax_srp.history.History"}, "no part 'fedjax_srp.history.History' is known"),
+    "another field": (describe(srp.SGD()) | {"nesterov": True}, "record and class differ in field 'nesterov'; another"),
+    "a field is missing": ({"part": "fedjax_srp.participation.uniform.Uniform"}, "differ in field 'k'"),
+    "out of range": (describe(srp.SGD()) | {"momentum": 2.0}, "momentum=2.0 must be below 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_made_again_is_refused_in_a_line(case):
+    value, words = REFUSED[case]
+    description = value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        rebuild(description)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_without_a_field_that_came_later_has_its_default():
+    record = {name: value for name, value in describe(srp.SGD(0.3)).items() if name != "weight_decay"}
+    assert rebuild(record) == srp.SGD(0.3)
+
+
+EVIL = [
+    {"function": "os.system"},
+    {"function": "builtins.eval"},
+    {"function": "subprocess.check_output"},
+    {"function": "fedjax_srp.stored.remove"},
+    {"function": "optax.sgd.__call__"},
+    {"function": "__import__('os').system('true')"},
+    {"part": "os.system", "command": "true"},
+    {"part": "antigravity.Part"},
+    {"part": "this.Zen"},
+    {"part": "fedjax_srp/../this.Zen"},
+    {"part": "fedjax_srp..this.Zen"},
+    {"part": ["fedjax_srp"]},
+    {"part": None},
+]
+
+
+@pytest.mark.parametrize("record", EVIL, ids=str)
+def test_nothing_of_a_record_is_executed_and_no_other_module_is_imported(record):
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match=r"is known|is none of"):
+        rebuild({"deep": [record]})
+    assert not {"this", "antigravity"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("function", [optax.adam, jax.nn.relu, jax.nn.silu, models.half_square, models.cross_entropy])
+def test_functions_of_known_libraries_are_found(function):
+    assert rebuild(describe(function)) is function
+
+
+def test_a_module_of_the_package_is_imported_where_a_record_needs_it(monkeypatch):
+    record = describe(models.CNN((16, 16), 4))
+    assert rebuild(record) == models.CNN((16, 16), 4)
+    assert record["part"] == "fedjax_srp.models.cnn.CNN"
+    monkeypatch.delitem(sys.modules, "fedjax_srp.models.cnn")
+    monkeypatch.delitem(parts.KNOWN, record["part"])
+    again = rebuild(record)
+    assert again.layer_names == models.CNN((16, 16), 4).layer_names
+
+
+# Of histories.
+
+
+@pytest.fixture(scope="module")
+def data():
+    return srp.data.load("digits", num_clients=4, classes_per_client=5)
+
+
+def config_of(algorithm, data, **more):
+    options = {"num_rounds": 1, "eval_every": 1, "progress": False, "devices": 1, "evaluations": ()} | more
+    return srp.simulate(algorithm, data, key=jax.random.key(0), **options).config
+
+
+def test_a_history_says_what_made_it(data):
+    method = srp.methods.get("srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1)
+    config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
+    assert config == json.loads(json.dumps(config))
+    options = config["options"]
+    assert [options[o] for o in ("learning_rate", "initial", "hidden", "participation")] == [0.05, 2, [4], "doubling"]
+    assert (options["model"], options["epochs"], options["cut"]) == ("mlp", 1, "out")
+    assert config["clock_options"]["distribution"] == {"part": "fedjax_srp.clocks.distributions.Constant", "value": 2.0}
+    assert config["dataset_options"]["classes_per_client"] == 5
+    assert config["unknown"] == []
+    assert config["method"] == jsonable(
+        {"name": "srpfl", "algorithm": describe(method.algorithm), "participation": describe(method.participation)}
+    )
+    other = srp.data.load("digits", num_clients=4, classes_per_client=5, seed=1)
+    from_python = srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1)))
+    config_other = config_of(from_python, other, participation=Uniform(2))
+    assert config_other["options"]["learning_rate"] == 0.1
+    assert config_other["options"]["k"] == 2
+    assert config_other["data_checksum"] != config["data_checksum"]
+    again = srp.data.load("digits", num_clients=4, classes_per_client=5)
+    assert config_of(from_python, again)["data_checksum"] == config["data_checksum"]
+
+
+def test_a_method_of_a_record_runs_once_more_to_the_same_bits(data):
+    method = srp.methods.get(
+        "srpfl", dataset=data, hidden=(4,), initial=2, rounds_per_stage=1, head_epochs=1, momentum=0.5
+    )
+    options = {"num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
+    first = srp.simulate(method, data, **options)
+    again = srp.simulate(first.method, data, **options)
+    assert first.method == method
+    assert again.compile_seconds == 0
+    assert_same_bits((again.server_state, dict(again.accuracies)), (first.server_state, dict(first.accuracies)))
+
+
+def fedavg(*optimizer, model=MODEL, **fields):
+    return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(*optimizer or (0.1,))), **fields)
+
+
+def options_of_run(algorithm, data, **request):
+    return prepare(Request(algorithm, data, **request)).options()
+
+
+DIFFERENCES = {
+    "rate": (fedavg(0.2), "learning_rate"),
+    "momentum": (fedavg(0.1, 0.5), "momentum"),
+    "epochs": (srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1), epochs=2)), "epochs"),
+    "tuning": (fedavg(fine_tune_epochs=1), "fine_tune_epochs"),
+    "width": (fedavg(model=models.MLP((8, 8), 10, hidden=(5,))), "hidden"),
+    "cut": (fedavg(model=MODEL.recut("fc1")), "cut"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_options_tell_runs_apart(case, data):
+    algorithm, name = DIFFERENCES[case]
+    one, other = (options_of_run(made, data) for made in (fedavg(), algorithm))
+    assert {option for option in one | other if one.get(option) != other.get(option)} == {name}
+
+
+def test_another_optimizer_is_told_apart_too(data):
+    one, other = (
+        options_of_run(srp.algorithms.FedAvg(MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))), data)
+        for rate in (0.1, 0.2)
+    )
+    (name,) = [option for option in one if one[option] != other[option]]
+    assert (one[name], other[name]) == ({"learning_rate": 0.1}, {"learning_rate": 0.2})
+
+
+@srp.part
+class WithK(srp.algorithms.FedAvg):
+    """An algorithm with an option that a policy has too."""
+
+    k: int = 2
+
+
+def test_equal_names_of_algorithm_and_participation_are_told_apart(data):
+    for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
+        options = options_of_run(WithK(MODEL), data, participation=Fastest(k))
+        assert {name: value for name, value in options.items() if name.endswith("k")} == expected
+
+
+def test_what_is_unknown_is_in_the_record(data):
+    own = srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1)))
+    (optimizer,) = config_of(own, data)["unknown"]
+    assert "GradientTransformation" in optimizer
+    known = changed(srp.algorithms.FedAvg(MODEL), name="mine")  # a class says what it is by its name
+    assert prepare(Request(known, data)).unknown == ()
+    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+    assert prepare(Request(known, data, clock=clock, participation=Full())).unknown == ()
+
+
+def test_seeds_with_values_of_their_own_say_which(data):
+    method = srp.methods.get("fedavg", dataset=data, hidden=(4,))
+    keys, rates = jax.random.split(jax.random.key(0), 2), [0.125, 0.25]
+    histories = srp.simulate_seeds(
+        method, data, keys=keys, values={"learning_rate": rates}, num_rounds=1, progress=False, devices=1
+    )
+    assert [history.config["options"]["learning_rate"] for history in histories] == rates
+    assert [history.method.algorithm.training.optimizer for history in histories] == [srp.SGD(0.125), srp.SGD(0.25)]

@@ -1,0 +1,306 @@
+"""Options of parts: fields by short names, parts made of them, and what is refused."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import optax
+import pytest
+from reference.small import model
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.options import REQUIRED, argument_help, build, full_names, options_of, own_maker, values_of
+
+FedAvg, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedRep
+MODEL = model()
+
+
+@srp.part
+class Penalty:
+    """How strongly.
+
+    Args:
+        strength: of the penalty,
+            in two lines.
+        power: of the norm.
+    """
+
+    strength: float = 0.1
+    power: int = 2
+
+
+@srp.part
+class Two:
+    """Two parts of a kind, and one that may be there.
+
+    Args:
+        first: the first one.
+        size: how many.
+    """
+
+    size: int
+    first: Penalty = Penalty()
+    second: Penalty = Penalty(0.5, power=3)
+    third: Penalty | None = None
+    optimizer: Optimizer | None = None
+
+
+def message_of(call):
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Names.
+
+
+def test_fields_of_parts_within_have_short_names():
+    known = options_of(FedRep)
+    paths = {name: option.path for name, option in known.items()}
+    assert paths == {
+        "model": "model",
+        "training": "training",
+        "optimizer": "training.optimizer",
+        "learning_rate": "training.optimizer.learning_rate",
+        "momentum": "training.optimizer.momentum",
+        "weight_decay": "training.optimizer.weight_decay",
+        "batch_size": "training.batch_size",
+        "epochs": "training.epochs",
+        "steps": "training.steps",
+        "weighting": "training.weighting",
+        "fine_tune_epochs": "fine_tune_epochs",
+        "fine_tune_optimizer": "fine_tune_optimizer",
+        "fine_tune_optimizer.learning_rate": "fine_tune_optimizer.learning_rate",
+        "fine_tune_optimizer.momentum": "fine_tune_optimizer.momentum",
+        "fine_tune_optimizer.weight_decay": "fine_tune_optimizer.weight_decay",
+        "head_epochs": "head_epochs",
+        "representation_epochs": "representation_epochs",
+        "head_optimizer": "head_optimizer",
+        "head_optimizer.learning_rate": "head_optimizer.learning_rate",
+        "head_optimizer.momentum": "head_optimizer.momentum",
+        "head_optimizer.weight_decay": "head_optimizer.weight_decay",
+    }
+    assert [name for name, option in known.items() if option.is_part] == [
+        *("training", "optimizer", "fine_tune_optimizer", "head_optimizer"),
+    ]
+    assert [name for name, option in known.items() if option.is_optional] == [n for n in known if "optimizer." in n]
+
+
+def test_defaults_are_those_of_the_parts_as_they_stand():
+    known = options_of(FedRep)
+    assert [known[name].default for name in ("learning_rate", "batch_size", "epochs", "steps")] == [0.01, 10, 1, None]
+    assert known["model"].default is REQUIRED
+    assert known["fine_tune_optimizer.learning_rate"].default is None  # that of training
+    assert options_of(Two)["second.strength"].default == 0.5
+
+
+def test_names_that_stand_for_two_fields_are_written_in_full():
+    assert list(options_of(Two)) == [
+        *("size", "first", "first.strength", "first.power", "second", "second.strength", "second.power", "third"),
+        *("optimizer", "optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay"),
+    ]
+
+
+def test_help_is_that_of_the_docstrings():
+    known = options_of(Two)
+    assert [known[n].help for n in ("size", "first", "first.strength", "second.power", "third")] == [
+        *("how many.", "the first one.", "of the penalty, in two lines.", "of the norm.", ""),
+    ]
+    assert argument_help(lambda: 3) == {}
+    assert "shuffled" in options_of(FedAvg)["epochs"].help
+
+
+def test_what_is_fixed_is_no_option():
+    fixed = functools.partial(FedAvg, evaluation="fine_tune")
+    assert options_of(FedAvg).keys() - options_of(fixed).keys() == {"evaluation"}
+    whole = options_of(functools.partial(FedAvg, training=srp.Training()))
+    assert not whole.keys() & {"training", "epochs", "learning_rate"}
+
+
+def test_functions_have_their_arguments():
+    def few(model, k: int = 3, *rest, share: "Unknown" = 0.5, **more):  # noqa: F821
+        """Args:
+        k: how many.
+        """
+
+    known = options_of(few)
+    assert {name: option.default for name, option in known.items()} == {"model": REQUIRED, "k": 3, "share": 0.5}
+    assert known["k"].hint is int
+    assert list(options_of(functools.partial(few, share=1.0))) == ["model", "k"]
+
+
+# Building.
+
+
+def test_parts_are_built_of_short_and_full_names():
+    options = {"learning_rate": 0.3, "epochs": 2, "training.batch_size": 4, "head_epochs": 5}
+    made = build(FedRep, options, MODEL)
+    assert made == FedRep(MODEL, srp.Training(srp.SGD(0.3), batch_size=4, epochs=2), head_epochs=5)
+    assert build(FedRep, {}, MODEL) == FedRep(MODEL)
+    assert build(FedRep, {}, model=MODEL) == FedRep(MODEL)
+    assert build(functools.partial(FedAvg, evaluation="fine_tune"), {"epochs": 3}, MODEL) == FedAvg(
+        MODEL, srp.Training(epochs=3), evaluation="fine_tune"
+    )
+
+
+def test_an_optimizer_that_is_none_takes_the_rest_from_training():
+    options = {"learning_rate": 0.3, "weight_decay": 0.1, "head_optimizer.momentum": 0.5}
+    made = build(FedRep, options, MODEL)
+    assert made.training.optimizer == srp.SGD(0.3, weight_decay=0.1)
+    assert made.head_optimizer == srp.SGD(0.3, 0.5, 0.1)
+    assert made.fine_tune_optimizer is None
+    assert build(Two, {"size": 1, "optimizer.momentum": 0.5}).optimizer == srp.SGD(momentum=0.5)  # there is no training
+
+
+def test_parts_may_be_given_as_a_whole():
+    training = srp.Training(srp.SGD(0.3), epochs=2)
+    assert build(FedAvg, {"training": training}, MODEL) == FedAvg(MODEL, training)
+    assert build(FedAvg, {"optimizer": srp.SGD(0.3), "epochs": 2}, MODEL) == FedAvg(MODEL, training)
+    assert build(FedAvg, {"optimizer": optax.adam(0.1)}, MODEL).training.optimizer.transformation()
+    assert build(Two, {"size": 1, "second.power": 4}).second == Penalty(0.5, 4)
+    assert build(Two, {"size": 1, "third": Penalty(2.0)}).third == Penalty(2.0)
+
+
+def test_functions_are_called():
+    def few(k: int = 3):
+        return srp.participation.Uniform(k)
+
+    assert build(few, {"k": 4}) == srp.participation.Uniform(4)
+    assert build(functools.partial(few, k=2), {}) == srp.participation.Uniform(2)
+
+
+WRONG = {
+    "option of a whole": (
+        lambda: build(FedAvg, {"training": srp.Training(), "epochs": 3}, MODEL),
+        "epochs: the training that is given has its own; leave one of the two out",
+    ),
+    "option of a whole within": (
+        lambda: build(FedAvg, {"optimizer": srp.SGD(0.1), "momentum": 0.5}, MODEL),
+        "momentum: the training.optimizer that is given has its own; leave one of the two out",
+    ),
+    "option of what is no part": (
+        lambda: build(FedAvg, {"optimizer": lambda t: srp.SGD(0.1), "momentum": 0.5}, MODEL),
+        "has no options; give it as a whole",
+    ),
+    "option of a part that is none": (
+        lambda: build(Two, {"size": 1, "third.power": 4}),
+        "third=None has no options; give it as a whole",
+    ),
+    "option of another optimizer": (
+        lambda: build(FedAvg, {"training.optimizer.decay": 0.5}, MODEL),
+        "optimizer.decay: SGD has none; leave it out",
+    ),
+    "no option": (lambda: build(FedAvg, {"epoch": 3}, MODEL), "unknown option of fedavg 'epoch' (did you mean epochs"),
+    "out of range": (lambda: build(FedAvg, {"epochs": -3}, MODEL), "epochs=-3 must be at least 0"),
+    "rate": (lambda: build(FedAvg, {"learning_rate": 0.0}, MODEL), "learning_rate must be finite and positive"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_built_is_refused_in_a_line(case):
+    call, words = WRONG[case]
+    assert words in message_of(call)
+
+
+# Values.
+
+
+def test_values_of_a_part_as_it_is():
+    made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5), epochs=2), head_optimizer=srp.SGD(0.7))
+    values = values_of(made, leave_out=("model",))
+    assert values == {
+        "learning_rate": 0.3,
+        "momentum": 0.5,
+        "weight_decay": None,
+        "batch_size": 10,
+        "epochs": 2,
+        "steps": None,
+        "weighting": "uniform",
+        "fine_tune_epochs": 10,
+        "fine_tune_optimizer": None,
+        "head_epochs": 10,
+        "representation_epochs": 1,
+        "head_optimizer.learning_rate": 0.7,
+        "head_optimizer.momentum": None,
+        "head_optimizer.weight_decay": None,
+    }
+    assert build(FedRep, values, MODEL) == made
+
+
+def test_values_of_every_algorithm_build_it_again():
+    for name in srp.methods.algorithm_names():
+        cls = {getattr(srp.algorithms, n).name: getattr(srp.algorithms, n) for n in srp.algorithms.__all__}[name]
+        changed = build(cls, {"learning_rate": 0.125, "fine_tune_optimizer.momentum": 0.25}, MODEL)
+        assert build(cls, values_of(changed, ("model",)), MODEL) == changed
+        assert dataclasses.replace(changed, training=srp.Training()) != changed
+
+
+def test_other_optimizers_have_the_names_of_their_own_arguments():
+    adam = srp.optimizer(optax.adam, learning_rate=0.1, nesterov=True)
+    made = FedAvg(MODEL, srp.Training(adam))
+    values = values_of(made, ("model",))
+    assert values["training.optimizer.floats"] == {"learning_rate": 0.1}
+    assert values["training.optimizer.others"] == (("nesterov", True),)
+    assert full_names(made, {"learning_rate": 1}) == {"training.optimizer.floats.learning_rate": 1}
+
+
+def test_leaves_have_full_names():
+    made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5)), head_optimizer=srp.SGD(0.7))
+    rate, head = "training.optimizer.learning_rate", "head_optimizer.learning_rate"
+    assert full_names(made, {"learning_rate": 1, head: 2, "training.optimizer.momentum": 3}) == {
+        rate: 1,
+        head: 2,
+        "training.optimizer.momentum": 3,
+    }
+    assert full_names(made, {"optimizer.momentum": 1}) == {"training.optimizer.momentum": 1}  # the last words of one
+
+
+NO_LEAF = {
+    "static": ({"epochs": 1}, "values has 'epochs', which is no float of 'fedrep' as it is; it has learning_rate, mom"),
+    "unknown": ({"mu": 1}, "values has 'mu', which is no float of 'fedrep' as it is; it has learning_rate, momentum"),
+    "none": ({"weight_decay": 1}, "values has 'weight_decay', which is no float of 'fedrep' as it is"),
+    "twice": (
+        {"learning_rate": 1, "training.optimizer.learning_rate": 2},
+        "values: 'training.optimizer.learning_rate' is training.optimizer.learning_rate, which is given twice; leave",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_LEAF)
+def test_a_name_that_is_no_leaf_is_refused(case):
+    values, words = NO_LEAF[case]
+    made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5)))
+    assert words in message_of(lambda: full_names(made, values))
+
+
+def test_a_name_that_stands_for_several_leaves_is_refused():
+    assert message_of(lambda: full_names(Two(1), {"strength": np.ones(2)})) == (
+        "values: 'strength' stands for first.strength and second.strength; give one of them in full"
+    )
+    assert "it has first.strength, second.strength" in message_of(lambda: full_names(Two(1), {"x": 1}))
+
+
+# Makers of one's own.
+
+
+def test_a_maker_of_ones_own_is_checked_and_so_is_what_it_returns():
+    policy, known = srp.ParticipationPolicy, ("full",)
+    made = own_maker("participation", "few", lambda k=3: srp.participation.Uniform(k), policy, known)
+    assert made(k=2) == srp.participation.Uniform(2)
+    assert own_maker("participation", "few", srp.participation.Uniform, policy, known) is srp.participation.Uniform
+    wrong = own_maker("participation", "few", lambda: 3, policy, known)
+    assert "returned 3, not a ParticipationPolicy" in message_of(wrong)
+    for name, maker, words in (
+        ("full", srp.participation.Full, "name='full' is a participation of the package; choose another name"),
+        ("", srp.participation.Full, "name='' is no name; give a string"),
+        ("few", srp.participation.Full(), "is no class or function; give the one that makes the participation"),
+        ("few", lambda *k: k, "*k cannot be given by name, as options are; give it a name"),
+    ):
+        assert words in message_of(lambda n=name, m=maker: own_maker("participation", n, m, policy, known))
+    for maker, words in (
+        (lambda shape: shape, "takes 1 arguments, it is called with 2 and its options"),
+        (lambda shape, classes, width: shape, "width has no default, as options of a model have; give it one"),
+    ):
+        assert words in message_of(lambda m=maker: own_maker("model", "mine", m, srp.models.SplitModel, (), given=2))
