@@ -101,6 +101,21 @@ class GlobalModel(ExampleAlgorithm):
         return lambda x: self.model.logits(trained.params, x)
 
 
+@part
+class OwnModel(ExampleAlgorithm):
+    """An algorithm whose clients keep a whole model each, the field `params` of their states."""
+
+    @evaluation
+    def own_model(self, key: Key, server: Any, state: Any, examples: Examples):
+        """The client's own model, as it last left it."""
+        return lambda x: self.model.logits(state.params, x)
+
+    @evaluation
+    def fine_tune(self, key: Key, server: Any, state: Any, examples: Examples):
+        """The client's own model, its head trained further on the client."""
+        return with_tuned_head(key, self.model, state.params, examples, self.tuning)
+
+
 def gradient_message(
     loss: Loss, params: PyTree, personal: PyTree, examples: Examples, training: Training, context: RoundContext
 ) -> ClientOutput:

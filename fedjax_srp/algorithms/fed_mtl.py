@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import ExampleAlgorithm
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, with_tuned_head
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
 
@@ -30,7 +30,7 @@ class FedMTLClientState(NamedTuple):
 
 
 @part
-class FedMTL(ExampleAlgorithm):
+class FedMTL(OwnModel):
     """Fed-MTL (Smith et al., 2017) with CONSTANT task relations, as the code of LG-FedAvg and FedRep has it: every part
     of the model is personal, and only the mean of all models is shared.
 
@@ -117,13 +117,3 @@ class FedMTL(ExampleAlgorithm):
         # w_bar <- w_bar + (1 / N) sum_i (w_i+ - w_i)
         share = context.cohort_size.astype(float) / context.num_clients
         return FedMTLServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))
-
-    @evaluation
-    def own_model(self, key: Key, server: FedMTLServerState, state: FedMTLClientState, examples: Examples):
-        """The client's own model, as it last left it."""
-        return lambda x: self.model.logits(state.params, x)
-
-    @evaluation
-    def fine_tune(self, key: Key, server: FedMTLServerState, state: FedMTLClientState, examples: Examples):
-        """The client's own model, its head trained further on the client."""
-        return with_tuned_head(key, self.model, state.params, examples, self.tuning)

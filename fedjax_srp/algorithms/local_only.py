@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import ExampleAlgorithm
-from fedjax_srp.algorithms.local import local_sgd, with_tuned_head
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, evaluation, named_key, nothing
+from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, named_key, nothing
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
@@ -33,7 +33,7 @@ def square_norm(params: SplitParams) -> Array:
 
 
 @part
-class LocalOnly(ExampleAlgorithm):
+class LocalOnly(OwnModel):
     """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
 
     A participant goes on with its own model where it last left it; all start from the same one. Nothing is sent and no
@@ -92,13 +92,3 @@ class LocalOnly(ExampleAlgorithm):
     ) -> LocalOnlyServerState:
         """How large the models are."""
         return server._replace(square_norm=mean.value)
-
-    @evaluation
-    def own_model(self, key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
-        """The client's own model, as it last left it."""
-        return lambda x: self.model.logits(state.params, x)
-
-    @evaluation
-    def fine_tune(self, key: Key, server: LocalOnlyServerState, state: LocalOnlyClientState, examples: Examples):
-        """The client's own model, its head trained further on the client."""
-        return with_tuned_head(key, self.model, state.params, examples, self.tuning)
