@@ -7,8 +7,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input -c constraints.txt
 OUT ?= runs/demo
 WORKERS ?= auto
-# The compiler that users have; make test has a quicker one. Versions from 0.11 on have no other and no such flag.
-EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=true")')
+# jaxlib 0.10 compiles faster without fusion emitters, into slower programs; later versions have no such flag. Users have
+# them, as make test-long has; make test, make docs and make notebooks have not.
+EMITTERS = $(shell $(BIN)/python -c 'from importlib.metadata import version as v; v("jaxlib") < "0.11" and print("--xla_cpu_use_fusion_emitters=")')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench docs notebooks lab tables install clean
@@ -23,7 +24,7 @@ test: .venv/.dev ## the tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
 test-long: .venv/.dev ## the tests that take long: scripts of experiments, the benchmark, laws of large numbers
-	@XLA_FLAGS=$(EMITTERS) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
+	@XLA_FLAGS=$(addsuffix true,$(EMITTERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
 
 check: .venv/.dev ## lint, format and types
 	@$(BIN)/ruff check .
@@ -38,10 +39,10 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 	@$(BIN)/python benchmarks/rounds.py
 
 docs: .venv/.docs ## the manual, into docs/_build
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
-notebooks: .venv/.docs ## the notebooks, executed, as .ipynb; make lab opens them
-	@$(BIN)/python docs/execute.py
+notebooks: .venv/.docs ## the notebooks executed, as they are committed; make lab opens them
+	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python docs/execute.py
 
 lab: .venv/.lab ## JupyterLab on the notebooks
 	@$(BIN)/jupyter lab notebooks

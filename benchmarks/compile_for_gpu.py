@@ -80,11 +80,11 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             traces = trace(case, at_hand[name, case.devices], args.parts)
             for part, (traced, loops) in traces.programs.items():
-                plan = traces.run.plan.for_evaluation() if part == "evaluation" else traces.run.plan
+                layout = traces.run.layout.for_evaluation() if part == "evaluation" else traces.run.layout
                 for graphs in args.graphs:
                     found = compile_for(traced, loops, target, graphs == "on")
-                    more = {"target": name, "part": part, "graphs": graphs == "on", "chunk_size": plan.chunk_size}
-                    more["large_chunk"] = plan.large_chunk
+                    more = {"target": name, "part": part, "graphs": graphs == "on", "chunk_size": layout.chunk_size}
+                    more["large_chunk"] = layout.large_chunk
                     result = row(case, found, **more)
                     results[tuple(result[field] for field in KEY)] = result
                     write(args.out, list(results.values()))

@@ -34,7 +34,7 @@ import fedjax_srp as srp
 from fedjax_srp.algorithms.local import _shuffled, _steps_per_epoch  # the engine's batches
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.sharding import layout, spread, total
+from fedjax_srp.engine.sharding import lay_out, spread, total
 from fedjax_srp.loops import batch_max
 from fedjax_srp.models import SplitModel
 
@@ -175,11 +175,11 @@ class DualRounds:
 
     def __init__(self, model: SplitModel, data: Any, training: Training, chunk: int = 1):
         num_clients = data.num_clients
-        plan = layout(None, chunk, num_clients)
-        each = num_clients // plan.num_devices
-        if each * plan.num_devices != num_clients or each % chunk:
+        layout = lay_out(None, chunk, num_clients)
+        each = num_clients // layout.num_devices
+        if each * layout.num_devices != num_clients or each % chunk:
             raise ValueError(
-                f"chunk={chunk}: {num_clients} clients on {plan.num_devices} devices cannot be dealt out in such "
+                f"chunk={chunk}: {num_clients} clients on {layout.num_devices} devices cannot be dealt out in such "
                 "chunks; give other numbers"
             )
 
@@ -205,20 +205,20 @@ class DualRounds:
             sums, (rows, x) = jax.lax.scan(serve, zeros, ids.reshape(-1, chunk))
             # sum_i X_i^T D_i over all clients of this device, by one product
             product = x.reshape(-1, x.shape[-1]).T @ rows.reshape(-1, rows.shape[-1])
-            (scale, others), product = total(plan, (sums, product))
+            (scale, others), product = total(layout, (sums, product))
             mean = jax.tree.map(lambda leaf: leaf / num_clients, others)
             return joined((scale * kernel + product) / num_clients, mean, params)
 
         self.root, self.round, self.data = jax.random.key(0), 0, data
-        self.ids = jax.device_put(jnp.arange(num_clients, dtype=jnp.int32), plan.sharding(by_client=True))
+        self.ids = jax.device_put(jnp.arange(num_clients, dtype=jnp.int32), layout.sharding(by_client=True))
         self.params = model.init(named_key(named_key(self.root, "server"), "init"))
-        arguments = jax.device_put((self.root, jnp.int32(0), self.params, data), plan.sharding())
+        arguments = jax.device_put((self.root, jnp.int32(0), self.params, data), layout.sharding())
         self.root, _, self.params, self.data = arguments
         begin = time.perf_counter()
-        spread_round = spread(one_round, plan, (False, False, False, _replicated(data), True), False)
+        spread_round = spread(one_round, layout, (False, False, False, _replicated(data), True), False)
         self._run = jax.jit(spread_round).lower(*arguments, self.ids).compile()
         self.compile_seconds = time.perf_counter() - begin
-        self._index = lambda: jax.device_put(jnp.int32(self.round), plan.sharding())
+        self._index = lambda: jax.device_put(jnp.int32(self.round), layout.sharding())
 
     def __call__(self) -> None:
         """Runs a round and waits."""
@@ -337,7 +337,7 @@ def main() -> None:
         "examples": args.examples,
         "hidden": args.hidden,
         "training": training._asdict(),
-        "chunk_of_the_engine": engine.plan.chunk_size,
+        "chunk_of_the_engine": engine.layout.chunk_size,
         "chunk_of_the_dual": chunk,
         "apart_in_double_precision": exact,
         "apart_in_single_precision": single,

@@ -117,7 +117,7 @@ def _made(world: World, convolution: str) -> Made:
 
 def _learnt(run: Rounds, state: Any) -> dict[str, np.ndarray]:
     """What a run has learnt by this state; its clients in order of id, on however many devices they lie."""
-    return learnt(state.server, jax.tree.map(run.plan.by_id, state.clients), run.plan.num_clients)
+    return learnt(state.server, jax.tree.map(run.layout.by_id, state.clients), run.layout.num_clients)
 
 
 def _rounds(world: World, how: How, devices: int | None = 1) -> Rounds:
@@ -154,7 +154,7 @@ def reference(*, folder: Path, name: str, world: World, how: How) -> dict[str, A
     if world.judged:
         found["scores "] = _scores(run, world.clients)
     store(folder, name, found)
-    return {"rounds": int(run.state.round), "num_devices": run.plan.num_devices}
+    return {"rounds": int(run.state.round), "num_devices": run.layout.num_devices}
 
 
 def _checked(folder: Path, state: dict[str, np.ndarray], world: World, how: How) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _about(run: Rounds) -> dict[str, Any]:
     return {
         "compile_seconds": run.program.compile_seconds,
         "compilation_cache": bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache),
-        **{field: value for field, value in run.plan._asdict().items() if field != "devices"},
+        **{field: value for field, value in run.layout._asdict().items() if field != "devices"},
         "working_bytes": run.working_bytes,
         "peak_bytes_of_the_child_so_far": peak_memory(),
     }

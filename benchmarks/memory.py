@@ -43,7 +43,7 @@ def main() -> None:
     results = []
     for cohort in args.cohorts:
         run = Rounds(algorithm, data, srp.participation.Fastest(cohort), length=5)
-        found = {"cohort": cohort, "working_gib": run.working_bytes / GIB, "chunk_size": run.plan.chunk_size}
+        found = {"cohort": cohort, "working_gib": run.working_bytes / GIB, "chunk_size": run.layout.chunk_size}
         times = []
         for _ in range(2, max(2, args.rounds // run.length) + 1):
             times.append(seconds(run) / run.length)

@@ -35,9 +35,9 @@ from fedjax_srp.engine.sharding import Layout
 AS_IT_IS, EXCHANGED, BY_DEFAULT = "as it is", "all states exchanged", "copies by XLA's default"
 
 
-def as_they_come(plan: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
+def as_they_come(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
     """For `owners_first`: a cohort in its own order, nobody served by the owner."""
-    del plan, size
+    del layout, size
     return jnp.int32(0), client_ids, *more
 
 

@@ -108,8 +108,10 @@ def passes(algorithm: FederatedAlgorithm) -> str:
             algorithm.round.client(jax.random.key(2), down, state, examples, context)
             if COUNT:
                 break
-    whole, head = COUNT["represent"], COUNT["classify"] - COUNT["represent"]
-    return " + ".join([f"{head // 10} of the head"] * bool(head) + [f"{whole // 10}"] * bool(whole))
+    whole = min(COUNT["represent"], COUNT["classify"])
+    head, body = COUNT["classify"] - whole, COUNT["represent"] - whole
+    passes = {" of the head": head, "": whole, " of the representation": body}
+    return " + ".join(f"{count // 10}{of}" for of, count in passes.items() if count)
 
 
 def costs() -> list[list[str]]:

@@ -3,40 +3,39 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedjax_srp import clocks, data, linear, participation, theory, watch
 from fedjax_srp._version import __version__ as __version__
-from fedjax_srp.backend import use_cuda_graphs
-from fedjax_srp.base import (
-    ClientOutput,
-    ClientTimes,
-    Clock,
-    Cohort,
-    Examples,
-    FederatedAlgorithm,
-    Method,
-    ParticipationPolicy,
-    Phase,
-    RoundContext,
-    RoundInfo,
-    TrainingLoss,
-    Uncharged,
-    evaluation,
-    named_key,
-    nothing,
-)
-from fedjax_srp.engine.cores import use_all_cores
-from fedjax_srp.engine.evaluate import evaluate
-from fedjax_srp.engine.simulate import simulate, simulate_seeds
-from fedjax_srp.engine.simulation import Simulation
-from fedjax_srp.history import History
-from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Static, part
 
 if TYPE_CHECKING:
-    from fedjax_srp import algorithms, methods, models
+    from fedjax_srp import algorithms, clocks, data, linear, methods, models, participation, theory, watch
     from fedjax_srp.adaptation import adapt
     from fedjax_srp.algorithms.local import Training
     from fedjax_srp.algorithms.optimizers import SGD, optimizer
+    from fedjax_srp.backend import use_cuda_graphs
+    from fedjax_srp.base import (
+        ClientOutput,
+        ClientTimes,
+        Clock,
+        Cohort,
+        Examples,
+        FederatedAlgorithm,
+        Method,
+        ParticipationPolicy,
+        Phase,
+        RoundContext,
+        RoundInfo,
+        TrainingLoss,
+        Uncharged,
+        evaluation,
+        named_key,
+        nothing,
+    )
+    from fedjax_srp.engine.cores import use_all_cores
+    from fedjax_srp.engine.evaluate import evaluate
+    from fedjax_srp.engine.simulate import simulate, simulate_seeds
+    from fedjax_srp.engine.simulation import Simulation
     from fedjax_srp.grids.grid import grid
+    from fedjax_srp.history import History
+    from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Static, part
     from fedjax_srp.report import plots
 
 __all__ = [
@@ -86,27 +85,36 @@ __all__ = [
     "watch",
 ]
 
-# Imported when they are first asked for, with flax and optax, which take half as long as JAX.
-_LATER = {
-    "algorithms": "fedjax_srp.algorithms",
-    "methods": "fedjax_srp.methods",
-    "models": "fedjax_srp.models",
-    "plots": "fedjax_srp.report.plots",
-}
-_LATER_FUNCTIONS = {
-    "SGD": "fedjax_srp.algorithms.optimizers",
-    "Training": "fedjax_srp.algorithms.local",
-    "adapt": "fedjax_srp.adaptation",
-    "grid": "fedjax_srp.grids.grid",
-    "optimizer": "fedjax_srp.algorithms.optimizers",
+# Each is imported when it is first asked for: JAX, flax and optax take seconds, in which Ctrl-C could not be answered.
+_PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
+_BASE = (
+    *("ClientOutput", "ClientTimes", "Clock", "Cohort", "Examples", "FederatedAlgorithm", "Method"),
+    *("ParticipationPolicy", "Phase", "RoundContext", "RoundInfo", "TrainingLoss", "Uncharged"),
+    *("evaluation", "named_key", "nothing"),
+)
+_HOME = {
+    **dict.fromkeys(_BASE, "base"),
+    **dict.fromkeys(_PARTS, "parts"),
+    "SGD": "algorithms.optimizers",
+    "History": "history",
+    "Simulation": "engine.simulation",
+    "Training": "algorithms.local",
+    "adapt": "adaptation",
+    "evaluate": "engine.evaluate",
+    "grid": "grids.grid",
+    "optimizer": "algorithms.optimizers",
+    "simulate": "engine.simulate",
+    "simulate_seeds": "engine.simulate",
+    "use_all_cores": "engine.cores",
+    "use_cuda_graphs": "backend",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER_FUNCTIONS:
-        globals()[name] = getattr(importlib.import_module(_LATER_FUNCTIONS[name]), name)
-    elif name in _LATER:
-        globals()[name] = importlib.import_module(_LATER[name])
+    if name in _HOME:
+        globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in __all__:
+        globals()[name] = importlib.import_module(f"{__name__}.{'report.plots' if name == 'plots' else name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]

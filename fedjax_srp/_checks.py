@@ -1,4 +1,4 @@
-"""What bad input is answered with: one line that says what, which value, and the remedy."""
+"""Checks of input: each raises a ValueError of one line that says what is wrong, the value, and the remedy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import inspect
 import numbers
 import os
+import traceback
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -82,7 +83,7 @@ def check_integers(argument: str, values: Any, minimum: int) -> tuple[int, ...]:
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value is a typed key, or an array of them."""
+    """True for a typed key, or an array of them."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
@@ -94,14 +95,14 @@ def check_key(argument: str, value: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number whose value is known: of Python, of NumPy, or an array without axes."""
+    """True for one real number whose value is known: of Python, of NumPy, or an array without axes."""
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
         return value.ndim == 0 and _is_real(value.dtype)
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not _overflows(value)
 
 
 def _overflows(value: numbers.Real) -> bool:
-    """Whether an integer is too large for any float."""
+    """True for an integer that is too large for any float."""
     try:
         float(value)
     except OverflowError:
@@ -147,7 +148,7 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
 
 
 def per_example(losses: Any, num_examples: int) -> Any:
-    """What a loss returned, or a ValueError of one line unless it is one number for each example of a batch.
+    """Return the losses, or raise a ValueError of one line unless there is one number for each example of a batch.
 
     All else would broadcast against the weights of the examples, and train on another gradient.
     """
@@ -195,8 +196,9 @@ def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R
     """Makes a function refuse, in one line, arguments of other types than its signature has.
 
     Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are looked at; numbers of NumPy
-    are numbers. Integers are so where `least` is given. Ranges, and all other types, are for the function itself. It
-    also has the first word about texts and sequences, which it often knows more about: what there is to choose from.
+    are numbers. Integers are so where `least` is given. Annotations say bounds and choices as those of parts do:
+    `Count`, `Annotated[float, AtLeast(0)] | None`, `Literal`. All else is for the function itself. It also has the
+    first word about texts and sequences, which it often knows more about: what there is to choose from.
 
     Args:
         function: with annotations.
@@ -238,7 +240,9 @@ def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R
 
 
 def _plain_number(value: Any) -> Any:
-    """A number or flag of NumPy as Python has it, anything else as it is."""
+    """A number or flag of NumPy, or an integer of JAX, as Python has it; anything else as it is."""
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        return value.item() if value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.integer) else value
     is_one = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
     return value.item() if is_one and value.dtype.kind in "biuf" else value
 
@@ -263,7 +267,14 @@ def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last
         check_integer(argument, value, least)
         return None
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = [_known(kind) for kind in (typing.get_args(hint) if is_union else (hint,))]
+    hints = typing.get_args(hint) if is_union else (hint,)
+    kind, *others = [kind for kind in hints if kind is not type(None)] or [None]
+    if not others and (value is not None or type(None) not in hints):
+        if typing.get_origin(kind) is typing.Annotated:
+            return _check_bounds(argument, value, *typing.get_args(kind))
+        if typing.get_origin(kind) is typing.Literal:
+            check_choice(argument, value, typing.get_args(kind))
+    kinds = [_known(kind) for kind in hints]
     known = [kind for kind in kinds if kind is not None]
     if len(known) < len(kinds) or any(fits(value) for _, fits in known):
         return None
@@ -273,6 +284,20 @@ def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last
     remedies = [REMEDIES[name] for name in (word.split()[-1] for word in words) if name in REMEDIES]
     wanted = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
     raise ValueError(f"{argument}={short(value)} must be {wanted}" + "".join(f"; {remedy}" for remedy in remedies[:1]))
+
+
+def _check_bounds(argument: str, value: Any, kind: Any, *metadata: Any) -> None:
+    """Raises a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
+    remedy = "".join(f"; {text}" for text in metadata if isinstance(text, str))
+    value = _plain_number(value)
+    if kind is int:
+        lowest = [int(bound.low) for bound in metadata if hasattr(bound, "low")]
+        check_integer(argument, value, lowest[0] if lowest else -INT32_MAX)
+    elif not is_number(value):
+        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
+    for bound in metadata:
+        if not isinstance(bound, str) and not bound.holds(value):
+            raise ValueError(f"{argument}={short(value)} must be {bound}{remedy}")
 
 
 def _known(kind: Any) -> tuple[str, Callable[[Any], bool]] | None:
@@ -297,8 +322,8 @@ def _is_several(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether NumPy makes an array with axes of a value, of numbers, flags or texts."""
-    if is_key(value):
+    """True if NumPy makes an array with axes of a value, of numbers, flags or texts."""
+    if is_key(value) or np.ma.isMaskedArray(value):  # whose mask would be lost
         return False
     try:
         array = np.asarray(value)
@@ -320,6 +345,15 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     str: _TEXT,
     Path: _PATH,
     os.PathLike: _PATH,
-    np.ndarray: ("an array", _is_array),
+    np.ndarray: ("an array without a mask", _is_array),
     jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)),
 }
+
+
+def is_ours(error: BaseException, folder: Path = Path(__file__).parent) -> bool:
+    """Return True if code in a folder, this package by default, raised an error on purpose.
+
+    An error from deeper is a bug and keeps its traceback.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(folder)

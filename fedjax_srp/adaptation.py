@@ -39,7 +39,7 @@ ALL = np.iinfo(np.int32).max  # more samples than any client has
 
 
 class Adaptation(NamedTuple):
-    """How clients adapted: S numbers of samples, E epochs, M clients.
+    """Scores of clients while they adapt: S numbers of samples, E epochs, M clients.
 
     Attributes:
         num_samples: (S,) training examples that a client was given at most; -1 for all of its own.
@@ -134,22 +134,18 @@ def adapt(
     run = prepare(
         Request(_Still(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
     )
-    placed = place(run.plan, fitted("server_state", state, expected))
+    placed = place(run.layout, fitted("server_state", state, expected))
     root, on_devices = run.placed(key)
-    limits = place(run.plan, jnp.asarray(counts or (ALL,), jnp.int32))
+    limits = place(run.layout, jnp.asarray(counts or (ALL,), jnp.int32))
     found = jax.device_get(run.program().followed(course, placed, limits, root, on_devices))
-    totals, number = (np.asarray(array, np.float64)[:, : run.plan.num_clients] for array in found)
+    totals, number = (np.asarray(array, np.float64)[:, : run.layout.num_clients] for array in found)
     scores = np.swapaxes(ratio(totals, number[..., None]), 1, 2)
     mean = ratio(totals.sum(1), number.sum(1)[:, None])
     return Adaptation(np.asarray(counts or (-1,)), np.arange(course.num_epochs + 1), scores, mean)
 
 
 def params_of(server_state: ServerState) -> SplitParams:
-    """The whole model in a server's state, by the names of its fields: `params`, or `representation` and `head`.
-
-    Raises:
-        ValueError: it has neither.
-    """
+    """The whole model in a server's state, by the names of its fields: `params`, or `representation` and `head`."""
     fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
     if "params" in fields:
         return params_of(fields["params"])
@@ -196,7 +192,7 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
 
 @part
 class Fit:
-    """How a head, or all layers, adapt, epoch by epoch; the draws are those of `fine_tune` and `fine_tune_all`.
+    """Training of a head, or of all layers, epoch by epoch; it draws the batches of `fine_tune` and `fine_tune_all`.
 
     Attributes:
         num_epochs: how many.
@@ -210,7 +206,7 @@ class Fit:
 
     @property
     def together(self) -> bool:
-        """Whether what was judged after each epoch is kept, since all share a representation."""
+        """True for heads: all epochs share a representation, so their heads are kept and judged together."""
         return self.trains == "head"
 
     def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:

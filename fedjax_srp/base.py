@@ -43,7 +43,7 @@ TRAINING_LOSS = "training_loss"  # a metric, where a run records it
 
 
 class RoundContext(NamedTuple):
-    """What a round is, for the functions of an algorithm."""
+    """The facts of a round that an algorithm may use."""
 
     round: Array  # () int32, from 0
     stage: Array  # () int32, from 0
@@ -61,7 +61,7 @@ class TrainingLoss(NamedTuple):
 
 
 class ClientOutput(NamedTuple):
-    """What one client hands to the engine.
+    """The result of one client's local work.
 
     The engine averages `message` over the cohort, integers and flags as floats, weighted by `weight`: a scalar, or a
     pytree prefix of `message` where parts want different weights. `state` is written back as the client's new state;
@@ -165,7 +165,7 @@ class FederatedAlgorithm:
         return ()
 
     def broadcast(self, server: ServerState, context: RoundContext, /) -> Broadcast:
-        """What every participant downloads: the server's state."""
+        """Return what every participant downloads; by default the server's state."""
         del context
         return server
 
@@ -212,7 +212,7 @@ class ClientTimes(NamedTuple):
 
 
 class Cohort(NamedTuple):
-    """Who takes part: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
+    """The participants: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
     A round lasts `duration`, without communication; None: as long as its slowest participant's work.
     """
@@ -225,7 +225,7 @@ class Cohort(NamedTuple):
 
 
 class RoundInfo(NamedTuple):
-    """What a round was, for policies and for the history."""
+    """The record of a finished round, for policies and for the history."""
 
     round: Array  # () int32, from 0
     stage: Array  # () int32
@@ -239,7 +239,7 @@ class RoundInfo(NamedTuple):
 
 @part
 class ParticipationPolicy:
-    """Who takes part in a round, decided from times alone.
+    """A rule that picks the participants of a round from times alone.
 
     A subclass is a part whose fields are its numbers; it defines `select`, and `init` and `update` where it remembers
     something. All three return states of one kind.
@@ -256,7 +256,7 @@ class ParticipationPolicy:
     asynchronous: ClassVar[bool] = False
 
     def init(self, key: Key, num_clients: int, /) -> PolicyState:
-        """What the policy remembers before the first round."""
+        """Return the policy's state before the first round."""
         del key, num_clients
         return ()
 
@@ -280,12 +280,12 @@ class ParticipationPolicy:
 
 @part
 class Clock:
-    """How long a unit of local work takes every client, drawn in-graph once a round."""
+    """The time that a unit of local work takes every client, drawn in-graph once a round."""
 
     name: ClassVar[str] = "clock"
 
     def init(self, key: Key, num_clients: int, /) -> ClockState:
-        """What stays the same over the rounds."""
+        """Return the clock's state before the first round."""
         del key, num_clients
         return ()
 
@@ -304,7 +304,7 @@ class Method:
 
 
 class FederatedSource(Protocol):
-    """What the engine asks of data: `FederatedData`, a `LinearTask`, or a class of your own that is a pytree of arrays.
+    """Data as the engine needs it: `FederatedData`, a `LinearTask`, or a class of your own that is a pytree of arrays.
 
     `train_client` and `test_client` are called with a traced () int32 id and return what client functions and `score`
     take as one client's data. `score` returns the sum of a client's scores and how many scores it sums. Scores are
@@ -314,15 +314,15 @@ class FederatedSource(Protocol):
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are in all."""
+        """Number of clients in all."""
         ...
 
     def train_client(self, client_id: Array) -> ClientData:
-        """What one client trains on."""
+        """Training data of one client."""
         ...
 
     def test_client(self, client_id: Array) -> ClientData:
-        """What one client is judged on."""
+        """Test data of one client."""
         ...
 
     def score(self, predict: Predict, test: ClientData) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""The columns of `history.csv`."""
+"""Columns of `history.csv`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ROUND_COLUMNS = {  # and their types in memory
 
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
-    """Raises a ValueError of one line where a metric has the name of a column of history.csv."""
+    """Raise a ValueError of one line where a metric has the name of a column of history.csv."""
     columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
     if clash := sorted(columns & set(metrics)):
         raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
 
 
 def accuracy_column(evaluation: str) -> str:
-    """The column of `history.csv` with the mean score of an evaluation."""
+    """Return the column of `history.csv` with the mean score of an evaluation."""
     return f"accuracy_{evaluation}"

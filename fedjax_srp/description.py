@@ -79,7 +79,7 @@ def _array(value: Any) -> Any:
 
 
 def unknowns(description: Any) -> Iterator[str]:
-    """What stands in a description and cannot say what made it."""
+    """Yield the names in a description of objects that do not know how they were made."""
     if isinstance(description, Mapping):
         if UNKNOWN in description:
             yield str(description[UNKNOWN])
@@ -95,14 +95,7 @@ def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 def rebuild(description: Any) -> Any:
-    """The part that was described.
-
-    Args:
-        description: what `describe` returned.
-
-    Raises:
-        ValueError: a class that is not known, or a value that was not written down in full.
-    """
+    """The part that was described."""
     if isinstance(description, list):
         return tuple(rebuild(entry) for entry in description)
     if not isinstance(description, Mapping):

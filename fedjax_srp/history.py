@@ -1,21 +1,24 @@
-"""What a run leaves behind: a table of its rounds and the score of every client at every evaluation.
+"""Records of a run: a table of its rounds and the score of every client at every evaluation.
 
-A `History` holds numpy arrays only. Time spent by the simulated clients is in time units and comes from `compute_time`,
-a charge per communicating round being added when one asks: one run answers every communication cost. Time spent by the
-simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`) and never enters `history.csv`.
+A `History` holds NumPy arrays only. Time spent by the simulated clients is in time units and comes from `compute_time`;
+a charge per communicating round is added when it is asked for, so one run answers every communication cost. Time spent
+by the simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`), never in `history.csv`.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedjax_srp import run_folder
 from fedjax_srp._checks import check_numbers, is_number, short
 from fedjax_srp.base import STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
@@ -28,8 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STATES = ("server_state", "client_states")
-SIZES = ("num_rounds", "num_clients", "bytes_up", "bytes_down")
+X = Literal["time", "rounds"]
 SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 
 
@@ -43,10 +45,10 @@ class History:
         name: of the method.
         round: (R,) completed rounds, 1 to R.
         stage: (R,) of the participation policy, from 0.
-        cohort_size: (R,) how many clients took part.
+        cohort_size: (R,) number of clients that took part.
         compute_time: (R,) simulated time of the slowest participant, in time units.
-        communicated: (R,) whether the round is charged a communication.
-        finite: (R,) whether the server's state was free of nan and inf after the round.
+        communicated: (R,) True if the round is charged a communication.
+        finite: (R,) True if the server's state was free of nan and inf after the round.
         client_time: (M,) expected time of each client per unit of local work, in time units.
         metrics: name -> (R,) scalars of the algorithm.
         eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty where `accuracies` is.
@@ -57,13 +59,13 @@ class History:
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
-        asynchronous: whether rounds overlapped (`participation.buffered`): no communication cost can be added.
-        score_name: what the scores in `accuracies` are: "accuracy", or "squared error" for linear tasks.
-        smaller_is_better: whether they are errors; then the worst clients are those with the largest.
+        asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
+        score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
+        smaller_is_better: they are errors; then the worst clients are those with the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
             the folder when asked for; None where they were not saved.
         client_states: as `server_state`, those of all clients, leaves (M, ...); None unless the run kept them.
-        config: what made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
+        config: all that made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
         environment: versions, git hash and device as `load` found them; None: `save` looks them up.
     """
 
@@ -94,38 +96,33 @@ class History:
 
     def __post_init__(self) -> None:
         num_rounds, num_clients = len(self.round), len(self.client_time)
-        num_evaluations = len(self.eval_round) if self.accuracies else 0
-        put: Callable[[str, Any], None] = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        evaluated = self.eval_round if self.accuracies else []
+        counts = self.test_count if len(self.test_count) else np.zeros(num_clients)
+        put, by_client = functools.partial(object.__setattr__, self), (len(evaluated), num_clients)
         for name, dtype in ROUND_COLUMNS.items():
             put(name, _frozen(name, getattr(self, name), dtype, (num_rounds,)))
         put("client_time", _frozen("client_time", self.client_time, np.float64, (num_clients,)))
-        counts = self.test_count if len(self.test_count) else np.zeros(num_clients)
         put("test_count", _frozen("test_count", counts, np.int64, (num_clients,)))
-        put("eval_round", _frozen("eval_round", self.eval_round[:num_evaluations], np.int64, (num_evaluations,)))
-        put("metrics", {k: _frozen(f"metrics[{k!r}]", v, np.float64, (num_rounds,)) for k, v in self.metrics.items()})
-        shape = (num_evaluations, num_clients)
-        scores = self.accuracies.items()
-        put("accuracies", {k: _frozen(f"accuracies[{k!r}]", v, np.float64, shape) for k, v in scores})
+        put("eval_round", _frozen("eval_round", evaluated, np.int64, (len(evaluated),)))
+        for field_name, shape in (("metrics", (num_rounds,)), ("accuracies", by_client)):
+            arrays = getattr(self, field_name).items()
+            put(field_name, {k: _frozen(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays})
         put("config", jsonable(self.config))
         for name, kind in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
             put(name, kind(getattr(self, name)))
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(f"round must count the completed rounds 1..{num_rounds}, got {self.round}")
-        if num_evaluations and not (self.eval_round[0] >= 0 and self.eval_round[-1] <= num_rounds):
-            raise ValueError(f"eval_round must lie in 0..{num_rounds}, got {self.eval_round}")
-        if (np.diff(self.eval_round) <= 0).any():
-            raise ValueError(f"eval_round must increase, got {self.eval_round}")
+        if (np.diff(self.eval_round, prepend=-1, append=num_rounds + 1) <= 0).any():
+            raise ValueError(f"eval_round must increase within 0..{num_rounds}, got {self.eval_round}")
         check_metric_names("metrics", self.metrics, self.accuracies)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """The states that `load` left in the folder until now."""
-            if name not in STATES or "models" not in vars(self):
+            """Read the states that `load` left in the folder until now."""
+            if name not in run_folder.STATES or run_folder.MODELS not in vars(self):
                 raise AttributeError(f"History has no attribute {name!r}", name=name, obj=self)
-            from fedjax_srp.report import run_folder
-
-            vars(self).update(run_folder.load_models(vars(self)["models"]))
+            vars(self).update(run_folder.load_models(vars(self)[run_folder.MODELS]))
             return vars(self)[name]
 
     def __repr__(self) -> str:
@@ -135,12 +132,12 @@ class History:
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds were completed."""
+        """Number of completed rounds."""
         return len(self.round)
 
     @property
     def num_clients(self) -> int:
-        """How many clients the federation has."""
+        """Number of clients of the federation."""
         return len(self.client_time)
 
     @property
@@ -149,19 +146,10 @@ class History:
         return next(iter(self.accuracies), None)
 
     @property
-    def accuracy(self) -> np.ndarray:
-        """(E, M) scores of the default evaluation."""
-        return self.scores()
-
-    @property
-    def mean_accuracy(self) -> np.ndarray:
-        """(E,) mean over clients of the default evaluation, weighted by test points."""
-        return self.mean_scores()
-
-    @property
-    def worst_decile(self) -> np.ndarray:
-        """(E,) mean accuracy of the worst tenth of the clients in the default evaluation."""
-        return self.worst_scores()
+    def judged_on(self) -> Literal["test", "validation"]:
+        """Data that judged the clients: their test data, or training data that were held out (`srp.data.holdout`)."""
+        made = self.config.get("dataset_options") or {}
+        return "validation" if made.get("validation") is not None or "fraction" in made else "test"
 
     @property
     def final_accuracy(self) -> float:
@@ -175,22 +163,14 @@ class History:
 
     @property
     def method(self) -> Method:
-        """The method of this run, made again of its record: it runs once more as it is.
-
-        Raises:
-            ValueError: something in it was not written down in full, such as a function of one's own or a long array.
-        """
+        """Method of this run, made again of its record; functions of your own are not written down there."""
         made = self.config.get("method")
         if made is None:
             raise ValueError(f"history {self.name!r} has no record of its method; simulate writes one")
         return Method(made["name"], rebuild(made["algorithm"]), rebuild(made["participation"]))
 
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
-        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round.
-
-        Raises:
-            ValueError: a cost on top of rounds that overlap.
-        """
+        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
         check_numbers("communication", communication, "give a cost in time units, e.g. 10.0", max_ndim=0)
         if self.asynchronous and communication:
             raise ValueError(
@@ -227,10 +207,14 @@ class History:
         worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
         return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
 
+    accuracy = property(scores, doc="(E, M) scores of the default evaluation.")
+    mean_accuracy = property(mean_scores, doc="(E,) mean over clients of the default evaluation, by test points.")
+    worst_decile = property(worst_scores, doc="(E,) mean of the worst tenth of the clients in the default evaluation.")
+
     def time_to(
         self, target: float, communication: float = 0.0, evaluation: str | None = None, metric: str | None = None
     ) -> float:
-        """Simulated time until a target is reached, for the first time.
+        """Return the simulated time at which a target is reached for the first time.
 
         Args:
             target: mean score of the evaluation; reached from below, or from above where `smaller_is_better`.
@@ -242,9 +226,6 @@ class History:
         Returns:
             Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, nan never
             reaches.
-
-        Raises:
-            ValueError: a target that is no number or that no accuracy can reach, no such evaluation or metric.
         """
         if not is_number(target):
             raise ValueError(f"target={short(target)} must be a number, e.g. 0.5")
@@ -261,14 +242,9 @@ class History:
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
-        """Mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
+        """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
 
-        Returns:
-            That of the last evaluation until then, nothing being interpolated; nan before the first one, and where the
-            run ended sooner.
-
-        Raises:
-            ValueError: a time that is negative or not finite, no such evaluation.
+        That is the score of the last evaluation until then; nan before the first one, and where the run ended sooner.
         """
         check_numbers("time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0)
         scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
@@ -283,12 +259,12 @@ class History:
         return np.array([_last(_weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters])
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
-        """The stages of the participation policy: whom they had, when they began, whether their criterion held."""
-        held = self.metrics.get(STAGE_COMPLETED)
-        return stages_of(self.stage, self.cohort_size, self.elapsed(communication), held)
+        """Return the stages of the participation policy, each with its cohort, its times and its criterion."""
+        elapsed = self.elapsed(communication)
+        return stages_of(self.stage, self.cohort_size, elapsed, self.metrics.get(STAGE_COMPLETED))
 
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
-        """A pandas table with one row a round.
+        """Return a pandas table with one row a round.
 
         Mean accuracies stand in columns `accuracy_<evaluation>`, nan at rounds that were not evaluated. An evaluation
         before training (round 0) has no row here; `clients_frame` has it.
@@ -304,16 +280,26 @@ class History:
         return pd.DataFrame(columns)
 
     def clients_frame(self) -> pd.DataFrame:
-        """A pandas table with one row per evaluation, round and client.
+        """Return a pandas table with one row per evaluation, round and client.
 
         Where nothing was evaluated it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
         """
-        from fedjax_srp.report import run_folder
+        import pandas as pd
 
-        return run_folder.clients_frame(self)
+        scores, rounds = self.accuracies, self.eval_round
+        if not len(rounds):
+            scores, rounds = {"": np.full((1, self.num_clients), np.nan)}, np.zeros(1, np.int64)
+        index = pd.MultiIndex.from_product([scores, rounds, range(self.num_clients)])
+        frame = index.to_frame(index=False, name=["evaluation", "round", "client"])
+        repeats = len(scores) * len(rounds)
+        return frame.assign(
+            accuracy=np.concatenate([of_clients.ravel() for of_clients in scores.values()]),
+            test_count=np.tile(self.test_count, repeats),
+            expected_time=np.tile(self.client_time, repeats),
+        )
 
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
-        """The run in a few numbers.
+        """Return the run in a few numbers.
 
         None stands for what was not asked or not evaluated; `time_to_target` is inf when the target was not reached.
 
@@ -323,9 +309,11 @@ class History:
         """
         evaluated = len(self.eval_round) > 0
         sent = int(self.cohort_size[self.communicated].sum())
+        sizes = ("num_rounds", "num_clients", "bytes_up", "bytes_down", "diverged")
         return {
             "name": self.name,
             "evaluation": self.evaluation,
+            "judged_on": self.judged_on,
             "score": self.score_name,
             "final_accuracy": self.final_accuracy if evaluated else None,
             "worst_decile": _last(self.worst_decile) if evaluated else None,
@@ -340,16 +328,18 @@ class History:
             "num_evaluations": len(self.eval_round),
             "total_bytes_up": self.bytes_up * sent,
             "total_bytes_down": self.bytes_down * sent,
-            **{name: getattr(self, name) for name in (*SIZES, "diverged", *SECONDS)},
+            **{name: getattr(self, name) for name in (*sizes, *SECONDS)},
         }
 
-    def plot(self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None) -> Figure:
-        """Mean accuracy over simulated time; the first metric where nothing was evaluated."""
-        from fedjax_srp.report import plots
+    def plot(
+        self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None, x: X = "time"
+    ) -> Figure:
+        """Draw mean accuracy over simulated time or rounds; the first metric where nothing was evaluated.
 
-        if len(self.eval_round) or evaluation is not None or not self.metrics:
-            return plots.accuracy_over_time(self, communication, evaluation, ax)
-        return plots.metric_over_time(self, communication=communication, ax=ax)
+        Arguments as in `srp.plots.accuracy_over_time`.
+        """
+        public_names: Any = sys.modules["fedjax_srp"]  # figures know histories, so that this file imports none
+        return public_names.plots.of_run(self, communication, evaluation, ax, x)
 
     def save(
         self,
@@ -358,38 +348,36 @@ class History:
         communication: float = 0.0,
         models: bool = False,
     ) -> Path:
-        """Writes the folder of the run and returns its path.
+        """Write the folder of the run and return its path.
 
         `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
         communication), `clients.csv`, `accuracy.png` (`plot()`, where there is anything to draw) and, last,
-        `summary.json`: a folder with a summary is complete. Every file appears whole or not at all. The JSON is
-        strict: a number that is not finite is written as the string "inf", "-inf" or "nan"; null is what was not asked
-        or not evaluated.
+        `summary.json` with the checksums of the tables: a folder with a summary is complete. Every file appears whole
+        or not at all. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; null is
+        what was not asked or not evaluated.
 
         Args:
             directory: created where missing; files of an earlier run in it are replaced.
             target: for the summary, as is `communication`.
             communication: cost per communicating round of the summary and the figure.
             models: write `server_state` and `client_states`, as far as there are, into a folder `models` too.
-
-        Raises:
-            ValueError: no folder, or no states to write.
         """
-        from fedjax_srp.report import run_folder
-
         return run_folder.save(self, Path(directory), target, communication, models)
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> History:
-        """Reads back what `save` wrote, every float with its bits.
+        """Read back what `save` wrote, every float with its bits.
 
         Raises:
-            FileNotFoundError: when a file of the run is missing.
-            ValueError: when the files do not belong together.
+            FileNotFoundError: a file of the run is missing.
+            ValueError: a file is not what was written.
         """
-        from fedjax_srp.report import run_folder
-
-        return run_folder.load(Path(directory))
+        history, models = cls(**run_folder.load(Path(directory))), Path(directory, run_folder.MODELS)
+        if models.is_dir():  # read when they are asked for
+            for name in run_folder.STATES:
+                del vars(history)[name]
+            vars(history)[run_folder.MODELS] = models.absolute()
+        return history
 
 
 def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:

@@ -12,17 +12,19 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
 from fedjax_srp._checks import checked, short, unknown
 
 REQUIRED = inspect.Parameter.empty
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Option(NamedTuple):
-    """An option of a part."""
+    """An option of a part, of a function or of a command."""
 
     path: str  # dotted, from the outermost part
     hint: Any  # its annotation
@@ -31,14 +33,48 @@ class Option(NamedTuple):
     is_part: bool = False  # an object, which only Python can give
     is_optional: bool = False  # within a part that is None by default
 
+    @property
+    def type(self) -> Any:
+        """The part of its type that can be written on a command line, without bounds; None where there is none."""
+        return None if self.is_part else _plain_type(self.hint)
+
+
+def _plain_type(hint: Any) -> Any:
+    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.members(hint))) if kind is not None]
+    if tuple[str, ...] in kinds:
+        kinds = [kind for kind in kinds if kind is not str]
+    if float in kinds:  # of an array, which may be of whole numbers and flags too
+        kinds = [kind for kind in kinds if kind not in (int, bool)]
+    return Union[tuple(kinds)] if set(kinds) - {type(None)} else None  # noqa: UP007
+
+
+def _plain(kind: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if kind in _PLAIN or origin is Literal:
+        return kind
+    if origin in (list, tuple) or (isinstance(origin, type) and issubclass(origin, Sequence)):
+        item = _plain_type(next(iter(typing.get_args(kind)), None))  # none of a bare typing.Sequence
+        return tuple[item, ...] if item in _PLAIN else None
+    return None
+
+
+def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any) -> dict[str, Option]:
+    """The options of a maker that can be written on a command line, by short names.
+
+    What has no annotation, or one that does not resolve, is none, and neither is a part, whose fields are options.
+
+    Args:
+        maker: as for `options_of`.
+        leave_out: names that are no options.
+        **defaults: of those that have another one there.
+    """
+    found = {name: option for name, option in options_of(maker).items() if name not in leave_out and option.type}
+    return {name: option._replace(default=defaults.get(name, option.default)) for name, option in found.items()}
+
 
 @functools.lru_cache(maxsize=512)
 def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
-    """Short name -> option, of a class of parts or of a function that makes a part.
-
-    Args:
-        maker: its fields, or arguments, that have a name; those of a `functools.partial` that are set are left out.
-    """
+    """Short name -> option, of a class of parts or of a function that makes a part."""
     fixed = maker.keywords if isinstance(maker, functools.partial) else {}
     inner = maker.func if isinstance(maker, functools.partial) else maker
     found = _of_class(inner) if parts.is_part(inner) else _of_function(inner)
@@ -116,17 +152,7 @@ def _arguments_of(documented: Any) -> dict[str, str]:
 
 
 def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fixed: Any) -> Any:
-    """A part made with options by their names, the others at their defaults.
-
-    Args:
-        maker: as for `options_of`.
-        given: short or full name -> value.
-        *args: of the maker.
-        **fixed: likewise.
-
-    Raises:
-        ValueError: an option of a part that is given as a whole; what the parts themselves refuse.
-    """
+    """A part made with options by their names, the others at their defaults."""
     known = options_of(maker)
     paths = {known[name].path if name in known else name: value for name, value in given.items()}
     for path in paths:
@@ -172,7 +198,7 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
 
 
 def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """What the options of a part that is None change: for an optimizer beside that of training, that one."""
+    """Return the part that options change where none is given: for an optimizer beside that of training, that one."""
     written_as, _ = _within(parts.fields(cls).hints[name], None)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     if written_as is not None and "training" in defaults:
@@ -203,15 +229,7 @@ def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the leaves of a part by their dotted names.
-
-    Args:
-        given: the part.
-        values: name -> value; a name is dotted, that of an option, or the last words of one leaf alone.
-
-    Raises:
-        ValueError: a name that is none, or stands for several leaves.
-    """
+    """Values of the leaves of a part by their dotted names."""
     known, short_names = parts.values_of(given), options_of(type(given))
 
     def full(name: str) -> str:
@@ -235,20 +253,7 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def own_maker(
     what: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
 ) -> Callable[..., Any]:
-    """A class or function of one's own that makes a part with a name, checked.
-
-    Args:
-        what: the name is of, "participation" say.
-        name: the name.
-        maker: a class of parts, or a function that returns one.
-        makes: the type of what it returns, checked in every call.
-        known: names that are taken.
-        given: how many of its first arguments are no options; every other one must have a name, and a default too where
-            some are.
-
-    Raises:
-        ValueError: a name that is taken or none, a maker that is none, an argument that cannot be an option.
-    """
+    """A class or function of one's own that makes a part with a name, checked."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"name={short(name)} is no name; give a string")
     if name in known:

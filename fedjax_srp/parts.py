@@ -46,7 +46,7 @@ class AtLeast(NamedTuple):
     low: float
 
     def holds(self, value: Any) -> Any:
-        """Whether a number, or each of an array, is within the bound."""
+        """True where a number, or an entry of an array, is within the bound."""
         return value >= self.low
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ class AtLeast(NamedTuple):
 
 
 class AtMost(NamedTuple):
-    """As `AtLeast`, from above."""
+    """An upper bound, see `AtLeast`."""
 
     high: float
 
     def holds(self, value: Any) -> Any:
-        """Whether a number, or each of an array, is within the bound."""
+        """True where a number, or an entry of an array, is within the bound."""
         return value <= self.high
 
     def __str__(self) -> str:
@@ -67,12 +67,12 @@ class AtMost(NamedTuple):
 
 
 class Above(NamedTuple):
-    """As `AtLeast`, without the bound itself."""
+    """A lower bound that is not allowed itself, see `AtLeast`."""
 
     low: float
 
     def holds(self, value: Any) -> Any:
-        """Whether a number, or each of an array, is within the bound."""
+        """True where a number, or an entry of an array, is within the bound."""
         return value > self.low
 
     def __str__(self) -> str:
@@ -80,12 +80,12 @@ class Above(NamedTuple):
 
 
 class Below(NamedTuple):
-    """As `AtMost`, without the bound itself."""
+    """An upper bound that is not allowed itself, see `AtLeast`."""
 
     high: float
 
     def holds(self, value: Any) -> Any:
-        """Whether a number, or each of an array, is within the bound."""
+        """True where a number, or an entry of an array, is within the bound."""
         return value < self.high
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ def path_of(cls: type) -> str:
 
 
 def is_part(value: Any) -> bool:
-    """Whether a value, or a class, is one of parts."""
+    """True for a part, and for a class of parts."""
     return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
 
 
@@ -219,7 +219,7 @@ def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tu
 
 
 def is_leaf(hint: Any) -> bool:
-    """Whether a field with this annotation is a leaf."""
+    """True if a field with this annotation is a leaf."""
     for kind, metadata in members(hint):
         if _STATIC in metadata or _LEAF in metadata:
             return _LEAF in metadata
@@ -286,7 +286,7 @@ def _repr(self: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can be compared at any time: no array, no tracer in it."""
+    """True for a value that can be compared at any time: without arrays and tracers."""
     return not any(isinstance(leaf, np.ndarray | jax.Array | Tracer) for leaf in jax.tree.leaves(value))
 
 
@@ -298,30 +298,18 @@ def _check(self: Any) -> None:
 
 
 def _check_hashable(self: Any) -> None:
-    """Raises a ValueError of one line where a static field has no hash."""
-    try:
-        hash(self)
-    except TypeError as error:
-        culprit = next((n for n in fields(type(self)).static if not _is_hashable(getattr(self, n))), "a field")
-        said = " ".join(str(error).split())
-        said = said if len(said) <= 120 else f"{said[:117]}..."
-        raise ValueError(f"{culprit}={short(getattr(self, culprit, None))}: {said}; give a tuple, or a part") from None
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    """Refuse a static field without a hash, in one line."""
+    for name in fields(type(self)).static:
+        value = getattr(self, name)
+        try:
+            hash(value)
+        except TypeError as error:
+            said = " ".join(str(error).split())[:120]
+            raise ValueError(f"{name}={short(value)}: {said}; give a tuple, or a part") from None
 
 
 def checked_value(argument: str, value: Any, hint: Any) -> Any:
-    """A value as a field with this annotation has it.
-
-    Raises:
-        ValueError: it does not fit, with argument, value and remedy.
-    """
+    """A value as a field with this annotation has it."""
     kinds = list(members(hint))
     if value is None and any(kind in (None, type(None)) for kind, _ in kinds):
         return None
@@ -345,32 +333,31 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...]) -> Any:
     origin = typing.get_origin(kind) or kind
     if origin is typing.Literal:
         return _as_choice(argument, value, typing.get_args(kind))
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise ValueError(f"{argument}={short(value)} must be a flag, True or False")
-        return value
     if kind is int:
         low = next((bound.low for bound in bounds if isinstance(bound, AtLeast)), None)
         number = check_integer(argument, value, -(2**31) if low is None else int(low), otherwise=remedy)
         _check_bounds(argument, value, number, bounds, remedy)
         return number
     if kind is float:
-        if _STATIC in metadata and not is_number(value):  # an array has no hash
-            raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
-        return _as_float(argument, float(value) if _STATIC in metadata else value, bounds, remedy)
-    if kind is str and not isinstance(value, str):
-        raise ValueError(f"{argument}={short(value)} must be a text")
+        return _as_float(argument, value, bounds, remedy, _STATIC in metadata)
     if inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array) and isinstance(value, list | tuple):
         return _as_array(value)
     if origin in (tuple, Sequence) or (inspect.isclass(origin) and origin is list):
         return _as_tuple(argument, value, typing.get_args(kind), bounds)
+    misfit = ""
     if is_part(kind) and not isinstance(value, kind):
-        name = short(getattr(value, "__name__", value))
+        misfit = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
         remedy = "call it" if isinstance(value, type) else REMEDIES.get(kind.__name__, remedy)
-        raise ValueError(f"{argument}={name} must be {_a(kind.__name__)}" + (f"; {remedy}" if remedy else ""))
-    if origin is Callable and not callable(value):
-        raise ValueError(f"{argument}={short(value)} must be a function")
+    elif kind in _PLAIN and not isinstance(value, kind):
+        misfit, remedy = _PLAIN[kind], ""
+    elif origin is Callable and not callable(value):
+        misfit, remedy = "a function", ""
+    if misfit:
+        raise ValueError(f"{argument}={short(value)} must be {misfit}" + (f"; {remedy}" if remedy else ""))
     return value
+
+
+_PLAIN = {bool: "a flag, True or False", str: "a text"}
 
 
 def _as_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> Any:
@@ -381,15 +368,10 @@ def _as_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
-def _a(name: str) -> str:
-    """A name with its article."""
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
-
-
-def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str) -> Any:
-    if isinstance(value, Tracer):
+def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str, is_static: bool) -> Any:
+    if isinstance(value, Tracer) and not is_static:
         return value
-    is_array = isinstance(value, np.ndarray | jax.Array) and not is_key(value)
+    is_array = isinstance(value, np.ndarray | jax.Array) and not is_key(value) and not is_static  # arrays have no hash
     if not (is_array or is_number(value)):
         raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
     number = value if is_array else float(value)
@@ -444,11 +426,7 @@ def with_values(given: T, values: Mapping[str, Any]) -> T:
 
 
 def rebuilt(given: T) -> T:
-    """The same part, and those in it, with their checks run again, as JAX runs none.
-
-    Raises:
-        ValueError: a field out of range.
-    """
+    """The same part, and those in it, with their checks run again, as JAX runs none."""
     if not is_part(given):
         return given
     inner = {field.name: rebuilt(getattr(given, field.name)) for field in dataclasses.fields(given)}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The stages of a run: how many clients took part, from when to when, and whether the criterion held."""
+"""Stages of a run: how many clients took part, from when to when, and whether the criterion held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Stage(NamedTuple):
-    """One stage of a participation policy, as a run went through it; times are simulated, in time units."""
+    """Stage of a participation policy, as a run went through it; times are simulated, in time units."""
 
     stage: int  # from 0
     cohort_size: int  # in its last round
@@ -16,18 +16,18 @@ class Stage(NamedTuple):
     num_rounds: int
     begins: float
     ends: float  # with its last round
-    completed: bool | None  # whether the criterion that ends it has held; None: the policy has none
+    completed: bool | None  # True if the criterion that ends it has held; None: the policy has none
     completed_round: int | None  # the first round after which it held; the last stage goes on all the same
 
 
 def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, held: np.ndarray | None) -> list[Stage]:
-    """The stages of a run in their order.
+    """Return the stages of a run in their order.
 
     Args:
         stage: (R,) of each round.
-        cohort_size: (R,) how many clients took part.
+        cohort_size: (R,) number of clients that took part.
         elapsed: (R,) simulated time at the end of each round.
-        held: (R,) whether the criterion held after each round; None where there is none.
+        held: (R,) True where the criterion held after the round; None where there is none.
     """
     times = np.concatenate([[0.0], elapsed])
     ends = [*(np.flatnonzero(np.diff(stage)) + 1), len(stage)] if len(stage) else []

@@ -1,6 +1,11 @@
-"""Arrays in folders that cannot lie, and folders that one process holds at a time.
+"""Everything that is kept on disk: sealed folders, files that are replaced whole, folders that one process holds.
 
-A sealed folder has a list of its files with their checksums, written with them. A folder appears whole or not at all.
+There is one mechanism for checkpoints, saved states and run folders. A seal is a JSON file, written last, with facts
+and with the size and SHA-256 of the files it vouches for; it has a checksum of itself. A folder without its seal is
+unfinished, and one that does not agree with it is damaged: a `DamagedError` of one line says which file.
+
+Orbax writes arrays, those of several processes too. It does not notice a flipped bit or a truncated file by itself, and
+tells a full disk in words of its own, so seals, atomic replacement and one-line errors are made here, once for all.
 """
 
 from __future__ import annotations
@@ -8,17 +13,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import itertools
 import json
 import logging
 import math
 import os
+import re
+import secrets
 import shutil
 import socket
+import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +35,9 @@ from jax.experimental import multihost_utils
 
 from fedjax_srp.base import PyTree
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -34,102 +45,70 @@ except ImportError:  # Windows
 
 SEAL = "contents.json"
 _ARRAYS = "arrays"
-_attempts = {alone: itertools.count() for alone in (False, True)}  # equal in all processes that write together
+_CHECKSUM = "checksum"
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded", errno.EFBIG: "File too large"}
-
+_FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # and no number
 _MAKE_ROOM = "what was written before is intact; make room and run it again"
+_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK if hasattr(os, "O_NOFOLLOW") else 0
 
 
 class DamagedError(ValueError):
-    """A file is not what was written; its text says which one and how."""
+    """A file is not what was written; the text says which one and how."""
 
 
 class HeldError(ValueError):
     """Another process holds a folder."""
 
 
-def named(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by their path, "params/dense/kernel": the same for a NamedTuple and a dict of its fields.
-
-    Raises:
-        ValueError: two leaves with one path.
-    """
-
-    def word(part: Any) -> str:  # of a field, a key, a place
-        return str(next(getattr(part, name) for name in ("name", "key", "idx") if hasattr(part, name)))
-
-    found: dict[str, Any] = {}
-    for path, leaf in jax.tree.leaves_with_path(tree):
-        name = "/".join(map(word, path))
-        if name in found:
-            raise ValueError(f"two arrays of a state are called {name!r}: rename one, names without a slash are safe")
-        found[name] = leaf
-    return found
-
-
-def nested(arrays: Mapping[str, Any]) -> Any:
-    """Dicts of what `named` made, or the array itself where the tree was one."""
-    if set(arrays) == {""}:
-        return arrays[""]
-    tree: dict[str, Any] = {}
-    for name, leaf in arrays.items():
-        *front, last = name.split("/")
-        place = tree
-        for part in front:
-            place = place.setdefault(part, {})
-        place[last] = leaf
-    return tree
-
-
 def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alone: bool = False) -> None:
-    """Writes a sealed folder, in the place of one that is there.
+    """Write a sealed folder of arrays; it appears whole, and one that is there is replaced.
 
     Several processes write together, each what it holds of the arrays, unless `alone` is set.
 
     Raises:
         OSError: the disk is full; what was there before is still there.
     """
-    # A new name each time: threads of an attempt that failed may still write, and tensorstore remembers what it read.
-    staging = folder.with_name(f".{folder.name}.{next(_attempts[alone])}.writing")
+    # A new name each time: threads of an attempt that failed may still write, and nobody can put a link in its place.
+    token = np.int32(secrets.randbits(31))
+    if not alone and jax.process_count() > 1:
+        token = multihost_utils.broadcast_one_to_all(token)
+    staging = folder.with_name(f".{folder.name}.{int(token):08x}.writing")
     first = alone or jax.process_index() == 0
-    shapes = {name: [list(np.shape(leaf)), str(leaf.dtype)] for name, leaf in arrays.items()}
     real = {name: leaf for name, leaf in arrays.items() if np.size(leaf)}  # orbax takes no empty ones
     try:
         if first:
-            shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
         _wait(alone)
         if real:
             with _checkpointer(alone) as checkpointer:
                 checkpointer.save((staging / _ARRAYS).absolute(), real)
         if first:
-            files = {str(path.relative_to(staging)): _digest(path) for path in staging.rglob("*") if path.is_file()}
-            _write_json(staging / SEAL, {"files": files, "shapes": shapes, "facts": facts})
+            shapes = {name: [list(np.shape(leaf)), str(leaf.dtype)] for name, leaf in arrays.items()}
+            files = digests(staging, (path for path in staging.rglob("*") if path.is_file()))
+            as_json({"files": files, "shapes": shapes, "facts": facts})(staging / SEAL)
             remove(folder)
             staging.rename(folder)
         _wait(alone)
     except Exception as error:  # tensorstore has its own types for what the system refuses
-        if (full := as_full_disk(error, folder)) is None:
-            raise
         shutil.rmtree(staging, ignore_errors=True)
-        raise full from None
+        raise as_full_disk(error, folder) or error from None
 
 
 def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = False) -> dict[str, Any]:
-    """The arrays of a sealed folder, after a look at every byte.
+    """Return the arrays of a sealed folder, after a look at every byte.
 
     Args:
-        folder: that `write` made.
+        folder: as `write` made it.
         like: arrays whose devices and sharding those of the same names get; NumPy for the others.
-        alone: whether other processes leave it to this one.
+        alone: no other process reads with this one.
 
     Raises:
         DamagedError: a file is missing, or is not what was written.
     """
-    shapes, like = check(folder)["shapes"], dict(like or {})
-    found = {
-        name: np.zeros(shape, jnp.dtype(kind)) for name, (shape, kind) in shapes.items() if name not in like
-    } | like
+    sealed, like = seal(folder), dict(like or {})
+    check(folder, sealed["files"])
+    others = {name: of for name, of in sealed["shapes"].items() if name not in like}
+    found = {name: np.zeros(shape, jnp.dtype(kind)) for name, (shape, kind) in others.items()} | like
     real = {name: leaf for name, leaf in found.items() if np.size(leaf)}
     if not real:
         return found
@@ -141,47 +120,96 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
         return found | checkpointer.restore((folder / _ARRAYS).absolute(), args=ocp.args.StandardRestore(target))
 
 
-def check(folder: Path) -> dict[str, Any]:
-    """What the seal of a folder says, after a look at every byte of the folder.
+def seal(folder: Path) -> dict[str, Any]:
+    """Return the `files`, `shapes` and `facts` of a sealed folder of arrays."""
+    return read_json(folder / SEAL)
+
+
+def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """Return size and SHA-256 of files by their names within a folder, for a seal."""
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(files)}
+
+
+def check(folder: Path, expected: Mapping[str, Any]) -> None:
+    """Compare the files of a folder with the `digests` in its seal.
 
     Raises:
         DamagedError: a file is missing, or is not what was written.
     """
-    sealed = seal(folder)
-    for name, digest in sealed["files"].items():
+    for name, digest in expected.items():
         try:
             found = _digest(folder / name)
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from None
         if found != digest:
             raise DamagedError(f"{name} is not what was written")
-    return sealed
 
 
-def seal(folder: Path) -> dict[str, Any]:
-    """What was written with the files of a folder: their checksums, shapes, facts."""
-    return read_json(folder / SEAL)
+def _digest(path: Path) -> list[Any]:
+    with path.open("rb") as file:
+        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON that knows its checksum, whole or not at all."""
-    replace({path: lambda temporary: _write_json(temporary, value)})
+@contextlib.contextmanager
+def _checkpointer(alone: bool) -> Iterator[Any]:
+    import orbax.checkpoint as ocp
+
+    index = jax.process_index() if alone else 0
+    processes = {index} if alone and jax.process_count() > 1 else None
+    options = ocp.options.MultiprocessingOptions(primary_host=index, active_processes=processes)
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as checkpointer:
+        yield checkpointer
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps({"checksum": _checksum(value), "content": value}, indent=1), "utf-8")
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    """Return False for what orbax logs: it raises the same, and its threads log a traceback each."""
+    return f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
-def read_json(path: Path) -> Any:
-    """What `write_json` wrote.
+def _wait(alone: bool) -> None:
+    if not alone and jax.process_count() > 1:
+        multihost_utils.sync_global_devices("fedjax_srp.stored")
+
+
+def named(tree: PyTree) -> dict[str, Any]:
+    """Return the leaves of a tree by path, "params/dense/kernel": equal for a NamedTuple and a dict of its fields.
 
     Raises:
-        DamagedError: it is missing, or not what was written.
+        ValueError: two leaves have one path.
+    """
+    found: dict[str, Any] = {}
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name in found:
+            raise ValueError(f"two arrays of a state are called {name!r}: rename one, names without a slash are safe")
+        found[name] = leaf
+    return found
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write strict JSON with a checksum of itself, whole or not at all."""
+    replace({path: as_json(value)})
+
+
+def as_json(value: Mapping[str, Any]) -> Callable[[Path], object]:
+    """Return the writer of a file as `read_json` reads it, for `replace`."""
+    return lambda path: path.write_text(_sealed(value), "utf-8", newline="\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what `write_json` wrote.
+
+    Raises:
+        DamagedError: the file is missing, or not what was written to the last bit.
     """
     try:
-        found = json.loads(path.read_text("utf-8"))
-        if found["checksum"] == _checksum(found["content"]):
-            return found["content"]
+        text = path.read_bytes().decode()
+        found = json.loads(text)
+        del found[_CHECKSUM]
+        if _sealed(found) == text:
+            return found
     except OSError as error:
         raise DamagedError(f"{path.name}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -189,31 +217,76 @@ def read_json(path: Path) -> Any:
     raise DamagedError(f"{path.name} is not what was written")
 
 
+def _sealed(value: Mapping[str, Any]) -> str:
+    value = jsonable(value)
+    checksum = hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return json.dumps({**value, _CHECKSUM: checksum}, indent=2, allow_nan=False) + "\n"
+
+
 def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Writes files, all of them or none: each beside its place, and when all are there, into their places.
+    """Write files, all of them or none: each in a folder of its own beside its place, and at last into their places.
 
     Args:
-        files: path -> what writes the file to the path that it is given. A device or a pipe is written to as it is.
+        files: path -> function that writes the file to the path it is given. A device or a pipe is written as it is.
 
     Raises:
         OSError: the disk is full; what was there before is still there.
     """
-    beside = {path: path.resolve() for path in files if path.is_file() or not path.exists()}
-    beside = {path: place.with_name(f".{place.name}.tmp") for path, place in beside.items()}
+    beside: dict[Path, Path] = {}
+    with contextlib.ExitStack() as stack:
+        try:
+            for path, write_to in files.items():
+                if path.is_file() or not path.exists():
+                    options = {"prefix": ".", "suffix": ".writing", "dir": path.resolve().parent}
+                    beside[path] = Path(stack.enter_context(tempfile.TemporaryDirectory(**options)), path.name)
+                write_to(beside.get(path, path))
+            for path, temporary in beside.items():
+                temporary.replace(path.resolve())
+        except Exception as error:
+            raise as_full_disk(error, next(iter(files)).parent) or error from None
+
+
+def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
+    """Return the writer of a table, for `replace`; its text cells and headings are made harmless by `as_cell`."""
+    frame = frame.rename(columns=as_cell)
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        frame[name] = frame[name].map(as_cell)
+    return lambda path: frame.to_csv(path, index=False, lineterminator="\n")
+
+
+def as_cell(value: Any) -> Any:
+    """Return a cell of a table; text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def append(path: Path, after: int, data: bytes | memoryview) -> None:
+    """Write behind the first `after` bytes of a plain file, made where missing; what stood behind them is cut off."""
+    with os.fdopen(_open(path), "r+b") as file:
+        file.truncate(after)
+        file.seek(after)
+        file.write(data)
+
+
+def _open(path: Path) -> int:
+    """Open a plain file to read and write, made where missing.
+
+    Raises:
+        ValueError: a link or a pipe is there, which would lead the writer elsewhere.
+    """
     try:
-        for path, write_to in files.items():
-            write_to(beside.get(path, path))
-        for path, temporary in beside.items():
-            temporary.replace(path.resolve())
-    except Exception as error:
-        raise as_full_disk(error, next(iter(files)).parent) or error from None
-    finally:
-        for temporary in beside.values():
-            temporary.unlink(missing_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
+        found = os.fstat(file)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
+            return file
+        os.close(file)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+    raise ValueError(f"{str(path)!r} is a link or no plain file: remove it, or give another folder")
 
 
 def jsonable(value: Any) -> Any:
-    """`value` in the words of strict JSON, and unchanged when it is already: lossless for plain settings."""
+    """Return `value` in the words of strict JSON, unchanged if it is already: lossless for plain settings."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -234,28 +307,27 @@ def jsonable(value: Any) -> Any:
 
 
 def remove(folder: Path) -> None:
-    """Takes a folder away: at once for those who look, then byte by byte."""
+    """Remove a folder: at once for those who look, then byte by byte."""
     if folder.exists():
-        gone = folder.with_name(f".{folder.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
+        gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone")
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:
-    """Removes what a kill left of `write` and `remove` in a folder."""
+    """Remove what a kill left of `write`, `replace` and `remove` in a folder."""
     for pattern in (".*.writing", ".*.gone"):
         for left in folder.glob(pattern):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
-    """The error in one line if a full disk is behind it, whichever library says so; `place` is None if not known."""
+    """Return an error of one line if `error` comes of a full disk, whichever library says so; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
@@ -266,22 +338,22 @@ def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
 
 @contextlib.contextmanager
 def held(folder: Path, argument: str) -> Iterator[None]:
-    """Holds a folder against other processes; the system lets go of it when this one ends, however it ends.
+    """Hold a folder against other processes; the system lets go of it when this one ends, however it ends.
 
     Args:
         folder: made where missing.
-        argument: how the caller calls the folder.
+        argument: name of the caller's argument for the folder.
 
     Raises:
-        HeldError: another process holds it.
+        HeldError: another process holds it, or its lock is a link.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = _lock(folder / ".lock")
-        except BlockingIOError as error:
-            refusal = f"{argument}={str(folder)!r}: {error} is running here; wait for it, or give another folder"
+        except ValueError as error:
+            refusal = f"{argument}={str(folder)!r}: {error}"
     try:
         if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(np.int32(bool(refusal))):
             refusal = refusal or f"{argument}={str(folder)!r}: another process is running here"
@@ -295,22 +367,22 @@ def held(folder: Path, argument: str) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int | None:
-    """A file descriptor that holds the lock; None, and a word about it, where there are no locks.
+    """Return a file descriptor that holds the lock; None, and a word about it, where there are no locks.
 
     Raises:
-        BlockingIOError: somebody else holds it; its text says who.
+        ValueError: somebody else holds it, or it is no plain file.
     """
     if fcntl is None:
         print(f"{path.parent}: no locks on this system; run one process at a time in it", file=sys.stderr)
         return None
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(file, 200).decode(errors="replace").strip() or "another process"
             os.close(file)
-            raise BlockingIOError(holder) from None
+            raise HeldError(f"{holder} is running here; wait for it, or give another folder") from None
         except OSError as error:
             os.close(file)
             print(f"{path.parent}: no locks here ({error.strerror}); run one process at a time in it", file=sys.stderr)
@@ -321,35 +393,3 @@ def _lock(path: Path) -> int | None:
                 os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return file
         os.close(file)  # the one who held it took the file away in between
-
-
-@contextlib.contextmanager
-def _checkpointer(alone: bool) -> Iterator[Any]:
-    import orbax.checkpoint as ocp
-
-    index = jax.process_index() if alone else 0
-    processes = {index} if alone and jax.process_count() > 1 else None
-    options = ocp.options.MultiprocessingOptions(primary_host=index, active_processes=processes)
-    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
-    logging.getLogger("absl").addFilter(_not_of_orbax)
-    with ocp.Checkpointer(handler, multiprocessing_options=options) as checkpointer:
-        yield checkpointer
-
-
-def _not_of_orbax(record: logging.LogRecord) -> bool:
-    """What orbax has to say is raised; its threads log it too, with a traceback each."""
-    return f"{os.sep}orbax{os.sep}" not in record.pathname
-
-
-def _wait(alone: bool) -> None:
-    if not alone and jax.process_count() > 1:
-        multihost_utils.sync_global_devices("fedjax_srp.stored")
-
-
-def _digest(path: Path) -> list[Any]:
-    with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
-
-
-def _checksum(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

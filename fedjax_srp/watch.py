@@ -1,10 +1,10 @@
-"""Watching a run: what a callback of `simulate` is told after every evaluation, and callbacks that log it.
+"""Callbacks of `simulate`: the `Progress` they are told after every evaluation, and callbacks that log it.
 
     srp.simulate(..., callback=srp.watch.json_lines("run.jsonl"))
     srp.simulate(..., callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
 
 A callback of your own is any function of a `Progress`; it ends the run by returning True or raising `StopIteration`.
-Where there are several processes, each calls it, and all have to give the same answer; those here write in the first.
+Each of several processes calls it, and all have to give the same answer; those here write in the first process.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from fedjax_srp.stored import jsonable
 
 
 class Progress(NamedTuple):
-    """Where a run stands after an evaluation; of `simulate_seeds`, numbers are arrays (num_seeds,).
+    """State of a run after an evaluation; of `simulate_seeds`, numbers are arrays (num_seeds,).
 
     Attributes:
         name: of the run.
-        seeds: which of the keys of `simulate_seeds` run together; None in `simulate`.
-        round: how many rounds are completed.
-        num_rounds: how many there will be at most.
+        seeds: places of the keys of `simulate_seeds` that run together; None in `simulate`.
+        round: number of completed rounds.
+        num_rounds: at most.
         elapsed: simulated time, in time units, without communication.
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
         rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
             and `run`, eight digits that are the same for the same parts, data and key (left out where a field of a part
             cannot be written down, a lambda say); the last row of a seed has the scores as `accuracy_<evaluation>`.
-        server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; to be called
-            within the callback.
-        history: makes a `History` of the run so far, a list of them where there are seeds; to be called within the
-            callback.
+        server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; only within
+            the callback.
+        history: makes a `History` of the run so far, a list of them where there are seeds; only within the callback.
     """
 
     name: str
@@ -60,11 +59,7 @@ Callback = Callable[[Progress], object]  # True ends the run
 
 
 def ends(callback: Callback, progress: Progress) -> bool:
-    """Calls back; whether the run is to end.
-
-    Raises:
-        ValueError: an answer of several flags.
-    """
+    """Call back; return True if the run is to end."""
     try:
         answer = callback(progress)
     except StopIteration:
@@ -78,7 +73,7 @@ def ends(callback: Callback, progress: Progress) -> bool:
 
 
 def all_of(*callbacks: Callback) -> Callback:
-    """Calls each of several callbacks; the run ends when one of them ends it."""
+    """Call each of several callbacks; the run ends when one of them ends it."""
 
     def call(progress: Progress) -> bool:
         answers = [ends(callback, progress) for callback in callbacks]
@@ -92,11 +87,11 @@ def _in_first_process(write: Callback) -> Callback:
 
 
 def json_lines(path: str | os.PathLike) -> Callback:
-    """Appends a line of JSON for each round to a file, as `Progress.rows` has it.
+    """Append a line of JSON for each round to a file, as `Progress.rows` has it.
 
-    A round that the file holds of the same run (`run` in a row) is written again only if it says more, so a run that is
-    continued after a kill or made longer has each of its rounds once. Rows without a `run` are compared as a whole. A
-    last line that a kill cut off is dropped. Numbers that are not finite are strings, as in `summary.json`.
+    A round of a run that is in the file already is written again only if it has more columns, so a run that is
+    continued after a kill or made longer has each of its rounds once. A last line that a kill cut off is dropped.
+    Numbers that are not finite are strings, as in `summary.json`.
 
     Args:
         path: of the file; its folder is made where missing.
@@ -119,7 +114,8 @@ def json_lines(path: str | os.PathLike) -> Callback:
     known: dict[Any, set[str]] = {}  # place of a row -> its columns
 
     def is_new(row: Mapping[str, Any], line: str) -> bool:
-        columns = known.setdefault(_place(row, line), set())
+        place = (row["run"], row["name"], row.get("seed"), row["round"]) if "run" in row else line
+        columns = known.setdefault(place, set())
         says_more = not columns.issuperset(row)
         columns.update(row)
         return says_more
@@ -139,10 +135,6 @@ def json_lines(path: str | os.PathLike) -> Callback:
     return _in_first_process(write)
 
 
-def _place(row: Mapping[str, Any], line: str) -> Any:
-    return (row["run"], row["name"], row.get("seed"), row["round"]) if "run" in row else line
-
-
 def _is_row(line: str) -> bool:
     try:
         row = json.loads(line)
@@ -152,23 +144,19 @@ def _is_row(line: str) -> bool:
 
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in row.items() if name not in ("name", "run", "seed", "round")}
-
-
-def _prefix(row: Mapping[str, Any]) -> str:
-    return f"seed_{row['seed']}/" if "seed" in row else ""
+    """Return the numbers of a row by the names that loggers get."""
+    prefix = f"seed_{row['seed']}/" if "seed" in row else ""
+    names = row.keys() - {"name", "run", "seed", "round"}
+    return {prefix + name: float(value) for name, value in row.items() if name in names}
 
 
 def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
-    """Scalars of each round for TensorBoard; those of seed s stand under `seed_s/`.
+    """Write scalars of each round for TensorBoard; those of seed s stand under `seed_s/`.
 
     Args:
         directory: of the event files.
         writer: with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of tensorboardX or, if
             that is not installed, of torch.
-
-    Raises:
-        ValueError: neither is installed.
     """
     to: Any = writer
     if writer is None and jax.process_index() == 0:
@@ -177,7 +165,7 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
     def write(progress: Progress) -> None:
         for row in progress.rows:
             for name, value in _scalars(row).items():
-                to.add_scalar(_prefix(row) + name, value, row["round"])
+                to.add_scalar(name, value, row["round"])
         to.flush()
 
     return _in_first_process(write)
@@ -193,14 +181,11 @@ def _summary_writer(directory: str) -> Any:
 
 
 def wandb(run: Any = None, **options: Any) -> Callback:
-    """Scalars of each round for Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
+    """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
 
     Args:
         run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
         **options: of `wandb.init`, e.g. project, name, config, or id and resume for a run that is continued.
-
-    Raises:
-        ValueError: it is not installed.
     """
     logger: Any = run
     if run is None and jax.process_index() == 0:
@@ -219,8 +204,7 @@ def wandb(run: Any = None, **options: Any) -> Callback:
             defined = True
         by_round: dict[int, dict[str, float]] = {}
         for row in progress.rows:
-            scalars = {_prefix(row) + name: value for name, value in _scalars(row).items()}
-            by_round.setdefault(row["round"], {"round": row["round"]}).update(scalars)
+            by_round.setdefault(row["round"], {"round": row["round"]}).update(_scalars(row))
         for scalars in by_round.values():
             logger.log(scalars)
 

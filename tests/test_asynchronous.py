@@ -9,9 +9,10 @@ import pytest
 from reference.small import made_policy
 
 import fedjax_srp as srp
-from fedjax_srp.commands import cli, clock
+from fedjax_srp.commands import cli
 from fedjax_srp.history import History
 from fedjax_srp.report import panels, table
+from fedjax_srp.runs import clocks as clock
 
 DATA = srp.data.load("digits", num_clients=8, classes_per_client=3, max_examples=10)
 WORDS = "--dataset digits --num-clients 8 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 4"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, changed, clients_of, federation, made_clock, made_policy, model, numbers
+from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, made_policy, model, numbers
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Cohort
@@ -19,31 +19,34 @@ EXP, FIXED = srp.clocks.Exponential(1.0), srp.clocks.Fixed
 RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
 
 MISPLACED = {
-    "a distribution": ({"clock": EXP}, "clock is the distribution 'exponential'; say when it is drawn"),
-    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.Fixed is no clock; give srp.clocks.Fixed("),
-    "a policy not called": ({"participation": srp.participation.Full}, "is no policy; call one"),
     "a method by name": ({"algorithm": "fedavg"}, "algorithm='fedavg' is no algorithm; give srp.methods.get(name"),
     "an algorithm not called": ({"algorithm": srp.algorithms.FedAvg}, "called with a model"),
+    "a model": ({"algorithm": MLP}, "is no algorithm; give srp.methods.get(name"),
+    "swapped": ({"algorithm": DATA, "data": FEDAVG}, "is no algorithm; give srp.methods.get(name"),
     "a pair of arrays": ({"data": (np.ones(3), np.ones(3))}, "is no federation, it has no num_clients; give"),
     "data by name": ({"data": "digits"}, "data='digits' is no federation, it has no num_clients; give srp.data."),
-    "swapped": ({"algorithm": DATA, "data": FEDAVG}, "data='fedavg' is an algorithm; the algorithm comes first"),
-    "a method as policy": (
-        {"participation": METHOD},
-        "participation='fedavg' is no participation but made for algorithm=",
+    "no data": ({"data": None}, "data=None is no federation"),
+    "a policy not called": ({"participation": srp.participation.Full}, "is no participation; call one"),
+    "a policy by name": ({"participation": "full"}, "participation='full' is no participation; call one"),
+    "a method as policy": ({"participation": METHOD}, "is no participation; call one"),
+    "a clock as policy": ({"participation": FIXED(EXP)}, "participation=Fixed("),
+    "a distribution": (
+        {"clock": EXP},
+        "is no clock; say when times are drawn: srp.clocks.Fixed(srp.clocks.Exponential",
     ),
-    "a clock as policy": (
-        {"participation": FIXED(EXP)},
-        "participation='fixed' is no participation but made for clock=",
-    ),
-    "a policy as clock": ({"clock": srp.participation.Full()}, "clock='full' is no clock but made for participation="),
+    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.Fixed is no clock; say when times"),
+    "times": ({"clock": np.ones(3)}, "clock=array([1., 1., 1.]) is no clock; say when times"),
+    "a policy as clock": ({"clock": srp.participation.Full()}, "clock=Full() is no clock; say when times"),
+    "a number as evaluation": ({"evaluations": 3}, "evaluations=3 must be"),
+    "a number as name": ({"name": 3}, "name=3 must be a"),
     "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
     "a key of old": (
         {"key": jax.random.PRNGKey(0)},
         "key is of type uint32, not a typed key; use jax.random.key(seed)",
     ),
-    "time as text": ({"time_limit": "3"}, "time_limit='3' must be a number or None"),
+    "time as text": ({"time_limit": "3"}, "time_limit='3' must be a number"),
     "no target": ({"target": float("nan")}, "target=nan must be finite"),
-    "a flag as text": ({"progress": "no"}, "progress='no' must be True or False"),
+    "a flag as text": ({"progress": "no"}, "progress='no' must be"),
 }
 
 
@@ -139,18 +142,6 @@ def test_whoever_takes_no_part_may_be_anybody():
     assert history.cohort_size.tolist() == [2, 2]
 
 
-def test_a_policy_that_reads_what_a_run_lacks_is_told_what_it_has():
-    def update(state, info):
-        return state + info.metrics["training_loss"].astype(jnp.int32)
-
-    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    policy = changed(own_policy([0, 1]), update=update)
-    with pytest.raises(KeyError, match="training_loss") as error:
-        srp.simulate(algorithm, numbers(1.0, 2.0), participation=policy, num_rounds=1, key=KEY, progress=False)
-    told = "policy 'mine': info.metrics has [], and 'training_loss' with record_loss=True"
-    assert told in error.value.__notes__
-
-
 def arrays(y, **options):
     x = np.ones((len(y), 3), np.float32)
     rows = {"train_indices": [np.arange(len(y))], "test_indices": [np.arange(len(y))]}
@@ -160,8 +151,8 @@ def arrays(y, **options):
 def test_labels_with_gaps_are_taken_with_a_warning():
     with pytest.warns(UserWarning, match=r"labels: 4 of 31 classes have examples, 1 for one has none, and"):
         assert arrays([0, 10, 20, 30]).num_classes == 31
-    with pytest.warns(UserWarning, match=r"labels: 2 of 2147483647 classes"):  # in no more memory than the labels take
-        arrays([0, 2**31 - 2])
+    with pytest.warns(UserWarning, match=r"labels: 2 of 1048576 classes"):  # in no more memory than the labels take
+        arrays([0, 2**20 - 1])
     assert arrays([0, 10, 20, 30], num_classes=31).num_classes == 31  # said, so meant
     assert arrays([2, 0, 1]).num_classes == 3
 
@@ -170,7 +161,7 @@ def test_labels_with_gaps_are_taken_with_a_warning():
 def test_examples_without_a_number_are_refused(tmp_path, shape):
     y = np.arange(4)
     np.savez(tmp_path / "a.npz", x_train=np.ones(shape), y_train=y, x_test=np.ones(shape), y_test=y)
-    with pytest.raises(ValueError, match=r"x_train: examples of shape \(.*\) hold no number"):
+    with pytest.raises(ValueError, match=r"x_train: is float64 of shape \(.*\); give .* at least one number in each"):
         srp.data.load(tmp_path / "a.npz", num_clients=2)
 
 
@@ -195,7 +186,7 @@ def test_a_rate_that_is_zero_in_a_program_is_refused():
 
 
 def test_an_optimizer_that_was_not_called_is_no_function_of_the_round():
-    with pytest.raises(ValueError, match=r"optimizer=.*SGD was not called; give e.g. srp.SGD\(0.01\)"):
+    with pytest.raises(ValueError, match=r"optimizer=.*SGD must be an optimizer that was called; give"):
         srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD))
     follows = lambda round: srp.SGD(0.1 / (1 + round))  # noqa: E731
     srp.algorithms.FedAvg(MLP, srp.Training(follows), fine_tune_optimizer=srp.SGD(0.1))
@@ -236,6 +227,6 @@ def test_an_evaluation_that_is_none_is_refused_wherever_a_history_takes_one(name
 
 
 def test_more_rounds_than_can_be_recorded_between_evaluations_are_refused_before_they_compile(monkeypatch):
-    monkeypatch.setattr(memory, "_free_share", lambda plan: 2.0**30)
+    monkeypatch.setattr(memory, "_free_share", lambda layout: 2.0**30)
     with pytest.raises(ValueError, match=r"eval_every=2147483647: the records of so many rounds need 128.0 GiB"):
         srp.simulate(**RUN | {"num_rounds": 2**31 - 1, "eval_every": 2**31 - 1})

@@ -91,7 +91,7 @@ def test_the_jitted_loop_computes_what_the_engine_computes(cls):
     while run.state.round < loop.round:
         run()
     for i in range(3):
-        assert_close(loop.states[i], jax.tree.map(lambda leaf, i=i: run.plan.by_id(leaf)[i], run.state.clients), 1e-5)
+        assert_close(loop.states[i], jax.tree.map(lambda leaf, i=i: run.layout.by_id(leaf)[i], run.state.clients), 1e-5)
     assert_close(loop.server, run.state.server, 1e-5)
 
 

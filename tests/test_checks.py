@@ -78,9 +78,9 @@ INTEGERS = {
         1,
         True,
     ),
-    ("linear_task", "linear_task: dim"): (lambda v: srp.data.linear_task(KEY, 4, v, 2), 1, False),
-    ("linear_task", "linear_task: rank"): (lambda v: srp.data.linear_task(KEY, 4, 8, v), 1, False),
-    ("linear_task", "linear_task: num_clients"): (lambda v: srp.data.linear_task(KEY, v, 8, 2), 1, False),
+    ("linear_task", "dim"): (lambda v: srp.data.linear_task(KEY, 4, v, 2), 1, False),
+    ("linear_task", "rank"): (lambda v: srp.data.linear_task(KEY, 4, 8, v), 1, False),
+    ("linear_task", "num_clients"): (lambda v: srp.data.linear_task(KEY, v, 8, 2), 1, False),
     ("theory", "i"): (lambda v: theory.order_statistic_mean(v, 5), 1, False),
     ("demo", "seeds"): (lambda v: demo.run("out", seeds=v), 1, False),
 }
@@ -113,6 +113,8 @@ def test_integers_out_of_range_are_refused_in_the_same_words(case):
     (_, argument), (call, minimum, _) = case, INTEGERS[case]
     assert refusal(call, minimum - 1) == f"{argument}={minimum - 1} must be at least {minimum}"
     assert refusal(call, -1) == f"{argument}=-1 must be at least {minimum}"
+    if argument == "head_layers":
+        pytest.skip("has as many as the model has layers")
     assert refusal(call, 2**31) == f"{argument}={2**31} must be at most {2**31 - 1}"
     assert refusal(call, np.int64(2) ** 40) == f"{argument}={2**40} must be at most {2**31 - 1}"
 
@@ -127,7 +129,7 @@ CHOICES = {
     "fastest": (lambda v: participation.Fastest(1, by=v), "by", "realised", "realized"),
     "output": (lambda v: models.MLP(SHAPE, 4, output=v), "output", "softmax", "sofmax"),
     "convolution": (lambda v: models.LeNet5(IMAGES, 4, convolution=v), "convolution", "winograd", "winogradd"),
-    "heads": (lambda v: srp.data.linear_task(KEY, 4, 8, 2, heads=v), "linear_task: heads", "gaussian", "gausian"),
+    "heads": (lambda v: srp.data.linear_task(KEY, 4, 8, 2, heads=v), "heads", "gaussian", "gausian"),
     "partition": (
         lambda v: srp.data.load("digits", num_clients=2, partition=v, alpha=0.5),
         "partition",

@@ -1,6 +1,7 @@
 """The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
 
 import contextlib
+import dataclasses
 import inspect
 import io
 import json
@@ -22,10 +23,13 @@ from reference.small import assert_same_bits
 import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.bars import tqdm
-from fedjax_srp.commands import cli, clock, options, run
-from fedjax_srp.commands import run_options as run_command
+from fedjax_srp.commands import cli
 from fedjax_srp.history import History
-from fedjax_srp.options import argument_help, options_of
+from fedjax_srp.options import REQUIRED, argument_help, options_of, written
+from fedjax_srp.runs import clocks as clock
+from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.runs import words as run_words
+from fedjax_srp.runs.run import Run
 
 TINY = shlex.split(
     "run --method srpfl --dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 8 "
@@ -91,7 +95,7 @@ def test_the_folder_says_what_made_it(finished):
         "summary.json",
     ]
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
-    named = {option.name for group in run_command.groups().values() for option in group}
+    named = {option for group in run_words.groups().values() for option in group}
     assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
     assert arguments["seed"] == 3
     assert arguments["method"] == "srpfl"
@@ -287,11 +291,11 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
 
 
 def test_a_folder_that_another_process_makes_while_the_data_load_is_its_own(finished, tmp_path, monkeypatch, capsys):
-    load = run.load_data
+    load = run_folder.load_data
 
     def while_loading(what):
         """What another process does meanwhile."""
-        monkeypatch.setattr(run, "load_data", lambda arguments: (what(), load(arguments))[1])
+        monkeypatch.setattr(run_folder, "load_data", lambda given: (what(), load(given))[1])
 
     with contextlib.ExitStack() as other:
 
@@ -316,12 +320,12 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pandas.DataFrame.to_csv", full)
-    monkeypatch.setattr(run, "simulate", lambda **options: HISTORY)
+    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
     assert main(*TINY, "--out", tmp_path) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before")
     assert error.count("\n") == 1
-    monkeypatch.setattr(run, "simulate", full)  # says no place, so none is named
+    monkeypatch.setattr(run_folder, "simulate", full)  # says no place, so none is named
     assert main(*TINY, "--out", tmp_path) == 2
     assert capsys.readouterr().err.startswith("fedjax-srp: error: No space left on device; what was written before")
 
@@ -562,7 +566,7 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--redraw", "stage"), "redraw: has no effect without a pool"),
     (("run", "--method", "srpfl", *DATA, "--seed", 10**23), f"seed={10**23}: must lie between 0 and 4294967295"),
     (("run", "--method", "srpfl", *DATA, "--seed", -1), "seed=-1: must lie between 0 and 4294967295"),
-    (("run", "--method", "srpfl", *DATA, "--validation", 20), "error: validation=20.0: must lie between 0 and 1"),
+    (("run", "--method", "srpfl", *DATA, "--validation", 20), "error: validation=20.0 must be below 1"),
     (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1 must be"),
     (("run", *DATA), "--method"),
     (("report",), "FOLDER"),
@@ -692,12 +696,15 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
 
 def test_defaults_come_from_the_functions():
-    known = {option.name: option for group in run_command.groups().values() for option in group}
+    known = {name: option for group in run_words.groups().values() for name, option in group.items()}
+    of_run = {field.name: field.default for field in dataclasses.fields(Run)}
     for function in (srp.data.load, srp.simulate):
         for name, parameter in inspect.signature(function).parameters.items():
             if name in known and name not in ("seed", "clock", "num_rounds", "algorithm", "participation"):
                 assert known[name].default == parameter.default, name
                 assert known[name].help, name
+                assert of_run.get(name, parameter.default) == parameter.default, name
+    assert of_run.keys() >= run_words.SIMULATION.keys() - {"progress"}
     assert all(option.help for option in known.values())
     for maker, read in (f for name in srp.methods.names() for f in srp.methods.routes(name).sources().items()):
         fields = options_of(maker)
@@ -705,7 +712,7 @@ def test_defaults_come_from_the_functions():
             assert known[name].default is None  # left to the part
             default = fields[name].default
             assert default is None or f"default {default}" in known[name].help
-    names = [option.name for group in run_command.groups().values() for option in group]
+    names = [name for group in run_words.groups().values() for name in group]
     assert len(names) == len(set(names))
 
 
@@ -735,7 +742,7 @@ class Model:
 
 
 def test_options_follow_the_fields_of_a_part():
-    found = {option.name: (option.type, option.default, option.help) for option in options.options_of(Model)}
+    found = {name: (option.type, option.default, option.help) for name, option in written(Model).items()}
     of_sgd = argument_help(srp.SGD)
     assert found == {
         "learning_rate": (float, 0.3, of_sgd["learning_rate"]),
@@ -766,9 +773,9 @@ def test_options_follow_a_signature():
             None.
         """
 
-    found = {option.name: option for option in options.options_of(function)}
+    found = written(function)
     assert list(found) == ["size", "rate", "kind", "shape"]
-    assert found["size"].default is options.REQUIRED
+    assert found["size"].default is REQUIRED
     assert found["size"].help == "how many."
     assert found["rate"].help == "in between: 0 to 1."
     assert get_args(found["kind"].type) == ("a", "b")
@@ -782,8 +789,8 @@ def test_what_does_not_resolve_is_no_option():
     def bare(names: typing.Sequence = (), pace: float = 0.5):
         """Items of no type."""
 
-    assert [(option.name, option.type) for option in options.options_of(function)] == [("pace", float), ("steps", int)]
-    assert [option.name for option in options.options_of(bare)] == ["pace"]
+    assert [(name, option.type) for name, option in written(function).items()] == [("pace", float), ("steps", int)]
+    assert [*written(bare)] == ["pace"]
 
 
 @pytest.mark.parametrize(
@@ -856,6 +863,63 @@ def test_list_fits_the_terminal_and_says_the_same(width, capsys, monkeypatch):
     assert max(map(len, text.splitlines())) <= width
     assert (text == whole) == (width >= max(map(len, whole.splitlines())))
     assert sorted(text.replace(";", "").split()) == sorted(whole.replace(";", "").split())
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"], ids=["long", "long folder", "nul"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*TINY, "--out"),
+        ("run", "--method", "fedavg", "--num-clients", 5, "--dataset"),
+        (*TINY, "--data-dir"),
+        (*TINY, "--load"),
+        (*TINY, "--clock", "trace:"),
+        (*TINY, "--log"),
+        (*TINY, "--tensorboard"),
+        ("report",),
+        ("report", ".", "--out"),
+        ("report", ".", "--load"),
+        ("grid",),
+        ("demo", "--quick", "--out"),
+        ("list", "--data-dir"),
+    ],
+    ids=lambda words: " ".join(map(str, (words[0], words[-1]))),
+)
+def test_a_path_that_is_none_is_one_line(words, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
+    *before, last = words
+    given = (*before, f"{last}{path}") if last == "trace:" else (*words, path)
+    code = main(*given)
+    error = capsys.readouterr().err
+    assert code == (0 if not error else 2)
+    assert error.count("\n") == (0 if not error else 1)
+
+
+def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
+    """Anywhere from the first line of the package on."""
+    signalled = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    signalled += "os.kill(os.getpid(), signal.SIGINT)\n"
+    for name in ("jax", "tyro"):
+        (tmp_path / f"{name}.py").write_text(signalled)
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        words = [sys.executable, "-m", "fedjax_srp", "list"]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (130, "\nfedjax-srp: interrupted\n")
+        (tmp_path / f"{name}.py").unlink()
+
+
+def test_the_package_is_a_program():
+    done = subprocess.run([sys.executable, "-m", "fedjax_srp", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fedjax-srp {srp.__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
+def test_closed_streams_are_no_error(words):
+    command = f"{shlex.quote(sys.executable)} -m fedjax_srp {words} >&-"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == (2 if words == "run --nothing" else 0)
+    assert done.stderr.count("\n") == (1 if done.returncode else 0), done.stderr
 
 
 class Terminal(io.StringIO):

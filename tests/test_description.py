@@ -70,7 +70,7 @@ def test_all_of_them_were_tried():
     tried = {type(made) for made in MADE.values()}
     tried |= {type(made.distribution) for made in MADE.values() if hasattr(made, "distribution")}
     abstract = {models.SplitModel, srp.clocks.Distribution}
-    within = {models.CropAndFlip, srp.clocks.Uniform}  # parts of others above
+    within = {models.CropAndFlip, models.Dropout, srp.clocks.Uniform}  # parts of others above
     arrays = {models.Split, srp.algorithms.LinearFedAvg, srp.algorithms.LinearFedRep}  # modules and tasks: not in full
     assert public - tried == (abstract | within | arrays) & public
 

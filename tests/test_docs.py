@@ -217,11 +217,13 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     assert f"fedjax-srp report {others['out']}" in text
     found = grid_points.points(spec)
     assert len(found) == 2 * 2 * 3 * 2 - 3
-    assert {"initial" in point.record for point in found} == {True, False}
+    assert {"initial" in point.run.record for point in found} == {True, False}
     namespace: dict = {}
-    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    exec(compile(block, "docs/grids.md", "exec"), namespace)
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        exec(compile(block, "docs/grids.md", "exec"), namespace)
     assert len(namespace["grid"].to_frame()) == 4 * 4
+    assert len(namespace["tuning"].folders) == 2 * 2 * 2 + 2 * 2
+    assert [history.num_rounds for history in namespace["final"].histories.values()] == [4, 4]
 
 
 @pytest.mark.parametrize("name", [pytest.param("faq", marks=pytest.mark.long), "data", "kernel", "models"])
@@ -230,13 +232,18 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 7, "data": 2, "kernel": 6, "models": 4}[name]
+    assert len(blocks) == {"faq": 7, "data": 2, "kernel": 6, "models": 5}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
     if name == "models":
         outputs, y = np.zeros((2, 10), np.float32), np.array([3, 0])
         np.testing.assert_allclose(namespace["model"].loss(outputs, y), np.log(10), rtol=1e-6)
+        data, options = namespace["data"], {"num_rounds": 1, "key": jax.random.key(0), "progress": False}
+        nnx = srp.models.from_module(namespace["Net"], (8, 8), 10, head="out")
+        for model in ("smooth", namespace["model"], namespace["MyCNN"]((8, 8), num_classes=10), nnx):
+            history = srp.simulate(srp.methods.get("fedrep", dataset=data, model=model), data, **options)
+            assert history.diverged is None
     if name == "data":
         history = namespace["history"]
         assert history.config["dataset"] == "regression"

@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import math
+import random
 import re
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attacks import finished_folders
 
+from fedjax_srp import run_folder
 from fedjax_srp.base import STAGE_COMPLETED
 from fedjax_srp.history import History, jsonable
-from fedjax_srp.report import run_folder
 from fedjax_srp.stages import Stage
 
 COMPUTE = [1.0, 2.0, 4.0, 8.0]
@@ -331,10 +333,13 @@ def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
     assert (tmp_path / "accuracy.png").exists() == bool(metrics)
 
 
-def test_a_figure_that_cannot_be_drawn_costs_no_run(tmp_path):
-    history = small(accuracies={}, eval_round=[], metrics={"$\\frac$": np.ones(4)})  # no mathematics
-    small().save(tmp_path)
-    with pytest.warns(UserWarning, match=r"accuracy.png of 'fedrep' is left out, it cannot be drawn \(ValueError: "):
+def test_a_figure_that_cannot_be_drawn_costs_no_run(tmp_path, monkeypatch):
+    history = small()
+    history.save(tmp_path)
+    monkeypatch.setattr(History, "plot", lambda *_: 1 // 0)
+    with pytest.warns(
+        UserWarning, match=r"accuracy.png of 'fedrep' is left out, it cannot be drawn \(ZeroDivisionError: "
+    ):
         history.save(tmp_path)
     assert_equal(history, History.load(tmp_path))
     assert not (tmp_path / "accuracy.png").exists()
@@ -389,15 +394,11 @@ def test_a_save_that_dies_leaves_no_part_of_a_file_and_no_summary(tmp_path, monk
     small().save(tmp_path)
     before = (tmp_path / "clients.csv").read_bytes()
 
-    def die(frame):
-        class Frame:
-            def to_csv(self, path, **_):
-                path.write_text("evaluation,rou")
-                raise KeyboardInterrupt
+    def die(frame, path, **_):
+        path.write_text("evaluation,rou")
+        raise KeyboardInterrupt
 
-        return Frame()
-
-    monkeypatch.setattr(History, "clients_frame", die)
+    monkeypatch.setattr("pandas.DataFrame.to_csv", die)
     with pytest.raises(KeyboardInterrupt):
         small(name="other").save(tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -433,6 +434,7 @@ def test_errors_name_the_value_and_the_remedy(tmp_path):
         ("history.csv", lambda text: text.replace("cohort_size", "size")),
         ("history.csv", lambda text: text[: len(text) // 2]),
         ("history.csv", lambda text: ""),
+        ("history.csv", lambda text: text.replace("0.5", "0.6")),
         ("clients.csv", lambda text: text[: text.rindex("\n", 0, -1) + 1]),
         ("config.json", lambda text: text[:20]),
         ("summary.json", lambda text: "{}"),
@@ -441,9 +443,29 @@ def test_errors_name_the_value_and_the_remedy(tmp_path):
 def test_a_damaged_folder_is_refused(tmp_path, name, damage):
     small().save(tmp_path)
     (tmp_path / name).write_text(damage((tmp_path / name).read_text()))
-    with pytest.raises(ValueError, match="does not read as one run") as error:
+    with pytest.raises(ValueError, match=rf"is damaged \({name} is not what was written\): run it again") as error:
         History.load(tmp_path)
     one_line(error)
+
+
+def test_a_flipped_bit_in_a_finished_folder_is_one_line(tmp_path):
+    found = finished_folders.flips(60, tmp_path, random.Random(0))
+    assert found == {"flips": 60, "refused": 60, "silent": 0, "tracebacks": 0}
+
+
+def test_names_that_a_spreadsheet_would_run_come_back_as_they_were(tmp_path):
+    metrics = {name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")}
+    history = small(metrics=metrics, accuracies={"+a": small().accuracy})
+    assert_equal(history, History.load(history.save(tmp_path)))
+    assert "'=1+1,''=1+1,'@a,-2,$" in (tmp_path / "history.csv").read_text()
+    assert "\n'+a,2,0," in (tmp_path / "clients.csv").read_text()
+
+
+def test_the_summary_says_which_data_judged():
+    judged_on = [small(config={"dataset_options": options}).summary()["judged_on"] for options in (
+        None, {"validation": None}, {"validation": 0.2}, {"name": "holdout", "data": {}, "fraction": 0.2, "seed": 0}
+    )]  # fmt: skip
+    assert judged_on == ["test", "test", "validation", "validation"]
 
 
 @pytest.mark.parametrize(
@@ -453,7 +475,7 @@ def test_a_damaged_folder_is_refused(tmp_path, name, damage):
         ({"metrics": {"loss": [1.0]}}, "metrics\\['loss'\\] has shape"),
         ({"accuracies": {"global": np.zeros((2, 4))}}, "accuracies\\['global'\\] has shape"),
         ({"round": [0, 1, 2, 3]}, "round must count"),
-        ({"eval_round": [2, 5]}, "eval_round must lie in 0..4"),
+        ({"eval_round": [2, 5]}, "eval_round must increase within 0..4"),
         ({"eval_round": [4, 2]}, "eval_round must increase"),
         ({"metrics": {"stage": [1.0] * 4}}, "rename the metric"),
     ],

@@ -16,11 +16,12 @@ import pytest
 import fedjax_srp as srp
 from fedjax_srp import parts
 from fedjax_srp.base import ClientTimes, Examples, RoundContext
-from fedjax_srp.commands import cli, run_options
+from fedjax_srp.commands import cli
 from fedjax_srp.history import History
 from fedjax_srp.methods import build, options, own, table
 from fedjax_srp.options import values_of
 from fedjax_srp.report import drawing
+from fedjax_srp.runs import words as run_words
 
 NUM_CLIENTS = 100
 SHAPES = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=NUM_CLIENTS)
@@ -52,6 +53,15 @@ TABLE = {
     "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
     "local_only": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),
     "fedsgd": FEDAVG,
+    "fedavgm": FEDAVG,
+    "fedadagrad": FEDAVG,
+    "fedadam": FEDAVG,
+    "fedyogi": FEDAVG,
+    "moon": FEDAVG._replace(personal=ALL[:3]),  # the representation as it was left
+    "fedbabu": FEDAVG._replace(evaluation="fine_tune_all"),
+    "fedrod": FEDAVG._replace(personal=ALL[3:], evaluation="own_model"),
+    "fedproto": FEDAVG._replace(shared=(), personal=ALL, evaluation="nearest_prototype"),
+    "knn_per": FEDAVG._replace(evaluation="neighbours"),
     "fedprox": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
@@ -70,7 +80,17 @@ TABLE = {
 }
 BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
 COMMON = {"learning_rate": 0.01, "batch_size": 10, "epochs": 1, "weighting": "uniform", "fine_tune_epochs": 10}
-DEFAULTS = {
+FEDOPT = COMMON | {"server_step_size": 0.01, "beta1": 0.9, "beta2": 0.99, "adaptivity": 1e-3}
+DEFAULTS = {  # of a method, or of its algorithm
+    "fedavgm": FEDOPT | {"rule": "momentum", "server_step_size": 1.0},
+    "fedadagrad": FEDOPT | {"rule": "adagrad", "beta1": 0.0},
+    "fedadam": FEDOPT | {"rule": "adam"},
+    "fedyogi": FEDOPT | {"rule": "yogi"},
+    "moon": COMMON | {"mu": 1.0, "temperature": 0.5},
+    "fedbabu": COMMON,
+    "fedrod": COMMON,
+    "fedproto": COMMON | {"penalty": 1.0},
+    "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
@@ -183,7 +203,8 @@ def test_defaults_are_the_papers(name):
     assert algorithm.fine_tune_optimizer is None
     assert algorithm.tuning.optimizer == algorithm.training.optimizer
     found = values_of(algorithm, leave_out=("model", "evaluation"))
-    assert {option: value for option, value in found.items() if value is not None} == DEFAULTS[algorithm.name]
+    given = {option: value for option, value in found.items() if value is not None}
+    assert given == DEFAULTS.get(name, DEFAULTS.get(algorithm.name))
 
 
 def test_the_optimizers_of_the_code(name):
@@ -433,7 +454,7 @@ def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
         "from beside_the_loaded import NAME\n"
         "srp.methods.register(NAME, lambda model: srp.algorithms.FedAvg(model), label='mine')\n"
     )
-    run_options.load([str(tmp_path / "mine.py")])
+    run_words.load([str(tmp_path / "mine.py")])
     assert "lies_beside" in srp.methods.names()
     assert sys.path[-1] == str(tmp_path)  # behind all others
 
@@ -559,7 +580,7 @@ def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line()
         return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(alpha)))
 
     srp.methods.register("mine", mine)
-    assert run_options.read_by("mine", None, "mlp")["method.alpha"] == "alpha"
+    assert run_words.read_by("mine", None, "mlp")["method.alpha"] == "alpha"
 
 
 def test_one_name_is_never_read_by_two_parts():

@@ -6,7 +6,7 @@ from reference.small import CLOCK, KEY, clients_of, federation
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
-from fedjax_srp.commands import clock as clock_words
+from fedjax_srp.runs import clocks as clock_words
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedjax_srp.history import History
-from fedjax_srp.report import drawing, plots
+from fedjax_srp.report import drawing, panels, plots, table
 
 
 def run(
@@ -79,23 +79,88 @@ def test_a_band_may_be_a_standard_deviation(draw):
     np.testing.assert_allclose([at_first.min(), at_first.max()], [0.3 - deviation, 0.3 + deviation], rtol=1e-12)
     title = (ax.get_legend() or figure.legends[0]).get_title().get_text()
     assert "band: ± standard deviation" in title
-    with pytest.raises(ValueError, match=r"spread='sem' is unknown.*; choose from range, std"):
+    with pytest.raises(ValueError, match=r"spread='sem' is unknown.*; choose from range, std, seeds"):
         draw({"digits": runs} if draw is plots.figure3 else runs, spread="sem")
 
 
-def test_repeats_are_a_mean_and_a_band_where_all_have_values():
+def test_repeats_are_a_mean_and_a_band_to_the_end_of_the_longest():
     repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8)), run(scores=(0.0, 0.4))]
-    figure = plots.accuracy_over_time(repeats)
-    (ax,) = figure.axes
-    line = drawn(ax)["FedRep (3 runs)"]
-    # evaluated at 2 and 6, 4 and 8, 2 and 6: all are defined from 4 to 6
-    np.testing.assert_allclose(line.get_xdata(), [4.0, 6.0])
-    np.testing.assert_allclose(line.get_ydata(), [(0.4 + 0.4 + 0.2) / 3, (0.6 + 0.6 + 0.4) / 3])
+    (ax,) = plots.accuracy_over_time(repeats).axes
+    full, held = (line for line in ax.get_lines() if line.get_label() in ("FedRep (3 runs)", "_held"))
+    # evaluated at 2 and 6, 4 and 8, 2 and 6: all have begun at 4, and one goes on from 6 to 8
+    np.testing.assert_allclose(full.get_xdata(), [4.0, 6.0])
+    np.testing.assert_allclose(full.get_ydata(), [(0.4 + 0.4 + 0.2) / 3, (0.6 + 0.6 + 0.4) / 3])
+    np.testing.assert_allclose(held.get_xdata(), [6.0, 8.0])
+    assert held.get_ydata()[-1] == pytest.approx(np.mean([history.final_accuracy for history in repeats]))
+    assert held.get_linewidth() < full.get_linewidth()
+    assert held.get_color() == full.get_color()
     (band,) = ax.collections
     vertices = band.get_paths()[0].vertices
-    np.testing.assert_allclose([vertices[:, 1].min(), vertices[:, 1].max()], [0.2, 0.6])
-    assert vertices[:, 0].max() == 6.0
-    assert "band: lowest to highest" in ax.get_legend().get_title().get_text()
+    np.testing.assert_allclose([vertices[:, 1].min(), vertices[:, 1].max()], [0.2, 0.8])
+    assert vertices[:, 0].max() == 8.0
+    title = ax.get_legend().get_title().get_text().replace("\n", " ")
+    assert title == f"line: mean of 3 runs, band: lowest to highest {drawing.HELD}"
+
+
+def test_a_line_gets_thinner_with_every_run_that_ends():
+    ends = [drawing.Curve(np.array([1.0, end]), np.array([0.0, end]), np.array([])) for end in (2.0, 4.0, 4.0, 8.0)]
+    found = drawing.band(ends)
+    assert found.running.tolist() == [4, 4, 3, 1]
+    assert found.mean[-1] == np.mean([2.0, 4.0, 4.0, 8.0])
+    assert drawing.pieces(found.running) == [(4, slice(0, 2)), (3, slice(1, 3)), (1, slice(2, 4))]
+
+
+@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
+def test_repeats_may_be_drawn_one_by_one(draw):
+    repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8))]
+    figure = draw({"digits": repeats} if draw is plots.figure3 else repeats, spread="seeds")
+    ax = figure.axes[0]
+    ends = [line.get_xdata()[-1] for line in ax.get_lines()]
+    assert ends == [6.0, 8.0]
+    assert not ax.collections
+    assert drawing.SINGLE in (ax.get_legend() or figure.legends[0]).get_title().get_text()
+
+
+@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, lambda h, x: h.plot(x=x)])
+def test_curves_over_rounds(draw):
+    (ax,) = draw(run(), x="rounds").axes
+    line = drawn(ax)["FedRep"]
+    assert list(line.get_xdata()) == ([1, 2, 3, 4] if draw is plots.metric_over_time else [2, 4])
+    (marks,) = (line for line in ax.get_lines() if line.get_label() == "_stages")
+    assert list(marks.get_xdata()) == [2]
+    assert ax.get_xlabel() == "round"
+    with pytest.raises(ValueError, match=r"x='round' is unknown.*; choose from time, rounds"):
+        plots.accuracy_over_time(run(), x="round")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_axis_says_which_data_judged():
+    tuned = run("fedavg", config={"dataset_options": {"validation": 0.2}})
+    for histories, expected in (([run()], "test"), ([tuned], "validation"), ([run(), tuned], "test/validation")):
+        (ax,) = plots.accuracy_over_time(histories).axes
+        assert ax.get_ylabel() == f"mean {expected} accuracy\n(fine_tune)"
+        assert plots.figure3({"digits": histories}, (0,)).axes[0].get_ylabel() == ax.get_ylabel()
+
+
+@pytest.mark.parametrize("text", [r"$\frac{1}{$", "$$", r"$x^2$", r"a \$ b", "50 $ and 60 $"])
+def test_labels_are_no_mathematics(text, tmp_path):
+    scores = {text: np.full((2, 2), 0.5)}
+    named = run(text, metrics={text: np.ones(4)}, accuracies=scores)
+    for figure in (
+        plots.accuracy_over_time({text: [named, named]}),
+        plots.metric_over_time(named),
+        plots.figure3({text: {text: named}}),
+        panels.figure({text: [named], "other": [run()]}, table.Target(0.5, "as asked"), (0,), text),
+    ):
+        figure.savefig(tmp_path / "figure.png")
+    named.save(tmp_path / "run")
+    assert (tmp_path / "run" / "accuracy.png").exists()
+    (ax,) = plots.accuracy_over_time({text: named}).axes
+    shown, is_mathematics = ax.get_legend().get_texts()[0]._preprocess_math(plain_of(ax))
+    assert (shown, is_mathematics) == (text, False)
+
+
+def plain_of(ax):
+    return ax.get_legend().get_texts()[0].get_text()
 
 
 def test_nan_in_one_repeat_is_a_gap_and_not_an_average_of_the_others():
@@ -113,15 +178,18 @@ def test_repeats_that_are_apart_are_drawn_one_by_one():
         np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)
         assert line.get_linewidth() < drawn(ax)["b (2 runs)"].get_linewidth()
     assert len(ax.collections) == 1  # the band of the other two
-    assert legend_texts(ax.get_legend()) == ["a (2 runs)", "b (2 runs)", drawing.APART]
+    assert legend_texts(ax.get_legend()) == ["a (2 runs)", "b (2 runs)"]
+    assert drawing.SINGLE in ax.get_legend().get_title().get_text()
 
 
-@pytest.mark.parametrize(("end", "apart"), [(6.1, False), (5.9, True)])
-def test_repeats_are_apart_where_they_share_less_than_half_of_the_shortest(end, apart):
-    ones, later = np.ones(2), np.array([4.0, 20.0])
-    assert drawing.are_apart([(np.array([2.0, end]), ones), (later, ones)]) is apart
-    assert not drawing.are_apart([(later, ones)])
-    assert drawing.are_apart([(np.array([1.0]), ones[:1])] * 2)  # a single evaluation is no stretch of time
+@pytest.mark.parametrize(("end", "apart"), [(4.1, False), (4.0, True)])
+def test_repeats_are_apart_where_one_begins_after_another_has_ended(end, apart):
+    def curve(*x):
+        return drawing.Curve(np.array(x), np.ones(len(x)), np.array([]))
+
+    assert drawing.are_apart([curve(2.0, end), curve(4.0, 20.0)]) is apart
+    assert not drawing.are_apart([curve(4.0, 20.0)])
+    assert drawing.are_apart([curve(1.0)] * 2)  # a single evaluation is no stretch of time
 
 
 def test_twins_share_a_colour_and_doubling_is_solid():

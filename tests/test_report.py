@@ -533,6 +533,41 @@ def test_an_error_of_the_figure_leaves_no_table_behind(save, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["run0"]
 
 
+def test_a_figure_that_fails_costs_no_table(save, tmp_path, monkeypatch):
+    save(run())
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: 1 // 0)
+    with pytest.warns(UserWarning, match=r"accuracy.png is left out, it cannot be drawn \(ZeroDivisionError"):
+        found, text = rows(tmp_path)
+    assert len(found) == 1
+    assert "written to " + f"{tmp_path}: table.txt, table.csv\n" in text
+    assert (tmp_path / "report.html").exists()
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("name", [r"$\frac{1}{$", "$$", "=1+1", "@a", "-x"])
+def test_hostile_names_have_table_figure_and_page(name, save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(run(config=made_by(name, dataset=name)), run(config=made_by(dataset=name)))
+    found, text = rows(tmp_path)
+    assert stored.as_cell(name) in found.index
+    assert name in text
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
+        *(file.format("") for file in panels.FILES),
+        "report.html",
+    }
+
+
+def test_the_table_says_which_data_judged(save, tmp_path):
+    save(run(config=made_by(dataset_options=DATA | {"validation": 0.2}, data_checksum="5e6f7a8b")))
+    found, text = rows(tmp_path)
+    assert found["judged_on"].tolist() == ["validation"]
+    assert "accuracy: of every client on its own validation data, after the last round; one seed" in text
+    assert "judged by training data that were held out, not by test data: all rows" in text
+    save(run())
+    found, text = rows(tmp_path)
+    assert sorted(found["judged_on"]) == ["test", "validation"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

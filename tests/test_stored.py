@@ -2,12 +2,14 @@
 
 import os
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedjax_srp import stored
+from fedjax_srp import run_folder, stored
 
 
-def fills_the_disk(path, *_):
+def fills_the_disk(path, *_, **__):
     path.write_bytes(b"a part")
     raise OSError(28, "No space left on device")
 
@@ -29,6 +31,79 @@ def test_json_that_a_grid_keeps_names_its_folder_on_a_full_disk(tmp_path, monkey
         stored.write_json(tmp_path / "grid.json", {"a": 2})
     assert stored.read_json(tmp_path / "grid.json") == {"a": 1}
     assert os.listdir(tmp_path) == ["grid.json"]
+
+
+LINKS = {
+    "link": lambda place, precious: place.symlink_to(precious),
+    "hard link": lambda place, precious: os.link(precious, place),
+    "dangling link": lambda place, precious: place.symlink_to(precious.with_name("nothing")),
+    "pipe": lambda place, precious: os.mkfifo(place),
+    "folder": lambda place, precious: place.mkdir(),
+}
+
+
+@pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
+def test_a_lock_that_leads_elsewhere_is_refused_in_one_line_and_nothing_is_written(put, tmp_path):
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.write_text("precious")
+    out.mkdir()
+    put(out / ".lock", precious)
+    with (
+        pytest.raises(ValueError, match=r"^out='.*out': '.*\.lock' is a link or no plain file: remove it, or") as error,
+        stored.held(out, "out"),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+    assert precious.read_text() == "precious"
+    assert set(os.listdir(tmp_path)) == {"precious", "out"}
+
+
+@pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
+def test_a_log_that_leads_elsewhere_is_not_written(put, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    put(tmp_path / "records.0", precious)
+    with pytest.raises(ValueError, match=r"records\.0' is a link or no plain file"):
+        stored.append(tmp_path / "records.0", 0, b"rounds")
+    assert precious.read_text() == "precious"
+
+
+def test_links_at_the_names_that_were_predictable_are_not_followed(tmp_path):
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.write_text("precious")
+    out.mkdir()
+    names = (".table.csv.tmp", ".table.csv.writing", ".writable", ".state.0.writing", ".state.gone")
+    for name in names:
+        (out / name).symlink_to(precious)
+    stored.replace({out / "table.csv": lambda path: path.write_text("new")})
+    for _ in range(2):
+        stored.write(out / "state", {"a": np.ones(3)}, {})
+    run_folder.writable(out)
+    assert precious.read_text() == "precious"
+    assert set(os.listdir(out)) == {*names, "table.csv", "state"}
+
+
+def test_files_are_written_with_the_rights_that_the_system_gives(tmp_path):
+    stored.write_json(tmp_path / "grid.json", {})
+    (tmp_path / "other").touch()
+    assert (tmp_path / "grid.json").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        *((text, f"'{text}") for text in ("=1+1", "+a", "-a", "@a", "'=1", "-inf", "\t=1", "+1+1")),
+        *((value, value) for value in ("a=1", "-1.5e-3", "+2", "", "'a", -1.5, None, True)),
+    ],
+)
+def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(cell, expected):
+    assert stored.as_cell(cell) == expected
+
+
+def test_tables_are_written_with_harmless_cells(tmp_path):
+    frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
+    stored.as_csv(frame)(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
 def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path):

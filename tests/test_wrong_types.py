@@ -13,7 +13,7 @@ from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, clocks, models, participation, parts, theory
-from fedjax_srp.commands.errors import is_ours
+from fedjax_srp._checks import is_ours
 from fedjax_srp.data import partition
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # an answer to odd data as well
@@ -77,6 +77,7 @@ CALLS = {
     srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.holdout: {"data": DATA, "fraction": 0.4, "seed": 0},
+    srp.data.holdout_clients: {"data": DATA, "part": "held_out", "fraction": 0.4, "seed": 0},
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -93,6 +94,10 @@ CALLS = {
     models.augmentation: {"name": "crop_flip", "dataset": IMAGES},
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None, "initialization": None},
     models.options: {"name": "mlp"},
+    models.from_module: {
+        "module": nn.Sequential([nn.Dense(3)]), "input_shape": (5,), "num_classes": 3, "head": "layers_0", "name": "m",
+        "loss": models.cross_entropy, "dtype": np.float32,
+    },
     srp.optimizer: {"factory": optax.set_to_zero},
     srp.methods.get: {
         "name": "srpfl", "dataset": DATA, "model": "mlp", "participation": None, "shared": None, "learning_rate": 0.1,
@@ -109,7 +114,7 @@ FIELDS = {
     "high": 2.0, "value": 1.0, "times": [[1.0, 2.0]], "input_shape": (7,), "num_classes": 2,
     "layers": (models.Layer("out", nn.Dense(3)),),
 }  # fmt: skip
-OF_CLASS = {models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
+OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
 ABSTRACT = {models.SplitModel, clocks.Distribution}
 ROOMS = (algorithms, participation, clocks, models)

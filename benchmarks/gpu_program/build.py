@@ -73,12 +73,12 @@ def trace(case: Case, devices: Sequence[Any], parts: Sequence[str]) -> Traces:
         length = 0 if part == "evaluation" else 1
         run = _prepared(case, devices, None if part == "evaluation" else ())
         traced = run.traced(length)
-        plan = run.plan.for_evaluation() if part == "evaluation" else run.plan
+        layout = run.layout.for_evaluation() if part == "evaluation" else run.layout
         single = traced
         if case.devices > 1:  # all make the same trips; one that serves their whole window alone makes them too
-            if plan.large_chunk:
+            if layout.large_chunk:
                 raise ValueError("on several devices the trips of two sizes of chunks are not counted; give --chunk")
-            alone = case._replace(chunk=plan.window, devices=1, shard_data=False)
+            alone = case._replace(chunk=layout.window, devices=1, shard_data=False)
             single = _prepared(alone, devices[:1], run.evaluations).traced(length)
         of_start, of_segment = _loops(single, data)
         programs[part] = (traced.start, of_start) if part == "start" else (traced.segment, of_segment)

@@ -22,7 +22,7 @@ from fedjax_srp._version import __version__
 from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, ParticipationPolicy
 from fedjax_srp.data import FederatedData, from_arrays
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import layout, spread
+from fedjax_srp.engine.sharding import lay_out, spread
 
 
 def synthetic(
@@ -84,12 +84,14 @@ class Rounds:
             num_seeds=num_seeds,
         )
         run = prepare(request)
-        plan = run.plan
+        layout = run.layout
         if judged_at_once is not None:
-            judged = min(check_integer("judged_at_once", judged_at_once, 1), -(-plan.num_clients // plan.num_devices))
-            plan = plan._replace(judged_at_once=judged)
-        run = run._replace(plan=plan)
-        self.program, self.length, self.plan = run.program(), length, run.plan
+            judged = min(
+                check_integer("judged_at_once", judged_at_once, 1), -(-layout.num_clients // layout.num_devices)
+            )
+            layout = layout._replace(judged_at_once=judged)
+        run = run._replace(layout=layout)
+        self.program, self.length, self.layout = run.program(), length, run.layout
         key = jax.random.key(0)
         self.root, self.data = run.placed(key if num_seeds is None else jax.random.split(key, num_seeds))
         self.state = self.program.start(self.root, self.data).state
@@ -147,7 +149,7 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
         size: of the square matrices; the array for the memory has 16 * size^2 elements and should exceed the cache.
         at_least: seconds that a measurement lasts; the best of five counts.
     """
-    plan = layout(None, 1, jax.device_count())
+    layout = lay_out(None, 1, jax.device_count())
 
     def multiply(a: Array, times: Array) -> Array:
         return jax.lax.fori_loop(0, times, lambda _, b: a[0] @ b, a[0])[None]
@@ -158,9 +160,9 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
     def rate(function: Callable[[Array, Array], Array], shape: tuple[int, ...]) -> float:
         """Repetitions a second on every device."""
         # Numbers whose bits toggle, whose products keep their size.
-        numbers = jax.random.normal(jax.random.key(0), (plan.num_devices, *shape), jnp.float32) / size**0.5
-        array = jax.device_put(numbers, plan.sharding(by_client=True))
-        compiled = jax.jit(spread(function, plan, (True, False), True))
+        numbers = jax.random.normal(jax.random.key(0), (layout.num_devices, *shape), jnp.float32) / size**0.5
+        array = jax.device_put(numbers, layout.sharding(by_client=True))
+        compiled = jax.jit(spread(function, layout, (True, False), True))
         run = lambda times: seconds(lambda: jax.block_until_ready(compiled(array, jnp.int32(times))))  # noqa: E731
         run(1)
         times = 8  # the array is copied into the loop once
@@ -168,8 +170,8 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
             times *= 2
         return times / min(run(times) for _ in range(5))
 
-    flops = 2 * size**3 * plan.num_devices * rate(multiply, (size, size))
-    moved = 2 * 4 * 16 * size**2 * plan.num_devices * rate(add, (16 * size**2,))
+    flops = 2 * size**3 * layout.num_devices * rate(multiply, (size, size))
+    moved = 2 * 4 * 16 * size**2 * layout.num_devices * rate(add, (16 * size**2,))
     return {"matrix_flops": flops, "memory_bytes_per_second": moved}
 
 

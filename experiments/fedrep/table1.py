@@ -30,7 +30,7 @@ import rivals_table
 from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
 
 import fedjax_srp as srp
-from fedjax_srp.commands.errors import is_ours
+from fedjax_srp._checks import is_ours
 from fedjax_srp.history import jsonable
 
 HERE = Path(__file__).parent

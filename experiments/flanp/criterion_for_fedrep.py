@@ -75,7 +75,7 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
             if len(seen) == len(times):
                 ax.plot([np.median(times)] * 2, [row - 0.3, row + 0.3], color=color, linewidth=2.5)
             else:
-                ax.text(0.99, row, f"{len(seen)} of {len(times)} came there", ha="right", va="center", fontsize=7,
+                ax.text(0.99, row, f"{len(seen)} of {len(times)} reached it", ha="right", va="center", fontsize=7,
                         transform=ax.get_yaxis_transform())  # fmt: skip
         ax.set(
             xscale="log", xlabel="simulated time (time units)", title=f"to {100 * fraction:g} % of FedRep's accuracy"

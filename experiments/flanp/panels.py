@@ -26,7 +26,7 @@ from matplotlib.ticker import LogLocator
 from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, accuracy
 
 import fedjax_srp as srp
-from fedjax_srp.commands.errors import is_ours
+from fedjax_srp._checks import is_ours
 from fedjax_srp.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -53,7 +53,7 @@ def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> l
 
 
 def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
-    """Times to each target of both methods, (repeats,) each, inf where a run never got there."""
+    """Times to each target of both methods, (repeats,) each, inf where a run never reached one."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)

@@ -81,8 +81,8 @@ def visible_from(curves: Mapping[str, list[History]], bottom: float, communicati
     starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
     for runs in curves.values():
         lines = [curve(run) for run in runs]
-        tops = lines if drawing.are_apart(lines) else [drawing.band(lines)[::3]]  # times and upper ends
-        for times, top in tops:
+        bands = [drawing.band([line]) for line in lines] if drawing.are_apart(lines) else [drawing.band(lines)]
+        for times, _, _, top, _ in bands:
             if (above := np.flatnonzero(top >= bottom)).size:
                 place = slice(max(0, above[0] - 1), above[0] + 1)
                 starts.append(float(np.interp(bottom, top[place], times[place])))

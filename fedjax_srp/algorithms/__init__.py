@@ -4,19 +4,25 @@ from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedavg import FedAvg
+from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbuff import FedBuff
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
+from fedjax_srp.algorithms.fedopt import FedOpt
 from fedjax_srp.algorithms.fedper import FedPer
+from fedjax_srp.algorithms.fedproto import FedProto
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.algorithms.fedrep import FedRep
+from fedjax_srp.algorithms.fedrod import FedRoD
 from fedjax_srp.algorithms.fedsgd import FedSGD
 from fedjax_srp.algorithms.hf_maml import HFMAML
+from fedjax_srp.algorithms.knn_per import KNNPer
 from fedjax_srp.algorithms.l2gd import L2GD
 from fedjax_srp.algorithms.lg_fedavg import LGFedAvg
 from fedjax_srp.algorithms.linear_fedavg import LinearFedAvg
 from fedjax_srp.algorithms.linear_fedrep import LinearFedRep
 from fedjax_srp.algorithms.local_only import LocalOnly
+from fedjax_srp.algorithms.moon import MOON
 from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
 
@@ -24,17 +30,23 @@ __all__ = [
     "APFL",
     "HFMAML",
     "L2GD",
+    "MOON",
     "SCAFFOLD",
     "Ditto",
     "FedAvg",
+    "FedBABU",
     "FedBuff",
     "FedGATE",
     "FedMTL",
     "FedNova",
+    "FedOpt",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
+    "FedRoD",
     "FedSGD",
+    "KNNPer",
     "LGFedAvg",
     "LinearFedAvg",
     "LinearFedRep",

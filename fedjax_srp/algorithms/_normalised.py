@@ -12,7 +12,7 @@ from fedjax_srp.base import Array, ClientOutput, Examples, PyTree
 
 
 class NormalisedMessage(NamedTuple):
-    """What a client sends."""
+    """A client's message."""
 
     direction: PyTree  # (w - w_i) / length; zero without steps
     length: Array  # () float
@@ -23,14 +23,6 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
 
     That is tau_i, and more under momentum, where a gradient moves the model in later steps too. Optimizers that do not
     tell their momentum count as having none.
-
-    Args:
-        training: of this round.
-        examples: of the client.
-        counts_momentum: False: tau_i.
-
-    Raises:
-        ValueError: as `check_equal_steps`.
     """
     check_equal_steps(training.optimizer)
     momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
@@ -41,11 +33,7 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
 
 
 def check_equal_steps(optimizer: Any) -> None:
-    """Steps are counted alike, whatever their number.
-
-    Raises:
-        ValueError: the optimizer is known to have a step size that changes from one local step to the next.
-    """
+    """Steps are counted alike, whatever their number."""
     if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
             f"optimizer={optimizer!r}: its step size is a schedule over local steps, which are weighed alike here; "
@@ -54,11 +42,7 @@ def check_equal_steps(optimizer: Any) -> None:
 
 
 def reach(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
-    """How far a client's steps move under a gradient of one, () float: eta tau_i, and more under momentum.
-
-    Raises:
-        ValueError: an optimizer that does not tell its step size.
-    """
+    """Distance that a client's steps move under a gradient of one, () float: eta tau_i, and more under momentum."""
     return step_size(training.optimizer) * gradient_weights(training, examples, counts_momentum)
 
 
@@ -69,14 +53,7 @@ def divided(tree: PyTree, length: Array) -> PyTree:
 
 
 def normalised_output(before: PyTree, after: Trained, length: Array, weight: Array) -> ClientOutput:
-    """What a client hands over: clients without steps have no direction, and count in the mean length all the same.
-
-    Args:
-        before: w.
-        after: w_i, with the loss on the way there.
-        length: what the move is divided by.
-        weight: of the client.
-    """
+    """Output of a client: one without steps has no direction, and counts in the mean length all the same."""
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
     return ClientOutput(NormalisedMessage(direction, length), weight=weights, loss=after.loss)

@@ -32,7 +32,7 @@ class TemplateClientState(NamedTuple):
 
 
 class TemplateParts(NamedTuple):
-    """What a client trains, and what it reports."""
+    """The parameters that a client trains, and its message."""
 
     params: SplitParams
     bias: Any  # in a message: Uncharged
@@ -56,9 +56,6 @@ class Template(ExampleAlgorithm):
         penalty: lambda, of the personal bias.
         fine_tune_epochs: epochs of the bias before a client is judged by `fine_tune`.
         fine_tune_optimizer: of the bias in `fine_tune`; default that of training.
-
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
 
     Example:
         >>> import fedjax_srp as srp

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Share, part
-
-
-class APFLServerState(NamedTuple):
-    """The global model w."""
-
-    params: SplitParams
 
 
 class APFLClientState(NamedTuple):
@@ -28,7 +23,7 @@ class APFLClientState(NamedTuple):
 
 
 class APFLParts(NamedTuple):
-    """What a client trains: the global model's copy w_i, its own model v_i, and alpha_i where it adapts."""
+    """A client's trained parameters: the global model's copy w_i, its own model v_i, and alpha_i where it adapts."""
 
     shared: SplitParams
     own: SplitParams
@@ -67,9 +62,6 @@ class APFL(GlobalModel):
             FedRep's authors.
         adaptive: whether every client learns its share.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -80,17 +72,11 @@ class APFL(GlobalModel):
     own_share: Share = 0.75
     adaptive: bool = False
 
-    def init(self, key: Key, data: Any) -> APFLServerState:
-        """The model's first parameters."""
-        return APFLServerState(self.init_params(key, data))
+    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
-    def init_client(self, key: Key, server: APFLServerState, examples: Examples) -> APFLClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> APFLClientState:
         """The model that everybody starts from, and the share."""
         return APFLClientState(server.params, jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype))
-
-    def broadcast(self, server: APFLServerState, context: RoundContext) -> SplitParams:
-        """The global model."""
-        return server.params
 
     def both_losses(self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None) -> Array:
         """The losses of the global model's copy and of the mixture, added up for each example."""
@@ -99,9 +85,7 @@ class APFL(GlobalModel):
         mixed = mixture(alpha, parts.own, jax.lax.stop_gradient(parts.shared))
         return self.loss(parts.shared, (), x, y, key) + self.loss(mixed, (), x, y, key)
 
-    def client(
-        self, key: Key, params: SplitParams, state: APFLClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: APFLClientState, examples: Examples, context: RoundContext):
         """Local SGD on both losses."""
         # (w_i, v_i, alpha_i) <- local SGD from (w, v_i, alpha_i), all three from the same point
         start = APFLParts(params, state.own, state.alpha if self.adaptive else None)
@@ -118,13 +102,8 @@ class APFL(GlobalModel):
         new = APFLClientState(own, state.alpha if alpha is None else alpha)
         return ClientOutput(shared, new, self.training.weight(examples), {"own_share": new.alpha}, local.loss)
 
-    def server(self, key: Key, server: APFLServerState, mean: SplitParams, context: RoundContext) -> APFLServerState:
-        """The mean."""
-        # w <- sum_i p_i w_i
-        return APFLServerState(mean)
-
     @evaluation
-    def own_model(self, key: Key, server: APFLServerState, state: APFLClientState, examples: Examples):
+    def own_model(self, key: Key, server: FedAvgServerState, state: APFLClientState, examples: Examples):
         """The client's own model, as it last left it, mixed with the global one in its share."""
         params = mixture(state.alpha, state.own, server.params)
         return lambda x: self.model.logits(params, x)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 
 from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, total_loss
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
-
-
-class DittoServerState(NamedTuple):
-    """The global model w."""
-
-    params: SplitParams
 
 
 class DittoClientState(NamedTuple):
@@ -42,9 +37,6 @@ class Ditto(GlobalModel):
         training: of each model.
         penalty: lambda, of `(lambda / 2) |v_i - w|^2`; 1 in the code of FedRep's authors.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -54,21 +46,13 @@ class Ditto(GlobalModel):
 
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
 
-    def init(self, key: Key, data: Any) -> DittoServerState:
-        """The model's first parameters."""
-        return DittoServerState(self.init_params(key, data))
+    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
-    def init_client(self, key: Key, server: DittoServerState, examples: Examples) -> DittoClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> DittoClientState:
         """The model that everybody starts from."""
         return DittoClientState(server.params)
 
-    def broadcast(self, server: DittoServerState, context: RoundContext) -> SplitParams:
-        """The global model."""
-        return server.params
-
-    def client(
-        self, key: Key, params: SplitParams, state: DittoClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: DittoClientState, examples: Examples, context: RoundContext):
         """Local SGD, of the global model and of the client's own."""
 
         def towards_global(objective: Objective, own: SplitParams, weights: Array) -> SplitParams:
@@ -85,12 +69,7 @@ class Ditto(GlobalModel):
         weight, loss = self.training.weight(examples), total_loss(shared.loss, own.loss)
         return ClientOutput(shared.params, DittoClientState(own.params), weight, loss=loss)
 
-    def server(self, key: Key, server: DittoServerState, mean: SplitParams, context: RoundContext) -> DittoServerState:
-        """The mean."""
-        # w <- sum_i p_i w_i
-        return DittoServerState(mean)
-
     @evaluation
-    def own_model(self, key: Key, server: DittoServerState, state: DittoClientState, examples: Examples):
+    def own_model(self, key: Key, server: FedAvgServerState, state: DittoClientState, examples: Examples):
         """The client's personal model, as it last left it."""
         return lambda x: self.model.logits(state.own, x)

@@ -1,9 +1,9 @@
-"""What algorithms on labelled examples share: their fields, the loss, and how a global model is judged."""
+"""Bases of algorithms on labelled examples: fields, the loss, and evaluations of a global or own model."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 
@@ -48,6 +48,8 @@ class ExampleAlgorithm(FederatedAlgorithm):
         ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
     """
 
+    has_uniform_means: ClassVar[bool] = False  # `training.weighting` must be "uniform"
+
     model: SplitModel
     training: Training = Training()
     _: dataclasses.KW_ONLY
@@ -59,18 +61,16 @@ class ExampleAlgorithm(FederatedAlgorithm):
             chosen = as_optimizer("fine_tune_optimizer", self.fine_tune_optimizer)
             object.__setattr__(self, "fine_tune_optimizer", chosen)
         _ = self.tuning  # refuses an optimizer that follows the round
+        if self.has_uniform_means and self.training.weighting != "uniform":
+            raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} weighs clients alike")
 
     @property
     def tuning(self) -> LocalTraining:
-        """How a client is fine-tuned before it is judged."""
+        """Training before an evaluation."""
         return self.training.alone(self.fine_tune_optimizer, self.fine_tune_epochs, "fine_tune_optimizer")
 
     def init_params(self, key: Key, data: Any) -> SplitParams:
-        """The parameters before the first round.
-
-        Raises:
-            ValueError: labels and examples of the data do not fit the model.
-        """
+        """The parameters before the first round."""
         self.model.check_fits(data)
         return self.model.init(key)
 
@@ -119,19 +119,11 @@ class OwnModel(ExampleAlgorithm):
 def gradient_message(
     loss: Loss, params: PyTree, personal: PyTree, examples: Examples, training: Training, context: RoundContext
 ) -> ClientOutput:
-    """What `FederatedAlgorithm.gradient` returns: grad L_i(w), over all of the client's examples.
+    """Result of `FederatedAlgorithm.gradient`: grad L_i(w), over all of the client's examples.
 
     L_i is what local SGD descends, so the penalty of its weight decay belongs to it; of an optimizer other than `SGD`
     nothing is known, and the gradient is that of the mean loss. The model is taken as it is judged, without dropout
     and augmentation.
-
-    Args:
-        loss: of the examples, as for `local_sgd`.
-        params: that are shared, as they were broadcast.
-        personal: what the loss takes as frozen: the personal part, `()` where there is none.
-        examples: of the client.
-        training: of the clients.
-        context: of the round.
     """
 
     def of_all(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:

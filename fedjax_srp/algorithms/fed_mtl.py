@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
 
 Strength = Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"]
-
-
-class FedMTLServerState(NamedTuple):
-    """The mean of ALL clients' models: w_bar."""
-
-    params: SplitParams
 
 
 class FedMTLClientState(NamedTuple):
@@ -55,9 +50,6 @@ class FedMTL(OwnModel):
         relation_strength: l1; None for the code's 10^-(floor(log10 d) + 2) with d parameters.
         norm_strength: l2, on weights and biases alike; None as for l1, 0 for none.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -66,30 +58,18 @@ class FedMTL(OwnModel):
     """
 
     name: ClassVar[str] = "fed_mtl"
+    has_uniform_means: ClassVar[bool] = True
 
     relation_strength: Strength | None = None
     norm_strength: Strength | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.weighting != "uniform":
-            raise ValueError(f"training.weighting={self.training.weighting!r}: FedMTL has uniform means; leave it out")
+    init, broadcast = FedAvg.init, FedAvg.broadcast  # of the mean of all models: w_bar
 
-    def init(self, key: Key, data: Any) -> FedMTLServerState:
-        """The model's first parameters."""
-        return FedMTLServerState(self.init_params(key, data))
-
-    def init_client(self, key: Key, server: FedMTLServerState, examples: Examples) -> FedMTLClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedMTLClientState:
         """The model that everybody starts from."""
         return FedMTLClientState(server.params)
 
-    def broadcast(self, server: FedMTLServerState, context: RoundContext) -> SplitParams:
-        """The mean of all models."""
-        return server.params
-
-    def client(
-        self, key: Key, mean: SplitParams, state: FedMTLClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, mean: SplitParams, state: FedMTLClientState, examples: Examples, context: RoundContext):
         """Local SGD on the loss with the relations."""
         num_params = sum(leaf.size for leaf in jax.tree.leaves(mean))
         of_the_code = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
@@ -110,10 +90,8 @@ class FedMTL(OwnModel):
         moved = jax.tree.map(jnp.subtract, local.params, state.params)
         return ClientOutput(moved, FedMTLClientState(local.params), loss=local.loss)
 
-    def server(
-        self, key: Key, server: FedMTLServerState, mean: SplitParams, context: RoundContext
-    ) -> FedMTLServerState:
+    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
         """The mean of all models, of which those of the cohort have moved."""
         # w_bar <- w_bar + (1 / N) sum_i (w_i+ - w_i)
         share = context.cohort_size.astype(float) / context.num_clients
-        return FedMTLServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))
+        return FedAvgServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))

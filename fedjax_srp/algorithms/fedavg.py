@@ -33,9 +33,6 @@ class FedAvg(GlobalModel):
             and none in training.
         evaluation: the default one.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -48,7 +45,7 @@ class FedAvg(GlobalModel):
 
     @property
     def evaluations(self) -> dict[str, Personalize]:
-        """Those of a global model, the chosen one first."""
+        """Evaluations of a global model, the chosen one first."""
         found = super().evaluations
         return {self.evaluation: found.pop(self.evaluation)} | found
 
@@ -73,5 +70,5 @@ class FedAvg(GlobalModel):
         return FedAvgServerState(mean)
 
     def gradient(self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext) -> ClientOutput:
-        """Of the client's loss at the global model."""
+        """Gradient of the client's loss at the global model."""
         return gradient_message(self.loss, params, (), examples, self.training, context)

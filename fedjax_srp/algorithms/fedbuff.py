@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, named_key, nothing
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, StepSize, part
-
-
-class FedBuffServerState(NamedTuple):
-    """The global model w."""
-
-    params: SplitParams
 
 
 class FedBuffClientState(NamedTuple):
@@ -47,9 +42,6 @@ class FedBuff(ExampleAlgorithm):
         server_step_size: eta_g.
         staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper, 0 weighs old and new updates alike.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import jax, fedjax_srp as srp
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
@@ -65,21 +57,17 @@ class FedBuff(ExampleAlgorithm):
 
     as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune  # evaluations
 
-    def init(self, key: Key, data: Any) -> FedBuffServerState:
-        """The model's first parameters."""
-        return FedBuffServerState(self.init_params(key, data))
+    init = FedAvg.init
 
-    def init_client(self, key: Key, server: FedBuffServerState, examples: Examples) -> FedBuffClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBuffClientState:
         """The model that everybody starts from."""
         return FedBuffClientState(server.params, jnp.int32(0))
 
-    def broadcast(self, server: FedBuffServerState, context: RoundContext) -> tuple[()]:
+    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
         """Nothing: the client has been handed its model."""
         return nothing(server, context)
 
-    def client(
-        self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
         """Local SGD from the model that the client has, discounted by its age."""
         # w_i <- local SGD from w_stale
         now = self.training.in_round(context)
@@ -92,12 +80,10 @@ class FedBuff(ExampleAlgorithm):
         weight = self.training.weight(examples)
         return ClientOutput(update, weight=weight, info={"staleness": staleness}, loss=local.loss)
 
-    def server(
-        self, key: Key, server: FedBuffServerState, mean: SplitParams, context: RoundContext
-    ) -> FedBuffServerState:
+    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
         """A step along the mean update."""
         # w <- w + eta_g (1/k) sum_i Delta_i
-        return FedBuffServerState(jax.tree.map(lambda w, delta: w + self.server_step_size * delta, server.params, mean))
+        return FedAvgServerState(jax.tree.map(lambda w, delta: w + self.server_step_size * delta, server.params, mean))
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]

@@ -53,8 +53,7 @@ class FedGATE(FedAvg):
         server_step_size: gamma; 1 in FLANP's experiments with networks.
 
     Raises:
-        ValueError: a field out of range, or an optimizer that does not tell its step size; in `init`, labels and
-            examples that do not fit the model.
+        ValueError: an optimizer that does not tell its step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -100,9 +99,7 @@ class FedGATE(FedAvg):
             state=FedGATEClientState(jax.tree.map(jnp.add, tracking, output.message.direction), context.stage)
         )
 
-    def server(
-        self, key: Key, server: FedGATEServerState, mean: NormalisedMessage, context: RoundContext
-    ) -> FedGATEServerState:
+    def server(self, key: Key, server: FedGATEServerState, mean: NormalisedMessage, context: RoundContext):
         """A step along the mean direction."""
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)

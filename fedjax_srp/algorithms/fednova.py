@@ -12,7 +12,7 @@ from fedjax_srp.algorithms._normalised import (
 )
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import ClientOutput, Examples, Key, RoundContext, named_key
+from fedjax_srp.base import Examples, Key, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
@@ -36,8 +36,7 @@ class FedNova(FedAvg):
             step. Its weighting is p_i, "uniform" in FLANP and "num_examples" in the paper.
 
     Raises:
-        ValueError: a field out of range, or `SGD` with a schedule over local steps; in `init`, labels and examples that
-            do not fit the model.
+        ValueError: `SGD` with a schedule over local steps.
 
     Example:
         >>> import fedjax_srp as srp
@@ -50,9 +49,7 @@ class FedNova(FedAvg):
         super().__post_init__()
         check_equal_steps(self.training.optimizer)
 
-    def client(
-        self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """Local SGD, divided by its length."""
         # w_i <- local SGD from w
         now = self.training.in_round(context)
@@ -60,9 +57,7 @@ class FedNova(FedAvg):
         # eta d_i = (w - w_i) / ||a_i||_1
         return normalised_output(params, local, gradient_weights(now, examples), self.training.weight(examples))
 
-    def server(
-        self, key: Key, server: FedAvgServerState, mean: NormalisedMessage, context: RoundContext
-    ) -> FedAvgServerState:
+    def server(self, key: Key, server: FedAvgServerState, mean: NormalisedMessage, context: RoundContext):
         """A step along the mean direction."""
         # w <- w - tau_eff sum_i p_i eta d_i, tau_eff = sum_i p_i ||a_i||_1
         return FedAvgServerState(moved(server.params, mean_direction(mean), mean.length))

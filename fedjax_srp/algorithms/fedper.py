@@ -27,9 +27,6 @@ class FedPer(PersonalHead):
         training: of both parts; step size 0.01 in FedRep's appendix. Weighting is "num_examples" in the FedPer paper
             and in FedRep's code.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

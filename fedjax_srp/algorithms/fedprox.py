@@ -29,9 +29,6 @@ class FedProx(FedAvg):
             examples (policies here draw them alike), and "num_examples" in FedRep's code.
         mu: of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0 for none.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -41,9 +38,7 @@ class FedProx(FedAvg):
 
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.1"] = 0.1
 
-    def client(
-        self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """Local SGD on the loss with the proximal term."""
 
         def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:

@@ -47,7 +47,7 @@ class FedRepClientState(NamedTuple):
 
 
 class FedRepMessage(NamedTuple):
-    """What a client reports: phi_i travels, the head is looked at only."""
+    """A client's message: phi_i travels; the head is only looked at."""
 
     representation: PyTree
     head: Uncharged
@@ -55,7 +55,7 @@ class FedRepMessage(NamedTuple):
 
 @part
 class PersonalHead(ExampleAlgorithm):
-    """What FedRep and FedPer share: the representation below the model's cut is averaged, heads stay with clients."""
+    """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients."""
 
     def init(self, key: Key, data: Any) -> FedRepServerState:
         """The model's first parameters."""
@@ -77,7 +77,7 @@ class PersonalHead(ExampleAlgorithm):
     def gradient(
         self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Of the client's loss in the representation, under its own head."""
+        """Gradient of the client's loss in the representation, under its own head."""
         loss = representation_loss(self.model)
         return gradient_message(loss, representation, state.head, examples, self.training, context)
 
@@ -93,7 +93,7 @@ class PersonalHead(ExampleAlgorithm):
 
     @evaluation
     def own_or_mean_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        """As `own_head`, with the mean head of the last cohort for clients that have never taken part."""
+        """The own head, or the last round's mean head for clients that have never taken part."""
         head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
         return lambda x: self.model.classify(head, self.model.represent(server.representation, x))
 
@@ -122,9 +122,6 @@ class FedRep(PersonalHead):
         representation_epochs: tau_phi, in epochs.
         head_optimizer: of the head; default that of training.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -147,7 +144,7 @@ class FedRep(PersonalHead):
 
     @property
     def tuning(self):
-        """How a client is fine-tuned before it is judged: as heads are trained, unless said otherwise."""
+        """Training of `fine_tune`: that of heads, unless `fine_tune_optimizer` says otherwise."""
         chosen = self.head_optimizer if self.fine_tune_optimizer is None else self.fine_tune_optimizer
         return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 

@@ -41,9 +41,6 @@ class FedSGD(FedAvg):
         training: its optimizer is the server's, its batch size that of fine-tuning; it has no use for epochs and steps.
             Weighting is "num_examples" in the paper, n_k / n, and "uniform" in FedRep, section 5: a mean over clients.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -63,9 +60,7 @@ class FedSGD(FedAvg):
         first = self.of_round(RoundContext(zero, zero, zero, data.num_clients, zero))
         return FedSGDServerState(params, first.init(params))
 
-    def client(
-        self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """The gradient over all examples."""
         size = min(AT_ONCE, examples.y.shape[0])
         key_local, place = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
@@ -89,9 +84,7 @@ class FedSGD(FedAvg):
         gradient = fori_loop(num_blocks, add, jax.tree.map(jnp.zeros_like, params), at_most)
         return ClientOutput(of_examples(gradient, examples), weight=self.training.weight(examples))
 
-    def server(
-        self, key: Key, server: FedSGDServerState, mean: SplitParams, context: RoundContext
-    ) -> FedSGDServerState:
+    def server(self, key: Key, server: FedSGDServerState, mean: SplitParams, context: RoundContext):
         """A step of the optimizer along the mean gradient."""
         # w <- w - eta sum_i (n_i / n) g_i
         updates, optimizer = self.of_round(context).update(mean, server.optimizer, server.params)

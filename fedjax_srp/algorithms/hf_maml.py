@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import LocalTraining, Objective, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
@@ -17,12 +18,6 @@ from fedjax_srp.parts import Above, AtLeast, Below, Count, Static, part
 
 InnerStepSize = Annotated[float, AtLeast(0), "give a step size, e.g. 0.01"]
 SupportFraction = Annotated[Static[float], Above(0), Below(1), "None takes the whole batch for both"]
-
-
-class HFMAMLServerState(NamedTuple):
-    """The global initialisation w."""
-
-    params: SplitParams
 
 
 @part
@@ -48,9 +43,6 @@ class HFMAML(ExampleAlgorithm):
             0.8); None takes the whole batch for both.
         inner_steps: of `one_inner_step`.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -66,7 +58,7 @@ class HFMAML(ExampleAlgorithm):
     inner_steps: Count = 1
 
     @evaluation
-    def one_inner_step(self, key: Key, server: HFMAMLServerState, state: tuple, examples: Examples):
+    def one_inner_step(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
         """The global model after its inner full-batch steps on the client's data."""
         step = optimizer(optax.sgd, learning_rate=self.inner_step_size)  # which may be 0
         adapting = LocalTraining(step, batch_size=2**30, epochs=self.inner_steps)  # full batches
@@ -74,14 +66,7 @@ class HFMAML(ExampleAlgorithm):
         return lambda x: self.model.logits(adapted.params, x)
 
     as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune  # evaluations
-
-    def init(self, key: Key, data: Any) -> HFMAMLServerState:
-        """The model's first parameters."""
-        return HFMAMLServerState(self.init_params(key, data))
-
-    def broadcast(self, server: HFMAMLServerState, context: RoundContext) -> SplitParams:
-        """The global model."""
-        return server.params
+    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
         """Weights of support and target: the first of the batch and the others; where none is left, all are both."""
@@ -107,18 +92,9 @@ class HFMAML(ExampleAlgorithm):
         factor = self.inner_step_size / (2 * self.difference)
         return jax.tree.map(lambda v, f, b: v - factor * (f - b), v, forward, backward)
 
-    def client(
-        self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """Local meta-steps."""
         # w_i <- steps of size beta on F_i from w
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=self.meta_gradient)
         return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
-
-    def server(
-        self, key: Key, server: HFMAMLServerState, mean: SplitParams, context: RoundContext
-    ) -> HFMAMLServerState:
-        """The mean."""
-        # w <- (1/n) sum_i w_i
-        return HFMAMLServerState(mean)

@@ -29,7 +29,7 @@ class L2GDClientState(NamedTuple):
 
 
 class L2GDMean(NamedTuple):
-    """What participants are told after a round."""
+    """The second download of a round."""
 
     params: SplitParams  # x_bar
     aggregates: Uncharged  # () bool: xi, a coin that everybody can toss
@@ -58,9 +58,6 @@ class L2GD(GlobalModel):
         aggregation_step_size: alpha lambda / (n p), in [0, 1]: how far a model steps towards the mean; 1 replaces it.
             0.05 is what FedRep's code makes of alpha = 1, lambda = 0.5 and 100 clients.
         aggregation_probability: p, in [0, 1]; 0.9 in FedRep's experiments, so that one round in ten trains.
-
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -116,9 +113,7 @@ class L2GD(GlobalModel):
         """The mean, and whether it is one."""
         return L2GDMean(server.params, Uncharged(server.aggregates))
 
-    def step_to_mean(
-        self, key: Key, mean: L2GDMean, state: L2GDClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def step_to_mean(self, key: Key, mean: L2GDMean, state: L2GDClientState, examples: Examples, context: RoundContext):
         """The client's model moves towards the mean in a round that aggregates."""
         # xi = 1: x_i <- (1 - theta) x_i + theta x_bar
         theta = jnp.where(mean.aggregates.value, self.aggregation_step_size, 0.0)

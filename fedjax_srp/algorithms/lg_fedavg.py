@@ -29,7 +29,7 @@ class LGFedAvgClientState(NamedTuple):
 
 
 class LGFedAvgMessage(NamedTuple):
-    """What a client reports: the head travels, the representation is looked at only."""
+    """A client's message: the head travels; the representation is only looked at."""
 
     representation: Uncharged
     head: PyTree
@@ -54,9 +54,6 @@ class LGFedAvg(ExampleAlgorithm):
         fine_tune_optimizer: of `fine_tune`; default that of training. SRPFL's code has momentum 0.5 there and none in
             training.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32, 16), cut="fc2")
@@ -78,9 +75,7 @@ class LGFedAvg(ExampleAlgorithm):
         """The global head."""
         return server.head
 
-    def client(
-        self, key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext):
         """Local SGD on both parts."""
         # (local_i, global_i) <- local SGD from (local_i, global)
         start, now = SplitParams(state.representation, head), self.training.in_round(context)
@@ -90,9 +85,7 @@ class LGFedAvg(ExampleAlgorithm):
         new = LGFedAvgClientState(representation, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
-    def server(
-        self, key: Key, server: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext
-    ) -> LGFedAvgServerState:
+    def server(self, key: Key, server: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
         """The mean head, and the mean representation to be looked at."""
         # global <- (1/n) sum_i global_i
         return LGFedAvgServerState(mean.representation.value, mean.head)
@@ -112,7 +105,7 @@ class LGFedAvg(ExampleAlgorithm):
     def own_or_mean_representation(
         self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples
     ):
-        """As `own_representation`, with the mean local layers for clients that have never taken part."""
+        """The own local layers, or the last round's mean ones for clients that have never taken part."""
         representation = jax.tree.map(
             lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
         )

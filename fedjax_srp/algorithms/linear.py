@@ -1,4 +1,4 @@
-"""What algorithms on linear tasks share: the shapes of a task, and the step size."""
+"""Base of algorithms on linear tasks: the shapes of a task, and the step size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedjax_srp.parts import StepSize, part
 
 @part
 class TaskShape:
-    """What programs know of a linear task beforehand."""
+    """Shapes of a linear task, which programs know beforehand."""
 
     dim: int  # d, inputs of a sample
     rank: int  # k, dimension of the shared subspace

@@ -43,9 +43,6 @@ class LinearFedAvg(LinearAlgorithm):
         fine_tune_steps: tau', gradient steps of `fine_tune`.
         fine_tune_step_size: of those steps.
 
-    Raises:
-        ValueError: a field out of range; in `init`, data of other shapes.
-
     Example:
         >>> import jax, fedjax_srp as srp
         >>> task = srp.data.linear_task(jax.random.key(0), num_clients=40, dim=20, rank=2, heads="gaussian")
@@ -82,9 +79,7 @@ class LinearFedAvg(LinearAlgorithm):
         steps = self.local_steps * context.work
         return ClientOutput(fori_loop(batch_max(steps), step, model, self.local_steps * most_work()))
 
-    def server(
-        self, key: Key, server: LinearFedAvgModel, mean: LinearFedAvgModel, context: RoundContext
-    ) -> LinearFedAvgModel:
+    def server(self, key: Key, server: LinearFedAvgModel, mean: LinearFedAvgModel, context: RoundContext):
         """The mean."""
         # (B, w) <- mean of (B_i, w_i)
         return mean

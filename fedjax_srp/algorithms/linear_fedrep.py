@@ -38,7 +38,7 @@ class LinearFedRepClientState(NamedTuple):
 
 
 class LinearFedRepBroadcast(NamedTuple):
-    """What is downloaded, and what only the sampler knows."""
+    """The download, and what only the sampler knows."""
 
     representation: Array  # (d, k) B
     position: Uncharged  # of B relative to B*
@@ -103,7 +103,7 @@ class LinearFedRep(LinearAlgorithm):
         _ = self.prepare  # refuses matrices that are too large
 
     def sampler(self, m: int) -> samplers.Sampler:
-        """How samples are drawn, m at a time."""
+        """Sampler of m samples at a time."""
         return samplers.subspace(m) if self.sampling == "subspace" else samplers.full(m, self.sampling == "fixed")
 
     @property
@@ -158,7 +158,7 @@ class LinearFedRep(LinearAlgorithm):
 
     @property
     def evaluations(self) -> dict[str, Personalize]:
-        """Those of heads that are kept only where they are."""
+        """Evaluations; `own_head` only where heads are kept."""
         return {n: judge for n, judge in super().evaluations.items() if n != "own_head" or self.head != "exact"}
 
     @evaluation

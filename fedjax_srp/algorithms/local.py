@@ -5,7 +5,7 @@ algorithm that says how clients train, `local_sgd` trains, `example_loss` is wha
 `fit_representation` train one side of a model's cut, `num_steps`, `step_size` and `full_gradient` serve methods whose
 mathematics speaks of them (control variates, gradient tracking, normalised averaging).
 
-Everything is written for one client. Two things follow from the fact that the engine will vmap it:
+Everything is written for one client. Two things follow from the engine's vmap over clients:
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
   program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
@@ -40,7 +40,7 @@ Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, w
 
 
 class LocalTraining(NamedTuple):
-    """How a client trains in one round, or before it is judged: `epochs`, or `steps`, times its units of work."""
+    """Local training in one round, or before an evaluation: `epochs`, or `steps`, times the units of work."""
 
     optimizer: Optimizer
     batch_size: int
@@ -52,7 +52,7 @@ class LocalTraining(NamedTuple):
 
 @part
 class Training:
-    """How clients train: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
+    """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
 
     Args:
         optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
@@ -83,25 +83,14 @@ class Training:
             raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
 
     def in_round(self, context: RoundContext) -> LocalTraining:
-        """How a client trains in this round: with its work, and the round's optimizer where it follows the round."""
+        """Training of a client in this round: with its work, and the round's optimizer where it follows the round."""
         of_round = self.optimizer
         if not isinstance(of_round, Optimizer):
             of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
         return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
 
-    def alone(
-        self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"
-    ) -> LocalTraining:
-        """How a client trains outside of rounds, before it is judged.
-
-        Args:
-            optimizer: None for the one of training.
-            epochs: None for what training does.
-            argument: what the caller calls the optimizer.
-
-        Raises:
-            ValueError: an optimizer that follows the round, since an evaluation belongs to none.
-        """
+    def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
+        """Training of a client outside of rounds, before it is judged."""
         chosen = self.optimizer if optimizer is None else optimizer
         if not isinstance(chosen, Optimizer):
             raise ValueError(
@@ -119,7 +108,7 @@ class Training:
 
 
 class Trained(NamedTuple):
-    """What local training leaves behind."""
+    """The result of local training."""
 
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
@@ -159,12 +148,7 @@ def step_size(optimizer: Any) -> float | Array:
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """tau_i, () int32: how many steps `local_sgd` takes on a client; 0 without examples or work.
-
-    Args:
-        training: epochs, each of ceil(count / batch_size) steps, or steps.
-        examples: of the client.
-    """
+    """tau_i, () int32: how many steps `local_sgd` takes on a client; 0 without examples or work."""
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)

@@ -45,9 +45,6 @@ class LocalOnly(OwnModel):
     Args:
         training: of the clients; there is no mean of models that its weighting would change.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import jax, fedjax_srp as srp
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
@@ -58,11 +55,7 @@ class LocalOnly(OwnModel):
     """
 
     name: ClassVar[str] = "local_only"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.training.weighting != "uniform":
-            raise ValueError(f"training.weighting={self.training.weighting!r}: LocalOnly takes no mean; leave it out")
+    has_uniform_means: ClassVar[bool] = True
 
     def init(self, key: Key, data: Any) -> LocalOnlyServerState:
         """The model's first parameters."""
@@ -87,8 +80,6 @@ class LocalOnly(OwnModel):
         message = Uncharged(square_norm(local.params))
         return ClientOutput(message, LocalOnlyClientState(local.params), loss=local.loss)
 
-    def server(
-        self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext
-    ) -> LocalOnlyServerState:
-        """How large the models are."""
+    def server(self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext):
+        """Record the size of the models."""
         return server._replace(square_norm=mean.value)

@@ -31,11 +31,11 @@ class Optimizer:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is exactly -learning_rate times the gradient: no memory, no decay, no schedule."""
+        """True if a step is exactly -learning_rate times the gradient: no memory, no decay, no schedule."""
         return False
 
     def transformation(self) -> optax.GradientTransformation:
-        """What optax makes of it."""
+        """Return it as a transformation of optax."""
         raise NotImplementedError(f"{type(self).__name__} defines no transformation(self)")
 
     def init(self, params: PyTree) -> PyTree:
@@ -43,11 +43,7 @@ class Optimizer:
         return self.transformation().init(params)
 
     def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-        """What is added to the parameters, and the new state.
-
-        Raises:
-            ValueError: the optimizer wants more than a gradient.
-        """
+        """Return what is added to the parameters, and the new state."""
         return updates_of(self.transformation(), gradient, state, params)
 
 
@@ -79,11 +75,11 @@ class SGD(Optimizer):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a step is -learning_rate times the gradient."""
+        """True if a step is -learning_rate times the gradient."""
         return self.momentum is None and self.weight_decay is None and not callable(self.learning_rate)
 
     def transformation(self) -> optax.GradientTransformation:
-        """What optax makes of it."""
+        """Return it as a transformation of optax."""
         step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
         if self.weight_decay is None:
             return step
@@ -96,14 +92,14 @@ Optimizer.written_as = SGD
 
 @part
 class OptaxOptimizer(Optimizer):
-    """What `optimizer` makes."""
+    """The result of `optimizer`."""
 
     factory: Callable[..., optax.GradientTransformation]
     floats: dict[str, float]
     others: tuple[tuple[str, Any], ...] = ()
 
     def transformation(self) -> optax.GradientTransformation:
-        """What optax makes of it."""
+        """Return it as a transformation of optax."""
         return self.factory(**self.floats, **dict(self.others))
 
 
@@ -126,12 +122,11 @@ def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments:
         >>> jax.tree.leaves(srp.optimizer(optax.adam, learning_rate=1e-3, nesterov=True))
         [0.001]
     """
-    if not callable(factory):
-        raise ValueError(f"{short(factory)} is no factory; give one such as optax.adam, and its arguments by name")
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        raise ValueError(f"optimizer: {short(factory)}: {error}") from None
+        why = error if callable(factory) else "no function"
+        raise ValueError(f"optimizer: {short(factory)}: {why}; give a factory such as optax.adam") from None
     floats = {n: float(v) if isinstance(v, numbers.Real) else v for n, v in arguments.items() if _is_float(v)}
     others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
     return OptaxOptimizer(factory, floats, others)
@@ -157,19 +152,14 @@ def as_optimizer(argument: str, value: Any) -> Any:
     """An optimizer, or a function of the round that makes one.
 
     A transformation of optax passes too; another one with other numbers compiles anew, unlike `optimizer`.
-
-    Raises:
-        ValueError: something else, in one line.
     """
     if isinstance(value, Optimizer):
         return value
     if isinstance(value, optax.GradientTransformation):
         return OptaxOptimizer(_Made(value), {})
-    made = f"{argument}={short(value)} was not called; give e.g. srp.SGD(0.01)"
-    if isinstance(value, type) or (callable(value) and "learning_rate" in _parameters(value)):
-        raise ValueError(made)
-    if not callable(value) or is_part(value):
-        raise ValueError(f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01)")
+    of_round = callable(value) and not isinstance(value, type) and not is_part(value)
+    if not of_round or "learning_rate" in _parameters(value):
+        raise ValueError(f"{argument}={short(value)} must be an optimizer that was called; give e.g. srp.SGD(0.01)")
     return value
 
 

@@ -32,9 +32,6 @@ class PerFedAvg(HFMAML):
         fine_tune_epochs: epochs before a client is judged by `fine_tune` and `fine_tune_all`; 5 in FedRep's code for
             all layers.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ class ScaffoldClientState(NamedTuple):
 
 
 class ScaffoldMessage(NamedTuple):
-    """What a client sends: y_i - x, and how its variate has changed."""
+    """A client's message: y_i - x, and the change of its variate."""
 
     params: PyTree
     variate: PyTree
@@ -60,8 +60,7 @@ class SCAFFOLD(FedAvg):
         counts_momentum: whether the variate is a mean of gradients under momentum too; see above.
 
     Raises:
-        ValueError: a field out of range, or an optimizer that does not tell its step size; in `init`, labels and
-            examples that do not fit the model.
+        ValueError: an optimizer that does not tell its step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -70,15 +69,13 @@ class SCAFFOLD(FedAvg):
         'scaffold'
     """
 
+    has_uniform_means: ClassVar[bool] = True
+
     server_step_size: StepSize = 1.0
     counts_momentum: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.training.weighting != "uniform":
-            raise ValueError(
-                f"training.weighting={self.training.weighting!r}: SCAFFOLD has uniform means; leave it out"
-            )
         if isinstance(self.training.optimizer, Optimizer):  # else it is asked in the round
             step_size(self.training.optimizer)
 
@@ -92,17 +89,10 @@ class SCAFFOLD(FedAvg):
         return ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params))
 
     def broadcast(self, server: ScaffoldServerState, context: RoundContext) -> ScaffoldServerState:
-        """The global model and its variate."""
+        """Hand out the global model and its variate."""
         return server
 
-    def client(
-        self,
-        key: Key,
-        params: ScaffoldServerState,
-        state: ScaffoldClientState,
-        examples: Examples,
-        context: RoundContext,
-    ) -> ClientOutput:
+    def client(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):
         """Local SGD along the corrected gradient."""
         x, c = params
         correction = jax.tree.map(jnp.subtract, c, state.variate)
@@ -122,9 +112,7 @@ class SCAFFOLD(FedAvg):
         variate = jax.tree.map(jnp.add, state.variate, change)
         return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss)
 
-    def server(
-        self, key: Key, server: ScaffoldServerState, mean: ScaffoldMessage, context: RoundContext
-    ) -> ScaffoldServerState:
+    def server(self, key: Key, server: ScaffoldServerState, mean: ScaffoldMessage, context: RoundContext):
         """A step along the mean, and the mean variate of all clients."""
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
         params = jax.tree.map(lambda x, d: x + self.server_step_size * d, server.params, mean.params)
@@ -133,13 +121,6 @@ class SCAFFOLD(FedAvg):
         variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate)
         return ScaffoldServerState(params, variate)
 
-    def gradient(
-        self,
-        key: Key,
-        params: ScaffoldServerState,
-        state: ScaffoldClientState,
-        examples: Examples,
-        context: RoundContext,
-    ) -> ClientOutput:
-        """Of the client's loss at the global model."""
+    def gradient(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):
+        """Gradient of the client's loss at the global model."""
         return gradient_message(self.loss, params.params, (), examples, self.training, context)

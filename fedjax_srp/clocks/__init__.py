@@ -23,9 +23,6 @@ def register(name: str, maker: Callable[..., Clock]) -> None:
         maker: a class of clocks, or a function that returns one. What stands between the brackets goes to it: numbers,
             distributions, texts in quotes, N for the number of clients, by place or by name.
 
-    Raises:
-        ValueError: a word of the command line, no word, or a maker whose arguments cannot be given by name.
-
     Example:
         >>> import fedjax_srp as srp
         >>> def two_speeds(slow: float = 5.0):

@@ -103,9 +103,6 @@ class Exponential(Distribution):
         rate: lambda, units of local work per time unit: a number, one per client, or a distribution drawn once per
             client.
 
-    Raises:
-        ValueError: for a rate that is not positive and finite.
-
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks
@@ -136,13 +133,10 @@ class Exponential(Distribution):
 
 @part
 class Constant(Distribution):
-    """The same time whenever it is asked for: a number, one per client, or drawn once per client.
+    """The same time in every round: a number, one per client, or drawn once per client.
 
     Args:
         value: T_i in time units: a number, one per client, or a distribution drawn once per client.
-
-    Raises:
-        ValueError: for a time that is negative or not finite.
 
     Example:
         >>> import jax
@@ -177,11 +171,7 @@ class Uniform(Distribution):
 
     Args:
         low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
-        high: largest time, likewise.
-
-    Raises:
-        ValueError: for bounds that are negative or not finite, or low > high where both are known beforehand. Bounds
-            that a run draws may cross: times are uniform between the two, whichever is larger.
+        high: largest time, likewise. Bounds that a run draws may cross: times lie between the two, whichever is larger.
 
     Example:
         >>> import jax

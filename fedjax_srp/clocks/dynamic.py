@@ -13,7 +13,7 @@ from fedjax_srp.parts import part
 
 
 class DynamicState(NamedTuple):
-    """What stays the same over the rounds."""
+    """The parts of the clock that stay the same over the rounds."""
 
     parameters: PyTree  # of the distribution, (num_clients,) arrays
     work: Array  # () float
@@ -37,10 +37,6 @@ class Dynamic(Clock):
         communication: added to every client's time, once however many units of work it does: for participation whose
             rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
             afterwards.
-
-    Raises:
-        ValueError: for what is no distribution, work or a communication that is negative or not finite, or `ordered`
-            that is no bool.
 
     Example:
         >>> import jax

@@ -34,10 +34,6 @@ class Fixed(Clock):
             rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
             afterwards.
 
-    Raises:
-        ValueError: for what is no distribution, work or a communication that is negative or not finite, or `ordered`
-            that is no bool.
-
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks

@@ -36,10 +36,6 @@ class Trace(Clock):
             rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
             afterwards.
 
-    Raises:
-        ValueError: for times that are negative or not finite, an empty trace, a trace of another number of clients, or
-            work that is negative or not finite.
-
     Example:
         >>> import jax
         >>> from fedjax_srp import clocks

@@ -18,16 +18,16 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from fedjax_srp import stored
-from fedjax_srp._checks import unknown
+from fedjax_srp._checks import is_ours, unknown
 from fedjax_srp._version import __version__
-from fedjax_srp.commands import demo, interrupt, report, run_options
+from fedjax_srp.commands import demo, interrupt, report
+from fedjax_srp.commands import grid as grid_command
 from fedjax_srp.commands import list as list_command
-from fedjax_srp.commands import prepare as prepare_command
 from fedjax_srp.commands import run as run_command
-from fedjax_srp.commands.errors import is_ours
-from fedjax_srp.commands.options import REQUIRED, Option
+from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
-from fedjax_srp.report import page
+from fedjax_srp.options import REQUIRED, Option
+from fedjax_srp.runs.words import groups, load, option, table
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -37,24 +37,9 @@ class Command(NamedTuple):
     """A subcommand."""
 
     about: str
-    groups: Callable[[], dict[str, list[Option]]]  # "" for options that need no heading
+    groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those that need none
     work: Callable[[dict[str, Any]], object]  # option -> value
     positional: str | None = None
-    check: Callable[[dict[str, Any], set[str]], None] | None = None  # of values and of the options that were given
-    prepare: Callable[[Sequence[str]], None] | None = None  # of the words, before options are read
-
-
-def _demo(arguments: dict[str, Any]) -> None:
-    plan = demo.QUICK if arguments["quick"] else demo.FULL
-    size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
-    print(f"{len(plan.methods)} methods, {arguments['seeds']} seeds, {plan.num_rounds} rounds: digits, {size},")
-    print("whose local work takes 1 time unit on average: exponential, drawn once for every client and seed\n")
-    found = demo.run(arguments["out"], arguments["seeds"], plan, arguments["progress"])
-    print(f"\n{found.text}\n")
-    out = Path(arguments["out"])
-    print(f"table   {out / 'table.txt'}, {out / 'table.csv'}\nfigure  {out / 'accuracy.png'}")
-    print(f"page    {out / page.FILE}, for a browser: any communication cost, any target")
-    print(f"runs    {out / '<method>' / 'seed_<seed>'}")
 
 
 def _report(arguments: dict[str, Any]) -> None:
@@ -62,84 +47,70 @@ def _report(arguments: dict[str, Any]) -> None:
     print(report.report(**arguments))
 
 
-def _grid_options() -> dict[str, list[Option]]:
-    from fedjax_srp.grids import command
-
-    return {"": command.OPTIONS}
-
-
-def _grid(arguments: dict[str, Any]) -> None:
-    from fedjax_srp.grids import command
-
-    command.run(arguments)
-
-
-def _list(arguments: dict[str, Any]) -> None:
-    print(list_command.catalogue(**arguments, width=list_command.width_of_stdout()))
-
-
-def _prepare(arguments: dict[str, Any]) -> None:
-    prepare_command.prepare(**arguments)
-
-
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
         lambda: {
-            "": [
-                Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
-                Option("seeds", int, 3, "how many repeats, simulated together"),
-                Option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
-                Option("progress", bool, True, "show a progress bar"),
-            ]
+            "": table(
+                option("out", str, "runs/demo", "folder for table, figure, page and runs"),
+                option("seeds", int, 3, "how many repeats, simulated together"),
+                option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
+                option("progress", bool, True, "show a progress bar"),
+            )
         },
-        _demo,
+        lambda arguments: demo.command(**arguments),
     ),
     "run": Command(
-        "One method on one data set; the same command continues a run that was interrupted.",
-        run_options.groups,
-        run_command.run,
-        check=run_command.check_given,
-        prepare=run_options.prepare,
+        "One method on one data set; the same command continues a run that was interrupted.", groups, run_command.run
     ),
     "grid": Command(
         "Every combination of options of run, from a TOML file; the same command goes on where it was.",
-        _grid_options,
-        _grid,
+        lambda: {"": grid_command.OPTIONS},
+        grid_command.run,
         positional="file",
     ),
     "report": Command(
         "Table, figure and page of finished runs.",
         lambda: {
-            "": [
-                Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
-                Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
-                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
-                Option("out", str | None, None, "where to write; the folder itself when left out"),
-                Option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
-                Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
-            ]
+            "": table(
+                option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
+                option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
+                option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
+                option("out", str | None, None, "where to write; the folder itself when left out"),
+                option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
+                option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
+            )
         },
         _report,
         positional="folder",
-        prepare=run_options.prepare,
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": [Option("data_dir", str | None, None, "folder with prepared data sets")]},
-        _list,
+        lambda: {"": table(option("data_dir", str | None, None, "folder with prepared data sets"))},
+        lambda arguments: print(list_command.catalogue(**arguments, width=list_command.width_of_stdout())),
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
-        lambda: {"": prepare_command.OPTIONS},
-        _prepare,
+        lambda: {
+            "": table(
+                option("names", tuple[str, ...], REQUIRED, f"which data sets: {', '.join(archives.NAMES)}"),
+                option(
+                    "data_dir",
+                    str | None,
+                    None,
+                    "folder to write to, with archives in downloads/manual where there is no network; TFDS_DATA_DIR or "
+                    "~/tensorflow_datasets when left out",
+                ),
+            )
+        },
+        lambda arguments: archives.prepare(**arguments),
         positional="names",
     ),
 }
 
 
 def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
-    """Runs one command and returns its exit code: 0, 2 after an error of use, 130 after Ctrl-C.
+    """Run one command and return its exit code: 0, 2 after an error of use, 130 after Ctrl-C.
 
     Args:
         argv: the words after `fedjax-srp`; None for those of this process.
@@ -149,6 +120,9 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     if argv is None:
         warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"
         interrupt.watch(_interrupted(words))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
     try:
@@ -171,10 +145,11 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         return 0
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
-        full = stored.as_full_disk(error, None if named is None else Path(named))
-        if full is None and not is_ours(error):
+        full = stored.as_full_disk(error, named if named is None else Path(os.fsdecode(named)))
+        is_of_a_path = named is not None or "embedded null" in str(error)  # too long, a folder, not ours to read, ...
+        if full is None and not is_of_a_path and not is_ours(error):
             raise
-        text = error if full is None else full.strerror
+        text = str(error) if full is None else full.strerror
         print(f"{PROG}: error: {' '.join(str(text).split())}", file=sys.stderr, flush=True)
         if full is not None and argv is None:
             os._exit(2)  # threads that could not write would end with tracebacks
@@ -190,93 +165,92 @@ def _interrupted(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments.
+    """The command and its arguments; runs the files of --load first, which may add options.
 
     Raises:
         ValueError: an error of use, in one line.
         SystemExit: help was asked for and printed.
     """
-    if not words:
-        words = ["--help"]
+    if not words or words[0] in ("-h", "--help"):
+        print(f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n")
+        print("\n".join(f"  {name:<14}{command.about}" for name, command in COMMANDS.items()))
+        raise SystemExit(0)
     if " ".join(words[:2]) in COMMANDS:  # a command of two words
         words = [" ".join(words[:2]), *words[2:]]
-    if words[0] not in (*COMMANDS, "-h", "--help"):
-        raise unknown("command", words[0], COMMANDS)
-    given: set[str] = set()
-    if words[0] in COMMANDS:
-        prepare, groups = COMMANDS[words[0]].prepare, COMMANDS[words[0]].groups
-        if prepare is not None:
-            prepare(words[1:])
-        flags = [f"--{o.name.replace('_', '-')}" for group in groups().values() for o in group]
-        switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
-        for word in words[1:]:
-            flag = word.partition("=")[0].replace("_", "-")
-            if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
-                nearest = difflib.get_close_matches(flag, flags, n=2, cutoff=0.7)
-                hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
-                raise ValueError(f"unknown argument {flag}; {hint}see {PROG} {words[0]} --help")
-            given.add(flag.removeprefix("--").replace("-", "_"))
+    name, *words = words
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
+    command = COMMANDS[name]
+    for place, word in enumerate(words):
+        if word.partition("=")[0] == "--load" and name in ("run", "report"):
+            values = itertools.takewhile(lambda value: not value.startswith("-"), words[place + 1 :])
+            load([word.partition("=")[2]] if "=" in word else [*values])
+    of_heading = command.groups()
+    _check_flags(name, words, [each for options in of_heading.values() for each in options])
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            parsed = tyro.extras.subcommand_cli_from_dict(
-                {name: _dataclass(name, command) for name, command in COMMANDS.items()},
-                prog=PROG,
-                description=f"{_ABOUT} Version {__version__}.",
+            parsed = tyro.cli(
+                _dataclass(command, of_heading),
+                prog=f"{PROG} {name}",
+                description=command.about,
                 args=words,
                 config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
             )
     except SystemExit as stop:
         if stop.code:
-            said = _one_line(printed.getvalue(), words[0])
+            said = _one_line(printed.getvalue(), name)
             raise ValueError(_commas(words, said) or said) from None
         raise
-    arguments: dict[str, Any] = {}
-    for name, value in vars(parsed).items():
-        arguments |= vars(value) if dataclasses.is_dataclass(value) else {name: value}
-    command = COMMANDS[words[0]]
-    names = {_identifier(option): option.name for group in command.groups().values() for option in group}
-    arguments = {names[name]: value for name, value in arguments.items()}
-    if command.check is not None:
-        command.check(arguments, given)
-    return command, arguments
+    values = {}
+    for field, value in vars(parsed).items():
+        values |= vars(value) if dataclasses.is_dataclass(value) else {field: value}
+    return command, {each: values[_identifier(each)] for options in of_heading.values() for each in options}
 
 
-def _dataclass(name: str, command: Command) -> type:
+def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
+    """Refuses flags that are none, with the nearest ones, which tyro takes for values of the flag before."""
+    flags = [f"--{name.replace('_', '-')}" for name in options]
+    switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
+            nearest = difflib.get_close_matches(flag, flags, n=2, cutoff=0.7)
+            hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
+            raise ValueError(f"unknown argument {flag}; {hint}see {PROG} {command} --help")
+
+
+def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> type:
     """A command's options as the dataclass that tyro reads, one nested dataclass a group with a heading."""
     fields: list[Any] = []
-    for heading, options in command.groups().items():
-        members = [_field(option, positional=option.name == command.positional) for option in options]
+    for heading, options in of_heading.items():
+        members = [_field(name, each, name == command.positional) for name, each in options.items()]
         if heading:
             group = dataclasses.make_dataclass(heading.capitalize(), members, kw_only=True)
             group.__doc__ = None
             fields.append((heading, group))
         else:
             fields += members
-    made = dataclasses.make_dataclass(name.capitalize(), fields, kw_only=True)
-    made.__doc__ = command.about
-    return made
+    return dataclasses.make_dataclass("Arguments", fields, kw_only=True)
 
 
-def _identifier(option: Option) -> str:
+def _identifier(name: str) -> str:
     """The name of a field for an option, which may have dots."""
-    return option.name.replace(".", "__")
+    return name.replace(".", "__")
 
 
-def _field(option: Option, positional: bool) -> tuple[Any, ...]:
-    looks: dict[str, Any] = {"help": option.help.rstrip("."), "name": option.name}
+def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
+    looks: dict[str, Any] = {"help": option.help.rstrip("."), "name": name}
     if option.default is None:
         looks["help_behavior_hint"] = ""
     if positional:
-        looks["metavar"] = option.name.upper()
+        looks["metavar"] = name.upper()
     hint = Annotated[option.type, tyro.conf.arg(**looks)]
     if positional:
         hint = tyro.conf.Positional[hint]
-    return (
-        (_identifier(option), hint)
-        if option.default is REQUIRED
-        else (_identifier(option), hint, dataclasses.field(default=option.default))
-    )
+    if option.default is REQUIRED:
+        return _identifier(name), hint
+    return _identifier(name), hint, dataclasses.field(default=option.default)
 
 
 def _commas(words: Sequence[str], said: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -12,10 +13,11 @@ import jax.numpy as jnp
 
 from fedjax_srp import clocks, data, methods, stored
 from fedjax_srp._checks import check_integer
+from fedjax_srp.bars import tqdm
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import page, panels, repeats, table
-from fedjax_srp.report.run_folder import writable
+from fedjax_srp.run_folder import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,25 +39,13 @@ class Plan(NamedTuple):
 
 FULL = Plan(
     methods=(
-        "srpfl",
-        "fedrep",
-        "lg_srpfl",
-        "lg_fedavg",
-        "flanp_fedavg",
-        "fedavg",
-        "flanp_fedavg_ft",
-        "fedavg_ft",
+        *("srpfl", "fedrep", "lg_srpfl", "lg_fedavg"),
+        *("flanp_fedavg", "fedavg", "flanp_fedavg_ft", "fedavg_ft"),
     ),
     num_rounds=100,
     eval_every=2,
     federation={"num_clients": 50, "classes_per_client": 3},
-    hyperparameters={
-        "hidden": (64, 32),
-        "learning_rate": 0.05,
-        "epochs": 5,
-        "initial": 5,
-        "rounds_per_stage": 10,
-    },
+    hyperparameters={"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5, "initial": 5, "rounds_per_stage": 10},
 )
 QUICK = FULL._replace(methods=("srpfl", "fedrep"), num_rounds=50)
 
@@ -68,6 +58,18 @@ class Demo(NamedTuple):
     target: table.Target
     text: str
     figure: Figure
+
+
+def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
+    """Run the demo and print its table and where it lies."""
+    plan, folder = QUICK if quick else FULL, Path(out)
+    size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
+    print(f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},")
+    print("whose local work takes 1 time unit on average: exponential, drawn once for every client and seed\n")
+    print(f"\n{run(out, seeds, plan, progress).text}\n")
+    print(f"table   {folder / 'table.txt'}, {folder / 'table.csv'}\nfigure  {folder / 'accuracy.png'}")
+    print(f"page    {folder / page.FILE}, for a browser: any communication cost, any target")
+    print(f"runs    {folder / '<method>' / 'seed_<seed>'}")
 
 
 def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True) -> Demo:
@@ -86,8 +88,6 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     Raises:
         ValueError: no seeds, or a folder that cannot be written to.
     """
-    from fedjax_srp.bars import tqdm
-
     check_integer("seeds", seeds, 1)
     folder = writable(out)
     dataset = data.load("digits", **plan.federation)
@@ -120,7 +120,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             history = dataclasses.replace(history, config=config)
             saved.append(repeats.read(history.save(folder / name / f"seed_{seed}", target=target.accuracy)))
     title = f"digits, {dataset.num_clients} clients"
-    drawn = panels.figure(histories, target, COMMUNICATIONS, title)
     compared = [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)]
-    stored.replace(panels.files(folder, frame, text, drawn) | {folder / page.FILE: page.writer(compared)})
+    drawn = panels.figure(histories, target, COMMUNICATIONS, title)
+    stored.replace(panels.files(folder, frame, text, lambda: drawn) | {folder / page.FILE: page.writer(compared)})
     return Demo(histories, frame, target, text, drawn)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
-from fedjax_srp.commands.clock import DISTRIBUTIONS
+from fedjax_srp.runs.clocks import DISTRIBUTIONS
 
 _ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from so many on; else below, moved in
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fedjax_srp import stored
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
-from fedjax_srp.report.run_folder import unfinished, writable
+from fedjax_srp.run_folder import unfinished, writable
 
 _NAMED = 12  # of the runs that are left out
 
@@ -97,6 +98,6 @@ def _made(compared: page.Comparison, place: Path, suffix: str) -> tuple[str, dic
     histories = rows.histories
     frame = table.comparison(histories, aim.accuracy, communications, rows.twins)
     text = "\n".join([table.render(frame, aim), *rows.notes])
-    drawn = figure(histories, aim, communications, title)
-    names = ", ".join(name.format(suffix) for name in panels.FILES)
-    return f"{title}\n\n{text}\n\nwritten to {place}: {names}", panels.files(place, frame, text, drawn, suffix)
+    draw = functools.partial(figure, histories, aim, communications, title)
+    files = panels.files(place, frame, text, draw, suffix)
+    return f"{title}\n\n{text}\n\nwritten to {place}: {', '.join(path.name for path in files)}", files

@@ -3,14 +3,15 @@
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
 `partition` holds the ways of dividing examples, as functions of labels, sizes and a seed; `save` writes a federation to
 a file. `prepare` turns the original archives of named sources into what `load` reads. `holdout` judges clients by a
-share of what they would train on, to tune by, `training_loss` by the loss of what they train on.
+share of what they would train on, to tune by, `training_loss` by the loss of what they train on; `holdout_clients`
+keeps clients for after the training.
 """
 
 from fedjax_srp.data import partition
 from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.data.holdout import holdout
+from fedjax_srp.data.holdout import holdout, holdout_clients
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
 from fedjax_srp.data.npz import save
@@ -30,6 +31,7 @@ __all__ = [
     "data_folder",
     "from_arrays",
     "holdout",
+    "holdout_clients",
     "is_ready",
     "linear_regression",
     "linear_task",

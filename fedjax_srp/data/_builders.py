@@ -1,4 +1,4 @@
-"""The builders of tensorflow-datasets for the data sets that `prepare` knows, reading archives without TensorFlow.
+"""Builders of tensorflow-datasets that read the original archives without TensorFlow.
 
 Each is the builder of the catalogue, with its name, version and features, where only the reading of the original
 archives is replaced: plain gzip, zip and tar instead of TensorFlow's file system, Pillow instead of its encoder of
@@ -31,7 +31,7 @@ Example = tuple[Any, dict[str, Any]]  # key, features
 
 
 def _png(image: np.ndarray) -> io.BytesIO:
-    """What the feature of an image accepts ready-made; an array it would hand to TensorFlow."""
+    """A PNG file, which the feature of an image takes as it is; an array would go to TensorFlow."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "PNG")
     stream.seek(0)

@@ -1,8 +1,6 @@
-"""Who gets how many examples of which class: matrices of counts (clients, classes), and dealing by them."""
+"""Matrices of counts (clients, classes) of the examples that each client gets, and dealing by them."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -10,12 +8,7 @@ import numpy as np
 def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     """Integers that sum to `total` in proportion to weights (largest remainders), none 0 unless total < len(weights).
 
-    Args:
-        total: >= 0.
-        weights: (n,) not negative, with a positive sum.
-
-    Returns:
-        (n,) int64.
+    Weights (n,) are not negative and have a positive sum; the result is (n,) int64.
     """
     exact = total * (weights / np.sum(weights))
     parts = np.floor(exact).astype(np.int64)
@@ -74,42 +67,21 @@ def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: 
     return classes
 
 
-def reserved_clients(num_clients: int, fraction: float) -> int:
-    """How many clients a fraction is, rounded up."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"reserved_fraction={fraction}: must lie between 0 and 1, e.g. 0.2")
-    number = max(1, math.ceil(num_clients * fraction - 1e-9))  # 0.07 * 100 is a little more than 7
-    if number >= num_clients:
-        raise ValueError(
-            f"reserved_fraction={fraction}: is all of num_clients={num_clients} clients; use a smaller fraction or "
-            "more clients"
-        )
-    return number
+def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, least: int = 1) -> int:
+    """The largest size of which every class can fill all of its shards: `shards` (clients, classes) are wanted.
 
-
-def check_blocks(
-    kind: str, labels: np.ndarray, classes: np.ndarray, is_owner: np.ndarray, wanted: int, examples_per_class: int
-) -> None:
-    """Raises a ValueError of one line unless every class has `wanted` examples for each of its owners."""
-    for label, owners in zip(classes, is_owner.sum(axis=0), strict=True):
-        size = np.count_nonzero(labels == label)
-        if size < wanted * owners:
-            raise ValueError(
-                f"examples_per_class={examples_per_class}: class {label} has {size} {kind} examples and its {owners} "
-                f"clients need {wanted} each; use fewer clients or smaller blocks"
-            )
-
-
-def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray) -> int:
-    """The largest size of which every class can fill all of its shards: `shards` (clients, classes) are wanted."""
+    Raises:
+        ValueError: it is below `least`.
+    """
     num_shards = shards.sum(axis=0)
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
     scarce = np.argmin(per_shard)
-    if per_shard[scarce] == 0:
+    if per_shard[scarce] < least:
         raise ValueError(
             f"num_clients={len(shards)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
-            f"{num_shards[scarce]} shards; use fewer clients or fewer classes or shards per client"
+            f"{num_shards[scarce]} shards of {least} or more; use fewer clients, or fewer classes, shards or examples "
+            "of a class for each"
         )
     return int(per_shard[scarce])
 

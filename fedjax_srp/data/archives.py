@@ -1,27 +1,31 @@
 """Preparing data sets from their original archives, without TensorFlow: `prepare`.
 
-What is written is a data set of tensorflow-datasets like any other, in array_record files, with the names, versions and
-features of its catalogue. Archives are looked for by their original names in `<data_dir>/downloads/manual`; those that
-are not there, nor where tensorflow-datasets keeps its downloads, are downloaded to it. Wherever they come from, their
-checksums must be those of the catalogue.
+tensorflow-datasets finds archives, compares their checksums and writes records; the readers of the archives
+(`_builders`) are ours, since its own need TensorFlow, and so is the download, since its own has no time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fedjax_srp._checks import checked, unknown
 from fedjax_srp.data import records
-from fedjax_srp.data._downloads import MissingError, by_hand, fetch
-from fedjax_srp.data.cache import sweep
+from fedjax_srp.data.cache import replacing
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
+_TIMEOUT = (10.0, 60.0)  # seconds to connect, and without a byte
+
+
+class _MissingError(Exception):
+    """A download failed: the reason, and what is still missing, file -> size and address."""
 
 
 @checked
@@ -30,8 +34,11 @@ def prepare(
 ) -> list[Path]:
     """Writes data sets where `load` finds them.
 
-    Records are written under another name and renamed when they are complete; those of images are then read back, which
-    also fills the cache of decoded arrays. What is prepared already is only read.
+    They are data sets of tensorflow-datasets like any other, in array_record files, with the names, versions and
+    features of its catalogue. Archives are looked for by their original names in `<data_dir>/downloads/manual`; those
+    that are not there, nor where tensorflow-datasets keeps its downloads, are downloaded to it. Records are renamed
+    when they are complete; those of images are then read back, which also fills the cache of decoded arrays. What is
+    prepared already is only read.
 
     Args:
         names: one or several of mnist, emnist/balanced (or another of its six), emnist for all six, cifar10, cifar100,
@@ -43,41 +50,40 @@ def prepare(
         The folder of every data set.
 
     Raises:
-        ValueError: in one line: an unknown name, a damaged archive, a folder that cannot be written to, or no network;
-            then which files are missing and where to put them, for all data sets at once.
+        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; then all
+            files that are missing are named, and where to put them.
     """
     names = [names] if isinstance(names, str) else list(names)
-    if not names:
-        raise ValueError(f"names: lists no data set; give one or more of {', '.join(NAMES)}")
-    for name in names:
-        if name not in NAMES:
-            raise unknown("data set", name, NAMES)
+    if bad := [name for name in names if name not in NAMES] or ([] if names else ["(none)"]):
+        raise unknown("data set", bad[0], NAMES)
     emnist = [name for name in records.IMAGES if name.startswith("emnist/")]
     every = dict.fromkeys(part for name in names for part in (emnist if name == "emnist" else [name]))
     place = records.data_folder(data_dir)
     folders: list[Path] = []
-    failures: dict[str, MissingError] = {}
+    failures: dict[str, _MissingError] = {}
     for name in every:
         kind = name.partition("/")[0]
-        if kind in failures:
-            continue  # all of emnist are in one archive
         try:
-            folders.append(_prepare(name, place, say))
-        except MissingError as error:
+            if kind not in failures:  # all of emnist are in one archive
+                folders.append(_prepare(name, place, say))
+        except _MissingError as error:
             failures[kind] = error
     if failures:
-        files = ", ".join(
-            f"{archive.file} ({archive.size:,d} bytes, from {archive.url})"
-            for error in failures.values()
-            for archive in error.archives
-        )
-        reason = next(iter(failures.values()))
-        raise ValueError(f"cannot download ({reason}); put these files into {by_hand(place)} by hand: {files}")
+        files = ", ".join(f"{file} ({source})" for error in failures.values() for file, source in error.args[1].items())
+        reason = next(iter(failures.values())).args[0]
+        raise ValueError(f"cannot download ({reason}); put these files into {_by_hand(place)} by hand: {files}")
     return folders
 
 
+def _by_hand(data_dir: Path) -> Path:
+    """The folder for archives under their own names, downloaded or put there by hand."""
+    return data_dir / "downloads" / "manual"
+
+
 def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
-    from fedjax_srp.data._builders import BUILDERS  # imports tensorflow-datasets
+    import tensorflow_datasets as tfds
+
+    from fedjax_srp.data._builders import BUILDERS
 
     begin, (kind, _, config) = time.monotonic(), name.partition("/")
     folder = data_dir / name / str(BUILDERS[kind].VERSION)
@@ -86,15 +92,21 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     is_prepared = folder.exists()
     if is_prepared:
         records.check(name, folder)
-        say(f"{name}: is prepared already in {folder}")
+    say(f"{name}: is prepared already in {folder}" if is_prepared else f"{name}: preparing {folder}")
     try:
         more = {"config": config} if config else {}
         builder = BUILDERS[kind](data_dir=data_dir, file_format="array_record", **more)
-    except Exception as error:  # whatever it says about what is there already
-        raise ValueError(f"data_dir={str(data_dir)!r}: {_one_line(error)}; give another data_dir") from error
-    if not is_prepared:
-        say(f"{name}: preparing {folder}")
-        _write(name, builder, data_dir)
+        if not is_prepared:
+            _fetch(builder, data_dir)
+            with _few_words(), contextlib.redirect_stdout(io.StringIO()):
+                builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+    except _MissingError:
+        raise
+    except Exception as error:  # whatever it says about archives, and about what is there already
+        raise ValueError(
+            f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({' '.join(str(error).split())}); delete a file "
+            "that is not the original, make room, or give another data_dir"
+        ) from error
     if name in records.IMAGES:
         raw = records.read_version(name, folder)
         count = f"{len(raw.y_train):,d} training and {len(raw.y_test):,d} test examples"
@@ -106,21 +118,48 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _write(name: str, builder: Any, data_dir: Path) -> None:
-    """Downloads what is not there and writes the records."""
-    import tensorflow_datasets as tfds
+def _fetch(builder: Any, data_dir: Path) -> None:
+    """Downloads the archives that tensorflow-datasets would not find, each in full or not at all."""
+    import requests  # tensorflow-datasets needs it
+    from tensorflow_datasets.core.download import resource
 
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        fetch(builder, data_dir)
-        sweep(Path(builder.data_path).parent, "incomplete.*")
-        with _few_words(), contextlib.redirect_stdout(io.StringIO()):
-            builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
-    except OSError as error:
-        raise ValueError(
-            f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({_one_line(error)}); make room or give another "
-            "data_dir"
-        ) from error
+    downloads: Any = data_dir / "downloads"
+    absent = {}
+    for url, info in builder.url_infos.items():
+        file = resource.get_dl_fname(url, info.checksum)
+        if not (_by_hand(data_dir) / info.filename).exists() and not any(
+            resource.is_locally_cached(downloads / place / file) for place in ("", builder.name)
+        ):
+            absent[info.filename] = url, info
+    for place, (name, (url, info)) in enumerate(absent.items()):
+        try:
+            _download(url, info, _by_hand(data_dir) / name)
+        except requests.RequestException as error:
+            what = type(error).__name__ if error.response is None else f"status {error.response.status_code}"
+            left = list(absent.items())[place:]
+            sources = {file: f"{info.size:,d} bytes, from {address}" for file, (address, info) in left}
+            raise _MissingError(f"{what} at {urlsplit(url).hostname}", sources) from error
+
+
+def _download(url: str, info: Any, target: Path) -> None:
+    import requests
+
+    from fedjax_srp.bars import tqdm
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with (
+        replacing(target) as file,
+        requests.get(url, stream=True, timeout=_TIMEOUT) as response,
+        tqdm(total=info.size, desc=target.name, unit="B", unit_scale=True, disable=None, leave=False) as bar,
+    ):
+        response.raise_for_status()
+        for block in response.iter_content(2**20):
+            file.write(block)
+            digest.update(block)
+            bar.update(len(block))
+        if digest.hexdigest() != info.checksum:
+            raise requests.exceptions.ContentDecodingError("the server sends something else")
 
 
 @contextlib.contextmanager
@@ -134,7 +173,3 @@ def _few_words() -> Iterator[None]:
         yield
     finally:
         tfds.enable_progress_bar()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_srp._checks import check_integer, checked, short
+from fedjax_srp._checks import checked, short
 from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.parts import AtLeast, AtMost
+
+MAX_CLASSES = 2**20
 
 
 @checked
@@ -23,7 +27,7 @@ def from_arrays(
     *,
     train_indices: Sequence[ArrayLike],
     test_indices: Sequence[ArrayLike],
-    num_classes: int | None = None,
+    num_classes: Annotated[int, AtLeast(1), AtMost(MAX_CLASSES)] | None = None,
     scale: ArrayLike | None = None,
     offset: ArrayLike | None = None,
     name: str = "arrays",
@@ -42,17 +46,13 @@ def from_arrays(
         train_indices: for every client the rows of `x_train` it owns, at least one.
         test_indices: for every client the rows of `x_test`, at least one.
         num_classes: default: the largest label + 1.
-        scale: number or array that broadcasts over an example (per channel); the model gets x * scale + offset.
+        scale: number or array that broadcasts over an example (per channel), not 0; the model gets x * scale + offset.
             Default 1/255 for uint8 and 1 for others.
         offset: like `scale`. Default 0.
         name: what the data set is called in results.
 
     Returns:
         The data, on the default device. Copies are made: changing the arguments afterwards changes nothing.
-
-    Raises:
-        ValueError: in one line with argument, value and remedy: inputs that are not finite numbers or differ in shape
-            or length, labels that are no class numbers, indices out of range, used twice or missing for a client.
 
     Example:
         >>> x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
@@ -73,28 +73,23 @@ def from_arrays(
     if num_classes is None:
         num_classes = largest + 1
         _warn_of_gaps(np.union1d(labels_train, labels_test), num_classes)
-    num_classes = check_integer("num_classes", num_classes, 1)
-    if largest >= num_classes:
+    elif largest >= num_classes:
         raise ValueError(
             f"num_classes={num_classes}: there is a label {largest}; "
             f"labels are 0..num_classes-1, use num_classes={largest + 1} or relabel"
         )
-    if len(train_indices) != len(test_indices):
+    if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
-            f"test_indices: lists {len(test_indices)} clients and train_indices {len(train_indices)}; "
-            "give both one entry per client"
+            f"train_indices lists {len(train_indices)} clients and test_indices {len(test_indices)}; "
+            "give both one array of row numbers for each client, and at least one"
         )
-    if not len(train_indices):
-        raise ValueError("train_indices: lists no clients; give one array of indices per client")
     rows_train = _clients("train_indices", train_indices, len(inputs_train))
     rows_test = _clients("test_indices", test_indices, len(inputs_test))
-    if is_one_pool:
-        shared = np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))
-        if len(shared):
-            raise ValueError(
-                f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
-                "test on examples that nobody trains on"
-            )
+    if is_one_pool and len(shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))):
+        raise ValueError(
+            f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
+            "test on examples that nobody trains on"
+        )
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
     device_scale, device_offset = _affine(scale, offset, inputs_train)
@@ -120,57 +115,54 @@ def from_arrays(
 def _inputs(name: str, value: ArrayLike) -> np.ndarray:
     """Examples in the dtype they have on the device, all finite there."""
     given = as_array(name, value)
-    if not (jnp.issubdtype(given.dtype, jnp.floating) or jnp.issubdtype(given.dtype, jnp.integer)):
+    if not _is_real(given) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
-            f"{name}: dtype is {given.dtype}; inputs are floats or integers, e.g. {name}.astype('float32')"
-        )
-    if given.ndim == 0:
-        raise ValueError(f"{name}: is a single number; give an array with one example per row")
-    if 0 in given.shape[1:]:
-        raise ValueError(
-            f"{name}: examples of shape {given.shape[1:]} hold no number; give an array without an empty axis"
+            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row and at "
+            "least one number in each"
         )
     with np.errstate(over="ignore"):
         array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
-    if jnp.issubdtype(array.dtype, jnp.floating):
-        is_lost, problem = ~np.isfinite(array), f"not finite as {array.dtype}; remove or repair the example"
-    elif array.dtype != given.dtype:
-        is_lost, problem = (
-            array != given,
-            f"too large for {array.dtype}; use smaller integers or turn on jax_enable_x64",
-        )
-    else:
-        return array
+    is_lost = ~np.isfinite(array) if jnp.issubdtype(array.dtype, jnp.floating) else array != given
     if is_lost.any():
         where = tuple(int(i) for i in np.argwhere(is_lost)[0])
-        raise ValueError(f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem}")
+        problem = "not finite as" if jnp.issubdtype(array.dtype, jnp.floating) else "too large for"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} {array.dtype}; repair the example, or "
+            "turn on jax_enable_x64"
+        )
     return array
 
 
+def _is_real(array: np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+
+
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
-    """`value` as NumPy has it, or a ValueError of one line where it has none."""
+    """Return `value` as NumPy has it, in this machine's byte order, or refuse it in one line."""
+    reason = "its mask would be lost: leave masked examples out, or fill them" if np.ma.isMaskedArray(value) else ""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{name}: is no array ({reason}); give one with an example per row") from None
+        array, reason = np.empty(0), " ".join(str(error).split())
+    if reason:
+        raise ValueError(f"{name}: is no plain array ({reason}); give one with an example per row")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
-    """(n,) int32 class numbers, or a ValueError of one line."""
+    """Return (n,) int32 class numbers, or refuse them in one line."""
     labels = as_array(name, value)
-    if labels.shape != (num_examples,):
+    if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
-            f"{name}: shape is {labels.shape} but {inputs_name} has {num_examples} examples; "
-            "give one class number per example (one-hot rows: argmax(-1))"
+            f"{name}: is {labels.dtype} of shape {labels.shape} but {inputs_name} has {num_examples} examples; "
+            "give one whole class number per example (one-hot rows: argmax(-1))"
         )
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"{name}: dtype is {labels.dtype}; labels are integers, e.g. {name}.astype('int32')")
-    if len(labels) and labels.min() < 0:
-        first = np.argmax(labels < 0)
-        raise ValueError(f"{name}[{first}]: label {labels[first]} is negative; number the classes from 0")
-    if len(labels) and labels.max() > np.iinfo(np.int32).max:
-        raise ValueError(f"{name}: label {labels.max()} does not fit int32; number the classes from 0 without gaps")
+    is_odd = (labels < 0) | (labels >= MAX_CLASSES)
+    if is_odd.any():
+        first = np.argmax(is_odd)
+        raise ValueError(
+            f"{name}[{first}]: label {labels[first]} is outside 0..{MAX_CLASSES - 1}; number the classes from 0"
+        )
     return labels.astype(np.int32)
 
 
@@ -185,34 +177,35 @@ def _warn_of_gaps(classes: np.ndarray, num_classes: int) -> None:
         )
 
 
+def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
+    """Return row numbers of one client, or refuse them in one line."""
+    rows = as_array(name, given)
+    is_list = rows.ndim == 1 and (np.issubdtype(rows.dtype, np.integer) or not rows.size)
+    outside = rows[(rows < 0) | (rows >= num_examples)] if is_list else rows
+    if outside.size or not is_list:
+        found = f"index {outside[0]}" if is_list else f"{rows.dtype} of shape {rows.shape}"
+        raise ValueError(
+            f"{name}: is {found}; give row numbers of 0..{num_examples - 1} (boolean mask: np.flatnonzero)"
+        )
+    return rows.astype(np.int32)
+
+
 def _clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
     """Rows of every client: at least one each, in range, and nobody's twice."""
-    clients = []
-    for client, given in enumerate(indices):
-        rows = as_array(f"{name}[{client}]", given)
-        if rows.size == 0:
-            kind = name.removesuffix("_indices")
-            raise ValueError(f"{name}[{client}]: client {client} has no {kind} examples; give it one or leave it out")
-        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-            raise ValueError(
-                f"{name}[{client}]: is {rows.dtype} of shape {rows.shape}; "
-                "give a list of row numbers (boolean mask: np.flatnonzero)"
-            )
-        is_outside = (rows < 0) | (rows >= num_examples)
-        if is_outside.any():
-            raise ValueError(
-                f"{name}[{client}]: index {rows[is_outside][0]} is out of range for {num_examples} examples; "
-                f"indices are 0..{num_examples - 1}"
-            )
-        clients.append(rows.astype(np.int32))
-    rows = np.concatenate(clients)
+    clients = [check_rows(f"{name}[{client}]", given, num_examples) for client, given in enumerate(indices)]
     owners = np.repeat(np.arange(len(clients)), [len(client) for client in clients])
+    rows = np.concatenate(clients)
     order = np.argsort(rows, kind="stable")
     twice = np.flatnonzero(np.diff(rows[order]) == 0)
-    if len(twice):
+    problem = ""
+    if len(idle := np.setdiff1d(np.arange(len(clients)), owners)):
+        problem = f"client {idle[0]} has no {name.removesuffix('_indices')} examples; give it one or leave it out"
+    elif len(twice):
         first, second = owners[order[twice[0]]], owners[order[twice[0] + 1]]
         whose = f"belongs to clients {first} and {second}" if first != second else f"is listed twice for client {first}"
-        raise ValueError(f"{name}: example {rows[order[twice[0]]]} {whose}; give each example to one client, once")
+        problem = f"example {rows[order[twice[0]]]} {whose}; give each example to one client, once"
+    if problem:
+        raise ValueError(f"{name}: {problem}")
     return clients
 
 
@@ -226,21 +219,15 @@ def _affine(
     arrays = []
     for name, value in (("scale", 1.0 if scale is None else scale), ("offset", 0.0 if offset is None else offset)):
         array = as_array(name, value)
-        if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
-            raise ValueError(f"{name}={short(value)}: must be of real numbers; give one number, or one per channel")
-        try:
-            fits = np.broadcast_shapes(array.shape, inputs.shape[1:]) == inputs.shape[1:]
-        except ValueError:
-            fits = False
-        if not fits:
+        fits = _is_real(array) and array.ndim < inputs.ndim
+        fits = fits and all(n in (1, m) for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False))
+        with np.errstate(over="ignore", under="ignore"):
+            in_program = array.astype(dtype) if fits else np.zeros(())
+        if not fits or not np.isfinite(in_program).all() or (name == "scale" and not in_program.any()):
             raise ValueError(
-                f"{name}: shape {array.shape} does not broadcast over examples of shape {inputs.shape[1:]}; "
-                "give one number, or one per channel"
+                f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} "
+                f"and broadcast over examples of shape {inputs.shape[1:]}; give one number, or one per channel"
             )
-        with np.errstate(over="ignore"):
-            in_program = array.astype(dtype)
-        if not np.isfinite(in_program).all():
-            raise ValueError(f"{name}={short(value)}: must be finite as {in_program.dtype}; give a smaller number")
         arrays.append(jnp.array(in_program))
     return arrays[0], arrays[1]
 

@@ -57,12 +57,12 @@ class FederatedData:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.train_indices.shape[0]
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """Shape of one input, as models take it without the batch axis."""
+        """Shape of one input, without the batch axis."""
         return self.x_train.shape[1:]
 
     @property
@@ -71,34 +71,18 @@ class FederatedData:
         return np.asarray(self.test_counts)
 
     def train_client(self, client_id: Array) -> Examples:
-        """The training examples of one client.
-
-        Args:
-            client_id: () int32, may be traced; vmap over it for several clients.
-
-        Returns:
-            `Examples` with x (max_train, ...), y (max_train,) and count; rows from count on are padding.
-        """
+        """The training examples of one client, whose id () int32 may be traced; rows from `count` on are padding."""
         return self._gather(self.x_train, self.y_train, self.train_indices, self.train_counts, client_id)
 
     def test_client(self, client_id: Array) -> Examples:
-        """The test examples of one client, like `train_client`."""
+        """The test examples of one client."""
         return self._gather(self.x_test, self.y_test, self.test_indices, self.test_counts, client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """How many test examples of a client are classified correctly.
+        """Number of correct answers, and of test examples, of a client, both () float.
 
-        An output with a nan is a wrong answer, whatever the label (argmax alone would read it as the class of the nan).
-
-        Args:
-            predict: inputs (max_test, ...) -> outputs (max_test, num_classes), the largest is the answer.
-            test: as from `test_client`.
-
-        Returns:
-            (number of correct answers, number of test examples), both () float.
-
-        Raises:
-            ValueError: if the outputs of `predict` are not (max_test, num_classes).
+        The largest of the outputs (max_test, num_classes) is the answer. An output with a nan is a wrong answer,
+        whatever the label (argmax alone would read it as the class of the nan).
         """
         outputs = predict(test.x)
         if outputs.ndim != 2 or outputs.shape[0] != test.y.shape[0] or outputs.shape[1] < self.num_classes:

@@ -1,21 +1,23 @@
-"""A share of the training data in place of the test data, to tune by."""
+"""Held-out data: a share of each client's training examples to tune by, or some of the clients to adapt to."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
 import zlib
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.partition import Fraction
 from fedjax_srp.description import with_origin
+from fedjax_srp.parts import AtLeast
 
 
 @with_origin
-def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> FederatedData:
+def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0) -> FederatedData:
     """The same clients, tested on a random share of their own training examples and trained on the rest.
 
     For tuning: the test data of `data` are left out. `load(..., validation=0.2)`, `fedjax-srp run --validation 0.2` and
@@ -32,9 +34,6 @@ def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> Federa
         The data, whose `x_test` is `x_train` itself. A client with a single training example keeps it, has no test
         examples, and so counts in no mean; a warning says how many these are.
 
-    Raises:
-        ValueError: a fraction that is not between 0 and 1, a negative seed, no client with two training examples.
-
     Example:
         >>> import fedjax_srp as srp
         >>> data = srp.data.load("digits", num_clients=20, classes_per_client=5)
@@ -42,8 +41,6 @@ def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> Federa
         >>> int(data.train_counts[0]), int(tuning.train_counts[0]), int(tuning.test_counts[0])
         (60, 48, 12)
     """
-    check_fraction("fraction", fraction)
-    seed = check_integer("seed", seed, 0, maximum=None)
     counts = np.asarray(data.train_counts)
     sizes = np.where(counts > 1, np.clip(np.rint(fraction * counts).astype(int), 1, np.maximum(counts - 1, 1)), 0)
     if not sizes.any():
@@ -74,7 +71,34 @@ def holdout(data: FederatedData, fraction: float = 0.2, seed: int = 0) -> Federa
     )
 
 
-def check_fraction(argument: str, value: float) -> None:
-    """Raises a ValueError of one line unless `value` is a share that can be held out."""
-    if not 0 < value < 1:
-        raise ValueError(f"{argument}={value}: must lie between 0 and 1, e.g. 0.2")
+@with_origin
+def holdout_clients(
+    data: FederatedData,
+    part: Literal["train", "held_out"] = "train",
+    fraction: Fraction = 0.2,
+    seed: Annotated[int, AtLeast(0)] = 0,
+) -> FederatedData:
+    """The federation without a random share of its clients, or these clients alone: new ones for `srp.adapt`.
+
+    Args:
+        data: as from `load` or `from_arrays`.
+        part: "train" for the clients that take part in training, "held_out" for the others; each keeps its order, and
+            its training and test examples.
+        fraction: of the clients that is held out, rounded, at least one client on each side.
+        seed: of which clients. A larger fraction holds out the same clients and more.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=5)
+        >>> train, new = (srp.data.holdout_clients(data, part) for part in ("train", "held_out"))
+        >>> train.num_clients, new.num_clients
+        (16, 4)
+    """
+    size = min(max(1, round(fraction * data.num_clients)), data.num_clients - 1)
+    if size < 1:
+        raise ValueError("data: has a single client, so none can be held out; load more clients")
+    rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])
+    held, kept = np.split(rng.permutation(data.num_clients), [size])
+    clients = np.sort(held if part == "held_out" else kept)
+    of_clients = ("train_indices", "train_counts", "test_indices", "test_counts")
+    return dataclasses.replace(data, **{name: getattr(data, name)[clients] for name in of_clients})

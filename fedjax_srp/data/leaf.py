@@ -1,13 +1,13 @@
 """Data sets in LEAF's layout: folders train and test of .json files, every example with the user it belongs to.
 
 A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}. A user may be in
-several files. Inputs are numbers, or texts (Sent140). Reading them is slow, so the arrays are kept as for prepared
-records (`cache`).
+several files. Inputs are numbers, or texts (Sent140). Reading them is slow, so the arrays are kept (`cache`).
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ _TEXT = 4  # its place in an input of Sent140: id, date, query, user, text, and 
 
 
 def folders(data_dir: Path) -> list[Path]:
-    """Folders in a folder that have the layout."""
+    """List the folders in a folder that have the layout."""
     return sorted(folder for folder in data_dir.glob("*") if is_leaf(folder))
 
 
 def is_leaf(folder: Path) -> bool:
-    """Whether a folder, or its subfolder data (where LEAF's scripts write), has .json files to train on."""
+    """Return True if a folder, or its subfolder data (where LEAF's scripts write), has .json files to train on."""
     try:
         return any(_root(folder).glob("train/*.json"))
     except OSError:  # it cannot be looked into
@@ -34,16 +34,10 @@ def is_leaf(folder: Path) -> bool:
 
 
 def read(folder: Path) -> RawArrays:
-    """All users of all files.
+    """Return all users of all files.
 
     Inputs of 784 numbers become images of 28 x 28, and images of 255ths (LEAF's FEMNIST, paper white at 1.0) uint8.
     Texts become tokens (`text`) of the vocabulary of all training texts, and their labels 0, 1, ... in ascending order.
-
-    Args:
-        folder: with subfolders train and test, or data/train and data/test.
-
-    Raises:
-        ValueError: in one line: no files, a file that is damaged or in another layout.
     """
     root = _root(folder)
     files = {kind: sorted((root / kind).glob("*.json")) for kind in ("train", "test")}
@@ -55,14 +49,9 @@ def read(folder: Path) -> RawArrays:
             )
     everything = [*files["train"], *files["test"]]
     arrays = cached(places(root, "leaf"), everything, lambda: _decode(files))
-    return RawArrays(
-        arrays["x_train"],
-        arrays["y_train"],
-        arrays["x_test"],
-        arrays["y_test"],
-        arrays["users_train"],
-        arrays["users_test"],
-    )
+    columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
+    named: dict[str, Any] = {column: arrays[column] for column in columns}
+    return RawArrays(**named)
 
 
 def _root(folder: Path) -> Path:
@@ -107,29 +96,34 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
 def _read_file(path: Path) -> dict[str, np.ndarray]:
     """Columns x, y and users of one file."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise _refusal(path, f"is damaged ({error})", "copy or prepare it again") from error
-    try:
+        content = json.loads(path.read_bytes(), object_pairs_hook=_unique)
         users = {user: (content["user_data"][user]["x"], content["user_data"][user]["y"]) for user in content["users"]}
         counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
-        sizes = {user: (len(x), len(y)) for user, (x, y) in users.items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _refusal(path, f"has another layout ({error!r})", "give users, num_samples and user_data") from error
-    for user, (num_x, num_y) in sizes.items():
-        if num_x != num_y or counts.get(user, num_x) != num_x:
-            found = f"{num_x} inputs, {num_y} labels and num_samples {counts.get(user, num_x)}"
-            raise _refusal(path, f"has {found} of user {user!r}", "prepare it again")
-    owners = np.repeat(np.array(list(users)), [num_x for num_x, _ in sizes.values()])
-    x = [example for inputs, _ in users.values() for example in inputs]
-    y = [label for _, labels in users.values() for label in labels]
-    if not x:
-        raise _refusal(path, "has no examples", "remove it")
-    return {"x": _inputs(path, x), "y": _labels(path, y), "users": owners}
+        for user, (x, y) in users.items():
+            if len(x) != len(y) or counts.get(user, len(x)) != len(x):
+                found = f"{len(x)} inputs, {len(y)} labels and num_samples {counts.get(user, len(x))}"
+                raise ValueError(f"{found} of user {user!r}")
+        return {
+            "x": _inputs([example for x, _ in users.values() for example in x]),
+            "y": _labels([label for _, y in users.values() for label in y]),
+            "users": np.repeat(np.array(list(users)), [len(x) for x, _ in users.values()]),
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        said = f"{error!r}" if isinstance(error, LookupError) else " ".join(str(error).split())
+        raise ValueError(
+            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged or has another layout ({said}); "
+            "copy or prepare it again, as LEAF writes users, num_samples and user_data"
+        ) from error
 
 
-def _refusal(path: Path, problem: str, remedy: str) -> ValueError:
-    return ValueError(f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} {problem}; {remedy}")
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON none of whose names would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs) or any("\0" in name for name in found):
+        counts = Counter(name for name, _ in pairs)
+        lost = next(name for name, number in counts.items() if number > 1 or "\0" in name)
+        raise ValueError(f"the name {lost!r} is there twice, or has a NUL in it")
+    return found
 
 
 def _first_leaf(x: Any) -> Any:
@@ -138,46 +132,24 @@ def _first_leaf(x: Any) -> Any:
     return x
 
 
-def _inputs(path: Path, x: list[Any]) -> np.ndarray:
-    """(n, ...) numbers, or (n,) texts as objects."""
+def _inputs(x: list[Any]) -> np.ndarray:
+    """(n, ...) float32, (n, 28, 28) uint8 where that loses nothing, or (n,) texts as objects."""
     if isinstance(_first_leaf(x), str):
-        return _texts(path, x)
-    try:
-        return _numbers(np.array(x, np.float64))
-    except (ValueError, TypeError) as error:
-        raise _refusal(path, f"has inputs that are no table of numbers ({error})", "prepare it again") from error
+        texts: list[Any] = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
+        "".join(texts)  # refuses all else
+        return np.array(texts, object)
+    numbers = np.array(x, np.float64)
+    if numbers.shape[1:] != (784,):
+        return numbers.astype(np.float32)
+    pixels = np.rint(255 * numbers)
+    is_bytes = np.abs(255 * numbers - pixels).max() < 1e-3 and pixels.min() >= 0 and pixels.max() <= 255
+    return (pixels.astype(np.uint8) if is_bytes else numbers.astype(np.float32)).reshape(-1, 28, 28)
 
 
-def _texts(path: Path, x: list[Any]) -> np.ndarray:
-    texts = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
-    for given in texts:
-        if not isinstance(given, str):
-            remedy = "give texts, or lists of id, date, query, user and text as LEAF's Sent140"
-            raise _refusal(path, f"has the input {str(given)[:40]!r} among texts", remedy)
-    return np.array(texts, object)
-
-
-def _numbers(x: np.ndarray) -> np.ndarray:
-    """(n, ...) float32, or uint8 (n, 28, 28) where that loses nothing."""
-    if x.shape[1:] != (784,):
-        return x.astype(np.float32)
-    pixels = np.rint(255 * x)
-    if np.abs(255 * x - pixels).max() < 1e-3 and pixels.min() >= 0 and pixels.max() <= 255:
-        x = pixels.astype(np.uint8)
-    else:
-        x = x.astype(np.float32)
-    return x.reshape(-1, 28, 28)
-
-
-def _labels(path: Path, y: list[Any]) -> np.ndarray:
+def _labels(y: list[Any]) -> np.ndarray:
     """(n,) int64 of integers, which may be strings ("4") or floats (4.0)."""
-    labels = np.empty(len(y), np.int64)
-    for place, given in enumerate(y):
-        try:
-            labels[place] = int(given)
-            is_integer = labels[place] == float(given)
-        except (ValueError, TypeError, OverflowError):
-            is_integer = False
-        if not is_integer:
-            raise _refusal(path, f"has the label {str(given)[:40]!r}, which is no integer", "number the classes from 0")
+    labels = np.array([int(given) for given in y], np.int64)
+    odd = [given for given, label in zip(y, labels, strict=True) if float(given) != label]
+    if odd or not y:
+        raise ValueError(f"the label {odd[0]!r} is no integer" if odd else "there are no examples")
     return labels

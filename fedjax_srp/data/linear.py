@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_choice, check_integer, check_numbers
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
 from fedjax_srp.description import with_origin
 from fedjax_srp.linear import LinearClient, orthonormalize
-
-HEADS = ("sphere", "gaussian")
+from fedjax_srp.parts import Count
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +30,7 @@ class LinearTask:
         heads: (num_clients, k) w_i*, one row a client.
         noise_std: () sigma.
         key: of the clients' fixed samples.
-        name: what the task is called in results.
+        name: of the task in results.
         options: what `linear_task` made it of, for the record of a run; None: unknown.
     """
 
@@ -47,7 +46,7 @@ class LinearTask:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.heads.shape[0]
 
     @property
@@ -61,21 +60,16 @@ class LinearTask:
         return self.representation.shape[1]
 
     def train_client(self, client_id: Array) -> LinearClient:
-        """What the samples of a client are drawn from; `client_id` () int32 may be traced."""
+        """The distribution of a client's samples; `client_id` () int32 may be traced."""
         head = self.heads.at[client_id].get(mode="clip", wrap_negative_indices=False)
         return LinearClient(self.representation, head, self.noise_std, jax.random.fold_in(self.key, client_id))
 
     def test_client(self, client_id: Array) -> LinearClient:
-        """The same: the test of a client is its truth."""
+        """The same: a client is judged by its truth."""
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: LinearClient) -> tuple[Array, Array]:
-        """Population squared error ||theta - theta*||^2 of a linear predictor, and 1.
-
-        Args:
-            predict: inputs (batch, d) -> (batch,), linear in its input; its theta is read off as a derivative.
-            test: as from `test_client`.
-        """
+        """Population squared error ||theta - theta*||^2, and 1; `predict` (batch, d) -> (batch,) is linear."""
         with jax.default_matmul_precision("highest"):
             theta = jax.grad(lambda x: predict(x[None, :])[0])(jnp.zeros_like(test.representation[:, 0]))
             error = jnp.sum((theta - test.representation @ test.head) ** 2)
@@ -98,11 +92,11 @@ jax.tree_util.register_dataclass(
 @with_origin
 def linear_task(
     key: Key,
-    num_clients: int,
-    dim: int,
-    rank: int,
+    num_clients: Count,
+    dim: Count,
+    rank: Count,
     noise_std: float | Array = 0.0,
-    heads: str = "sphere",
+    heads: Literal["sphere", "gaussian"] = "sphere",
     name: str = "linear",
 ) -> LinearTask:
     """Draws a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
@@ -117,25 +111,14 @@ def linear_task(
         heads: "sphere", ||w_i*|| = sqrt(k) as in SRPFL, or "gaussian", w_i* ~ N(0, I_k) as in the paper on FedAvg.
         name: what the task is called in results.
 
-    Returns:
-        A `LinearTask`.
-
-    Raises:
-        ValueError: an argument out of range.
-
     Example:
         >>> import jax, fedjax_srp as srp
         >>> srp.data.linear_task(jax.random.key(0), num_clients=100, dim=20, rank=2, noise_std=0.1)
         LinearTask('linear', 100 clients, dim 20, rank 2)
     """
-    for argument, value in (("num_clients", num_clients), ("dim", dim), ("rank", rank)):
-        check_integer(f"linear_task: {argument}", value, 1)
     if rank >= dim:
         raise ValueError(f"linear_task: rank={rank} must be below dim={dim}, or there is no subspace to learn")
-    check_choice("linear_task: heads", heads, HEADS)
     check_numbers("linear_task: noise_std", noise_std, "give 0 for none, or e.g. 0.1", max_ndim=0)
-    if key.shape:
-        raise ValueError(f"linear_task: key has shape {key.shape}; give one key, jax.random.key(seed)")
     truth = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))
     key_heads = named_key(key, "heads")
     ids = jnp.arange(num_clients, dtype=jnp.int32)

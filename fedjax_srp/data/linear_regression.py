@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_integer, check_numbers
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
 from fedjax_srp.description import with_origin
+from fedjax_srp.parts import AtLeast, Below, Count
 
 
 class Curvature(NamedTuple):
@@ -51,7 +53,7 @@ class LinearRegression:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.x.shape[0]
 
     @property
@@ -106,7 +108,12 @@ jax.tree_util.register_dataclass(
 
 @with_origin
 def linear_regression(
-    key: Key, num_clients: int, samples: int, dim: int, noise_std: float = 1.0, condition: float = 1.0
+    key: Key,
+    num_clients: Count,
+    samples: Count,
+    dim: Count,
+    noise_std: float = 1.0,
+    condition: Annotated[float, AtLeast(1), Below(math.inf), "give L / mu"] = 1.0,
 ) -> LinearRegression:
     """Draws y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
 
@@ -125,9 +132,6 @@ def linear_regression(
         The data, with the minimum of their mean loss, solved in double precision and kept in single: distances below
         about 1e-7 of its length, and gaps below their square, are rounding.
 
-    Raises:
-        ValueError: an argument out of range, or no more samples than dimensions: the minimum is not unique then.
-
     Example:
         >>> import jax, fedjax_srp as srp
         >>> data = srp.data.linear_regression(jax.random.key(0), num_clients=10, samples=100, dim=5)
@@ -136,19 +140,12 @@ def linear_regression(
         >>> float(data.distance(data.minimiser))
         0.0
     """
-    for argument, value in (("num_clients", num_clients), ("samples", samples), ("dim", dim)):
-        check_integer(f"linear_regression: {argument}", value, 1)
     check_numbers("linear_regression: noise_std", noise_std, "give 0 for none, or e.g. 1.0", max_ndim=0)
-    check_numbers("linear_regression: condition", condition, "give 1 or more", positive=True, max_ndim=0)
-    if condition < 1:
-        raise ValueError(f"linear_regression: condition={condition} must be at least 1; give L / mu")
     if num_clients * samples <= dim:
         raise ValueError(
             f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
             "minimum is not unique"
         )
-    if key.shape:
-        raise ValueError(f"linear_regression: key has shape {key.shape}; give one key, jax.random.key(seed)")
     deviations = jnp.asarray(float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32)
     truth = jax.random.normal(named_key(key, "weights"), (dim,), jnp.float32)
 

@@ -5,91 +5,54 @@ They may say how inputs are scaled (`scale`, `offset`) and how many classes ther
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from fedjax_srp._checks import checked, nearest
+from fedjax_srp.data.cache import replacing
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expanded
 
-_COLUMNS = ("x", "y", "writer", "user")
 _FACTS = ("scale", "offset", "num_classes")  # of all examples
+_KNOWN = {f"{column}_{kind}" for column in ("x", "y", "writer", "user") for kind in ("train", "test")} | {*_FACTS}
 
 
 def files(folder: Path) -> list[Path]:
-    """Archives in a folder and one folder below (emnist/digits.npz)."""
+    """List the archives in a folder and one folder below (emnist/digits.npz)."""
     return sorted([*folder.glob("*.npz"), *folder.glob("*/*.npz")])
 
 
 def read(path: Path) -> RawArrays:
-    """Arrays of an .npz file; nothing in it is executed.
-
-    Raises:
-        ValueError: in one line: no such file, or what is missing or odd in it.
-    """
-    if not path.is_file():
-        hint = nearest(path.name, [file.name for file in files(path.parent)])
-        raise ValueError(f"name={str(path)!r}: no such file{hint}; give the path of an .npz file")
+    """Return the arrays of an .npz file; nothing in it is executed."""
     try:
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-            known = [key for key in file.files if key.removesuffix("_test").removesuffix("_train") in _COLUMNS]
-            columns = {key: file[key] for key in known}
-            facts = {key: file[key] for key in file.files if key in _FACTS}
+            arrays = {key: file[key] for key in file.files if key in _KNOWN}
     except Exception as error:  # whatever zip files, their compression and the arrays in them have to say
+        hint = nearest(path.name, [file.name for file in files(path.parent)])
         reason = " ".join(str(error).split()) or type(error).__name__
         if "allow_pickle" in reason:  # NumPy's advice on files of other kinds
             reason = "it has objects in it, or is a file of another kind"
-        raise ValueError(
-            f"name={str(path)!r}: damaged, or not an .npz file of plain arrays ({reason}); copy it again, or write it "
-            "with np.savez"
-        ) from error
-    missing = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in columns]
-    if missing:
-        raise ValueError(
-            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(columns) or 'none of them'}"
-        )
-    users: dict[str, np.ndarray] = {}
-    for column in ("writer", "user"):
-        given = {kind: columns[f"{column}_{kind}"] for kind in ("train", "test") if f"{column}_{kind}" in columns}
-        if len(given) == 1:
-            (kind,) = given
-            other = {"train": "test", "test": "train"}[kind]
-            raise ValueError(f"name={str(path)!r}: has {column}_{kind} and no {column}_{other}; give both, or neither")
-        for kind, values in given.items():
-            if values.shape != columns[f"y_{kind}"].shape:
-                raise ValueError(
-                    f"name={str(path)!r}: {column}_{kind} has shape {values.shape} and y_{kind} "
-                    f"{columns[f'y_{kind}'].shape}; give one user per example"
-                )
-        users |= given
+        damaged = f"damaged, or not an .npz file of plain arrays ({reason}); copy it again, or write it with np.savez"
+        absent = f"no such file{hint}; give the path of an .npz file"
+        problem = absent if isinstance(error, FileNotFoundError) else damaged
+        raise ValueError(f"name={str(path)!r}: {problem}") from error
+    users = "user" if "user_train" in arrays or "user_test" in arrays else "writer"
+    columns = ["x", "y", users] if f"{users}_train" in arrays or f"{users}_test" in arrays else ["x", "y"]
+    missing = [f"{column}_{kind}" for kind in ("train", "test") for column in columns]
+    if missing := [name for name in missing if name not in arrays]:
+        raise ValueError(f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}")
     return RawArrays(
-        columns["x_train"],
-        columns["y_train"],
-        columns["x_test"],
-        columns["y_test"],
-        users.get("train"),
-        users.get("test"),
-        _num_classes(path, facts.get("num_classes")),
-        facts.get("scale"),
-        facts.get("offset"),
+        arrays["x_train"],
+        arrays["y_train"],
+        arrays["x_test"],
+        arrays["y_test"],
+        arrays.get(f"{users}_train"),
+        arrays.get(f"{users}_test"),
+        **{name: arrays[name] for name in _FACTS if name in arrays},
     )
-
-
-def _num_classes(path: Path, given: np.ndarray | None) -> int | None:
-    """The number in a file; its range is looked at where the labels are."""
-    if given is None:
-        return None
-    if given.ndim or not np.issubdtype(given.dtype, np.integer):
-        raise ValueError(
-            f"name={str(path)!r}: num_classes is {given.dtype} of shape {given.shape}; give one whole number"
-        )
-    return given.item()
 
 
 @checked
@@ -98,17 +61,16 @@ def save(data: FederatedData, path: str | Path) -> None:
 
     `load(path)` gives it back: the same clients in the same order, each with the same training and test examples, in
     the same dtype and order, scaled in the same way, and as many classes. Examples that belong to no client are not
-    written. The name of the loaded data is that of the file. A file that is there is replaced.
+    written. The name of the loaded data is that of the file. A file that is there is replaced; if writing fails, it
+    stays.
 
     Args:
         data: as from `load` or `from_arrays`.
         path: of the file, ends in .npz; its folder must be there.
 
     Raises:
-        ValueError: in one line: another ending, no such folder, or what such a file cannot hold: a client without test
-            examples (`holdout` can make one), uint8 inputs without a scale (`FederatedData.stored`), a dtype that is
-            not NumPy's own (bfloat16), arrays that lie with several processes.
-        OSError: the file cannot be written; what was there before stays.
+        ValueError: such a file cannot hold the data: a client without test examples (`holdout` can make one), uint8
+            inputs without a scale (`FederatedData.stored`), a dtype that is not NumPy's own (bfloat16).
 
     Example:
         >>> import pathlib, tempfile
@@ -120,21 +82,16 @@ def save(data: FederatedData, path: str | Path) -> None:
         0.0625
     """
     file = expanded(path)
-    if file.suffix != ".npz":
-        raise ValueError(f"path={str(path)!r}: must end in .npz, which is how load knows the file")
-    if not file.parent.is_dir():
-        raise ValueError(f"path={str(path)!r}: no such folder {str(file.parent)!r}; make it first")
-    for leaf in jax.tree.leaves(data):
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
-            raise ValueError("data: lie with several processes; save them before they are spread")
-    if data.x_train.dtype.kind not in "iuf":
-        raise ValueError(f"data: inputs are {data.x_train.dtype}, which .npz files do not know; make them float32")
-    is_scaled = data.scale is not None and data.offset is not None
-    if data.x_train.dtype == np.uint8 and not is_scaled:
-        raise ValueError("data: uint8 inputs without a scale would be read as pixels; save the data before stored()")
+    if file.suffix != ".npz" or not file.parent.is_dir():
+        raise ValueError(f"path={str(path)!r}: must end in .npz, and its folder must be there; make it first")
     arrays: dict[str, Any] = {"num_classes": np.asarray(data.num_classes)}
-    if is_scaled:
+    if data.scale is not None and data.offset is not None:
         arrays |= {"scale": np.asarray(data.scale), "offset": np.asarray(data.offset)}
+    if data.x_train.dtype.kind not in "iuf" or (data.x_train.dtype == np.uint8 and "scale" not in arrays):
+        raise ValueError(
+            f"data: inputs are {data.x_train.dtype}, which load would not read as they are (uint8 without a scale as "
+            "pixels); make them float32, or save the data before stored()"
+        )
     for kind in ("train", "test"):
         x, y, indices, counts = (
             np.asarray(getattr(data, name)) for name in (f"x_{kind}", f"y_{kind}", f"{kind}_indices", f"{kind}_counts")
@@ -150,11 +107,5 @@ def save(data: FederatedData, path: str | Path) -> None:
             f"y_{kind}": y[rows],
             f"user_{kind}": np.repeat(np.arange(len(counts)), counts),
         }
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as stored:
-            np.savez(stored, **arrays)
-        unfinished.replace(file)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            unfinished.unlink()
+    with replacing(file) as stored:
+        np.savez(stored, **arrays)

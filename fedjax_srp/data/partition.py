@@ -1,8 +1,10 @@
 """Ways of dividing examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
 
 Every function divides train and test examples together. No example goes to two clients, every client gets at least one
-of each kind, and equal arguments give equal partitions. With the functions by class (`by_classes`, `shards`,
-`consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others do not look at classes.
+of each kind, and equal arguments give equal partitions. `y_train` (n_train,) and `y_test` (n_test,) are labels,
+`num_clients` is M, and `seed` decides who gets which classes and examples. With the functions by class (`by_classes`,
+`shards`, `consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others do not look at
+classes.
 
 The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then deal: which examples of
 a class go to whom is always a random permutation.
@@ -14,23 +16,25 @@ import math
 import warnings
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, checked, short
+from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
-    check_blocks,
     cut_classes,
     deal,
     reserve_classes,
-    reserved_clients,
     shard_size,
     shared_classes,
     split,
 )
+from fedjax_srp.data.arrays import check_rows
+from fedjax_srp.parts import Above, AtLeast, Below, Count
+
+Fraction = Annotated[float, Above(0), Below(1), "give a number between 0 and 1, e.g. 0.2"]
 
 
 class Partition(NamedTuple):
@@ -44,12 +48,12 @@ class Partition(NamedTuple):
 def by_classes(
     y_train: np.ndarray,
     y_test: np.ndarray,
-    num_clients: int,
-    classes_per_client: int,
+    num_clients: Count,
+    classes_per_client: Count,
     seed: int = 0,
     *,
-    reserved_classes: int = 0,
-    reserved_fraction: float | None = None,
+    reserved_classes: Annotated[int, AtLeast(0)] = 0,
+    reserved_fraction: Fraction | None = None,
 ) -> Partition:
     """Every client gets `classes_per_client` distinct classes and as many examples as every other client.
 
@@ -62,33 +66,22 @@ def by_classes(
     clock with `ordered=True` the last clients are the slowest (the rebuttal of SRPFL: classes reserved for the
     slowest 20 % of the clients).
 
-    Args:
-        y_train: (n_train,) labels.
-        y_test: (n_test,) labels.
-        num_clients: M.
-        classes_per_client: C, at most the number of classes.
-        seed: of the assignment of classes and of the shards.
-        reserved_classes: how many classes, the largest labels, only the last clients hold.
-        reserved_fraction: of the clients, rounded up, who are these last; None for 0.2.
-
-    Raises:
-        ValueError: if there are fewer than C classes, a class has fewer examples than shards, the reserved classes or
-            clients leave too few for the others, or there is a fraction and nothing reserved.
+    `reserved_classes` counts the largest labels; the last clients are a `reserved_fraction` of all, rounded up, None
+    for 0.2.
     """
-    num_clients = check_integer("num_clients", num_clients, 1)
-    classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = shared_classes(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
-    if check_integer("reserved_classes", reserved_classes, 0):
-        num_last = reserved_clients(num_clients, 0.2 if reserved_fraction is None else reserved_fraction)
-        free = len(classes) - check_integer("reserved_classes", reserved_classes, 1)
-        if free < classes_per_client:
+    num_last = max(1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9))  # 0.07 * 100 is a little more than 7
+    num_free, num_first = len(classes) - reserved_classes, num_clients - num_last
+    if reserved_classes:
+        if num_free < classes_per_client or num_first < 1:
             raise ValueError(
-                f"reserved_classes={reserved_classes}: leaves {max(free, 0)} of {len(classes)} classes for the other "
-                f"clients, who hold {classes_per_client} each; use at most {len(classes) - classes_per_client}"
+                f"reserved_classes={reserved_classes} for the last {num_last} clients: leaves {max(num_free, 0)} of "
+                f"{len(classes)} classes for the other {num_first} clients, who hold {classes_per_client} each; "
+                "reserve fewer classes, or for fewer clients"
             )
-        is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, free)
+        is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, num_free)
     elif reserved_fraction is not None:
         raise ValueError(
             f"reserved_fraction={reserved_fraction}: no classes are reserved for these clients; give reserved_classes "
@@ -105,7 +98,7 @@ def by_classes(
 
 @checked
 def shards(
-    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, shards_per_client: int, seed: int = 0
+    y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, shards_per_client: Count, seed: int = 0
 ) -> Partition:
     """Every client gets `shards_per_client` shards of one class each, dealt at random: classes may come twice.
 
@@ -113,19 +106,7 @@ def shards(
     two of ten classes a tenth of the clients holds a single one. Shards are of one size, and cut as in `by_classes`:
     every class into equally many, up to one. What is left of larger classes is not used. A client is tested on as many
     shards of a class as it trains on.
-
-    Args:
-        y_train: (n_train,) labels.
-        y_test: (n_test,) labels.
-        num_clients: M.
-        shards_per_client: S, any number.
-        seed: of who gets which shards.
-
-    Raises:
-        ValueError: if a class has fewer examples than shards.
     """
-    num_clients = check_integer("num_clients", num_clients, 1)
-    shards_per_client = check_integer("shards_per_client", shards_per_client, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = shared_classes(y_train, y_test, 1)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
@@ -143,12 +124,12 @@ def shards(
 def consecutive(
     y_train: np.ndarray,
     y_test: np.ndarray,
-    num_clients: int,
-    classes_per_client: int = 3,
-    examples_per_class: int = 50,
+    num_clients: Count,
+    classes_per_client: Count = 3,
+    examples_per_class: Annotated[int, AtLeast(2)] = 50,
     seed: int = 0,
     *,
-    test_fraction: float = 0.1,
+    test_fraction: Fraction = 0.1,
 ) -> Partition:
     """Client u gets the classes u, u + 1, ..., u + C - 1 (mod K), and a block of the same size of each.
 
@@ -156,39 +137,19 @@ def consecutive(
     testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same
     images, some of which one client trains on and another is tested on.) Training examples come from `y_train` and
     test examples from `y_test`. Classes that lack either are left out before the others are counted 0..K-1.
-
-    Args:
-        y_train: (n_train,) labels.
-        y_test: (n_test,) labels.
-        num_clients: M.
-        classes_per_client: C, at most K.
-        examples_per_class: size of a block, training and test examples together.
-        seed: of who gets which examples.
-        test_fraction: of a block, rounded, at least one example.
-
-    Raises:
-        ValueError: if there are fewer than C classes, blocks of less than two examples, or a class with too few.
+    `examples_per_class` is the size of a block, training and test examples together; `test_fraction` of it, rounded, at
+    least one example, is for testing.
     """
-    num_clients = check_integer("num_clients", num_clients, 1)
-    classes_per_client = check_integer("classes_per_client", classes_per_client, 1)
-    examples_per_class = check_integer("examples_per_class", examples_per_class, 1)
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = shared_classes(y_train, y_test, classes_per_client)
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction={test_fraction}: must lie between 0 and 1, e.g. 0.1")
-    num_test = max(1, round(examples_per_class * test_fraction))
+    num_test = min(max(1, round(examples_per_class * test_fraction)), examples_per_class - 1)
     num_train = examples_per_class - num_test
-    if num_train < 1:
-        raise ValueError(
-            f"examples_per_class={examples_per_class}: leaves no training examples beside {num_test} for testing; use "
-            "more"
-        )
     is_owner = np.zeros((num_clients, len(classes)), dtype=bool)
     for step in range(classes_per_client):
         is_owner[np.arange(num_clients), (np.arange(num_clients) + step) % len(classes)] = True
     rng_train, rng_test = _generators(seed, "train", "test")
     for kind, labels, wanted in (("train", y_train, num_train), ("test", y_test, num_test)):
-        check_blocks(kind, labels, classes, is_owner, wanted, examples_per_class)
+        shard_size(kind, labels, classes, is_owner, least=wanted)
     return Partition(
         deal(rng_train, y_train, classes, num_train * is_owner.astype(np.int64)),
         deal(rng_test, y_test, classes, num_test * is_owner.astype(np.int64)),
@@ -196,26 +157,20 @@ def consecutive(
 
 
 @checked
-def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: float, seed: int = 0) -> Partition:
+def dirichlet(
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    num_clients: Count,
+    alpha: Annotated[float, Above(0), Below(math.inf)],
+    seed: int = 0,
+) -> Partition:
     """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
 
     Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are used and sizes differ a little;
     the test examples of a class are cut at the same fractions as its training examples, so a client is tested on
     classes that it trains on only. A client that would be left empty gets an example from the client with most.
-
-    Args:
-        y_train: (n_train,) labels.
-        y_test: (n_test,) labels.
-        num_clients: M.
-        alpha: concentration, > 0; small is heterogeneous, large is iid.
-        seed: of proportions and of who gets which example.
-
-    Raises:
-        ValueError: if alpha is not positive and finite, or there are too few examples for all clients to have one.
+    Small alpha is heterogeneous, large is iid.
     """
-    num_clients = check_integer("num_clients", num_clients, 1)
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha={alpha}: the Dirichlet concentration must be positive and finite, e.g. alpha=0.5")
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
@@ -229,25 +184,17 @@ def dirichlet(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, alpha: 
 
 @checked
 def lognormal_sizes(
-    y_train: np.ndarray, y_test: np.ndarray, num_clients: int, sigma: float, seed: int = 0
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    num_clients: Count,
+    sigma: Annotated[float, AtLeast(0), Below(math.inf)],
+    seed: int = 0,
 ) -> Partition:
     """Iid classes, unequal sizes: client i holds a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
 
     Shares are drawn once for train and test, all examples are used, nobody holds less than one of each.
-
-    Args:
-        y_train: (n_train,) labels; only their number matters.
-        y_test: (n_test,) labels; only their number matters.
-        num_clients: M.
-        sigma: standard deviation of the logarithm of sizes, >= 0; 0 makes sizes equal up to one.
-        seed: of sizes and of who gets which example.
-
-    Raises:
-        ValueError: if sigma is negative or not finite, or there are fewer examples than clients.
+    Of labels only the number matters. With sigma = 0 sizes are equal up to one.
     """
-    num_clients = check_integer("num_clients", num_clients, 1)
-    if not (math.isfinite(sigma) and sigma >= 0):
-        raise ValueError(f"sigma={sigma}: the spread of log sizes must be >= 0 and finite, e.g. sigma=1.0")
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
     log_weights = float(sigma) * rng_sizes.standard_normal(num_clients)
@@ -259,44 +206,29 @@ def lognormal_sizes(
 
 
 @checked
-def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: int, seed: int = 0) -> Partition:
-    """A random permutation cut into num_clients parts, equal up to one.
-
-    Raises:
-        ValueError: if there are fewer examples than clients.
-    """
+def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int = 0) -> Partition:
+    """A random permutation cut into num_clients parts, equal up to one."""
     return lognormal_sizes(y_train, y_test, num_clients, 0.0, seed)
 
 
 @checked
 def natural(
-    users_train: np.ndarray, users_test: np.ndarray, num_clients: int | None = None, seed: int = 0
+    users_train: np.ndarray, users_test: np.ndarray, num_clients: Count | None = None, seed: int = 0
 ) -> Partition:
     """One client per user, in ascending order of user id; users that lack train or test examples are left out.
 
-    A warning says how many these are.
-
-    Args:
-        users_train: (n_train,) user ids, numbers or strings.
-        users_test: (n_test,) user ids.
-        num_clients: how many users to keep, chosen at random; None keeps all.
-        seed: of that choice.
-
-    Raises:
-        ValueError: if fewer than num_clients users, or none, have train and test examples.
+    A warning says how many these are. User ids are numbers or strings; `num_clients` of the users are chosen at random,
+    None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
     users = np.intersect1d(users_train, users_test)
-    if not len(users):
-        raise ValueError("users: nobody has both train and test examples; check that both columns use the same ids")
+    if len(users) < (num_clients or 1):
+        raise ValueError(
+            f"num_clients={num_clients}: {len(users)} users have both train and test examples; use at most that many, "
+            "or None for all, and give both columns the same ids"
+        )
     _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:
-        num_clients = check_integer("num_clients", num_clients, 1)
-        if num_clients > len(users):
-            raise ValueError(
-                f"num_clients={num_clients}: only {len(users)} users have train and test examples; "
-                f"use at most {len(users)}, or None for all"
-            )
         (rng,) = _generators(seed, "users")
         users = np.sort(rng.choice(users, num_clients, replace=False))
     return Partition(_group(users_train, users), _group(users_test, users))
@@ -304,31 +236,19 @@ def natural(
 
 @checked
 def cap_examples(
-    indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: int, seed: int = 0
+    indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: Count, seed: int = 0
 ) -> list[np.ndarray]:
     """At most `max_examples` examples per client, in the class proportions that the client has.
 
     A client of `by_classes` keeps equally many of each class (150 of five classes are 30 of each), and no client loses
     a class while max_examples is at least its number of classes.
-
-    Args:
-        indices: a client's indices each, e.g. `Partition.train`.
-        labels: (n,) labels of all examples.
-        max_examples: at least 1.
-        seed: of which examples stay.
-
-    Raises:
-        ValueError: if max_examples is below 1.
+    `indices` are a client's each, e.g. `Partition.train`, `labels` (n,) those of all examples.
     """
-    max_examples = check_integer("max_examples", max_examples, 1)
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
     capped = []
-    for client, rows in enumerate(map(np.asarray, indices)):
-        if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
-            raise ValueError(f"indices[{client}]={short(indices[client])}: give a list of row numbers")
-        if (outside := rows[(rows < 0) | (rows >= len(labels))]).size:
-            raise ValueError(f"indices[{client}]: {outside[0]} is out of range for {len(labels)} labels; give all")
+    for client, given in enumerate(indices):
+        rows = check_rows(f"indices[{client}]", given, len(labels))
         if len(rows) <= max_examples:
             capped.append(rows)
             continue
@@ -346,15 +266,7 @@ def cap_examples(
 def check_tested_classes(
     before: Partition, capped: Sequence[np.ndarray], y_train: np.ndarray, y_test: np.ndarray, max_examples: int
 ) -> None:
-    """Raises a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of.
-
-    Args:
-        before: the partition.
-        capped: `before.train` as `cap_examples` returned it.
-        y_train: (n_train,) labels.
-        y_test: (n_test,) labels.
-        max_examples: for the message.
-    """
+    """Raises a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of."""
     owned = [np.unique(y_train[rows]) for rows in before.train]
     for client, (classes, kept, tested) in enumerate(zip(owned, capped, before.test, strict=True)):
         lost = np.setdiff1d(classes, y_train[kept])

@@ -25,43 +25,23 @@ class RawArrays(NamedTuple):
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
-    """The examples of some classes, relabelled by their place in `classes`.
-
-    Args:
-        raw: all examples.
-        classes: labels to keep; the first becomes 0.
-
-    Raises:
-        ValueError: if there are none, one comes twice, or one has no training examples.
-    """
+    """Return the examples of some classes, relabelled by their place in `classes`."""
     chosen = np.asarray(check_integers("classes", classes, 0))
-    if not chosen.size:
-        raise ValueError("classes=[]: give the labels to keep, at least one integer, e.g. range(10)")
-    values, counts = np.unique(chosen, return_counts=True)
-    if counts.max() > 1:
-        raise ValueError(f"classes: {values[np.argmax(counts)]} is listed twice; name every class once")
     present = np.unique(raw.y_train)
-    missing = chosen[~np.isin(chosen, present)]
-    if missing.size:
-        raise ValueError(
-            f"classes: {missing[0]} has no training examples; the data set has the classes {_ranges(present)}"
-        )
-    rows = {kind: np.isin(labels, chosen) for kind, labels in (("train", raw.y_train), ("test", raw.y_test))}
+    values, counts = np.unique(chosen, return_counts=True)
+    odd = [*values[counts > 1], *np.setdiff1d(chosen, present)]
+    if odd or not chosen.size:
+        which = f"{odd[0]} is listed twice, or has no training examples" if odd else "lists no label"
+        raise ValueError(f"classes: {which}; give some of {_ranges(present)}, each once, e.g. range(10)")
+    is_train, is_test = np.isin(raw.y_train, chosen), np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
-
-    def relabelled(labels: np.ndarray) -> np.ndarray:
-        return order[np.searchsorted(values, labels)]
-
-    def kept(users: np.ndarray | None, kind: str) -> np.ndarray | None:
-        return None if users is None else users[rows[kind]]
-
     return raw._replace(
-        x_train=raw.x_train[rows["train"]],
-        y_train=relabelled(raw.y_train[rows["train"]]),
-        x_test=raw.x_test[rows["test"]],
-        y_test=relabelled(raw.y_test[rows["test"]]),
-        users_train=kept(raw.users_train, "train"),
-        users_test=kept(raw.users_test, "test"),
+        x_train=raw.x_train[is_train],
+        y_train=order[np.searchsorted(values, raw.y_train[is_train])],
+        x_test=raw.x_test[is_test],
+        y_test=order[np.searchsorted(values, raw.y_test[is_test])],
+        users_train=None if raw.users_train is None else raw.users_train[is_train],
+        users_test=None if raw.users_test is None else raw.users_test[is_test],
         num_classes=len(chosen),
     )
 

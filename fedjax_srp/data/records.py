@@ -1,6 +1,6 @@
 """Data sets that tensorflow-datasets prepared, read from its array_record files without TensorFlow or a network.
 
-The records of a data set are decoded once; after that its arrays are memory-mapped (`cache`), and tensorflow-datasets
+The records of a data set are decoded once; after that its arrays are kept (`cache`), and tensorflow-datasets
 is not even imported.
 """
 
@@ -51,18 +51,16 @@ NOT_LOADED = (  # of sentiment140
 )
 
 
-def sources() -> dict[str, Callable[[Path], RawArrays]]:
-    """A source, as in `fedjax_srp.data.SOURCES`, for every data set of `IMAGES`."""
-    return {name: _source(name, images) for name, images in IMAGES.items()}
+def source(name: str) -> Callable[[Path], RawArrays]:
+    """Return a source, as in `fedjax_srp.data.SOURCES`, for a data set of `IMAGES`."""
+    images = IMAGES[name]
 
-
-def _source(name: str, images: Images) -> Callable[[Path], RawArrays]:
-    def source(data_dir: Path) -> RawArrays:
+    def read_newest(data_dir: Path) -> RawArrays:
         return read(name, data_dir)
 
     size = f"{images.num_train:,d} + {images.num_test:,d}"
-    source.__doc__ = f"{images.about}, {size} (once prepared: fedjax-srp data prepare {name})"
-    return source
+    read_newest.__doc__ = f"{images.about}, {size} (once prepared: fedjax-srp data prepare {name})"
+    return read_newest
 
 
 @checked
@@ -77,62 +75,44 @@ def expanded(path: str | Path) -> Path:
 
 
 def read(name: str, data_dir: Path) -> RawArrays:
-    """The newest version of a prepared data set.
+    """Return the newest version of a prepared data set.
 
     Images are as tensorflow-datasets has them, which for EMNIST is transposed; grey ones come without a channel axis.
     Labels count from 0, also those of emnist/letters (1 to 26 in its records).
-
-    Args:
-        name: one of `IMAGES`.
-        data_dir: folder of prepared data sets.
-
-    Raises:
-        ValueError: in one line: not prepared, unfinished, damaged, or letters that lack a part.
     """
     return read_version(name, find(name, data_dir))
 
 
 def read_version(name: str, folder: Path) -> RawArrays:
     """Like `read`, of the version in a folder that passed `check`."""
-    data_dir, images = _data_dir(name, folder), IMAGES[name]
+    images = IMAGES[name]
     files = [path for path in folder.iterdir() if path.is_file()]
-    arrays = cached(places(data_dir, f"{name}/{folder.name}"), files, lambda: _decode(name, folder, images))
-    labels = {kind: arrays[f"y_{kind}"] - images.first_label for kind in ("train", "test")}
-    for kind, numbers in labels.items():
-        if numbers.min() < 0 or numbers.max() >= images.num_classes:
-            first, last = images.first_label, images.first_label + images.num_classes - 1
-            raise ValueError(
-                f"name={name!r}: {folder} has the {kind} labels {numbers.min() + first}..{numbers.max() + first}, not "
-                f"{first}..{last}; {_again(name, folder)}"
-            )
-    if len(labels["train"]) == images.num_cut:
-        raise ValueError(
-            f"name={name!r}: {folder} has only {images.num_cut:,d} of {images.num_train:,d} training examples, as "
-            f"tensorflow-datasets itself prepares it; {_again(name, folder)}"
+    places_of = places(_data_dir(name, folder), f"{name}/{folder.name}")
+    arrays = cached(places_of, files, lambda: _decode(name, folder, images))
+    first, last, problem = images.first_label, images.first_label + images.num_classes - 1, ""
+    for kind in ("train", "test"):
+        labels = arrays[f"y_{kind}"]
+        if not problem and (labels.min() < first or labels.max() > last):
+            problem = f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}"
+    if len(arrays["y_train"]) == images.num_cut:
+        problem = (
+            f"has only {images.num_cut:,d} of {images.num_train:,d} training examples, as tensorflow-datasets itself "
+            "prepares it"
         )
-    return RawArrays(
-        arrays["x_train"], labels["train"], arrays["x_test"], labels["test"], num_classes=images.num_classes
-    )
+    _refuse(name, folder, problem)
+    y_train, y_test = arrays["y_train"] - first, arrays["y_test"] - first
+    return RawArrays(arrays["x_train"], y_train, arrays["x_test"], y_test, num_classes=images.num_classes)
 
 
 def find(name: str, data_dir: Path) -> Path:
-    """The folder of the newest version of a prepared data set.
-
-    Raises:
-        ValueError: in one line: there is none, it was not finished, or has another format.
-    """
-    prepare = f"run fedjax-srp data prepare {name} --data-dir {data_dir}"
-    if not data_dir.is_dir():
-        raise ValueError(
-            f"name={name!r}: data_dir={str(data_dir)!r} is no folder; give data_dir=the folder that has it, or "
-            f"{prepare}"
-        )
+    """Return the folder of the newest version of a prepared data set, or refuse in one line of what to do."""
     versions = [path for path in (data_dir / name).glob("*.*.*") if _number(path.name)]
     if not versions:
         begun = next((data_dir / name).glob("incomplete.*"), None)
         why = f"its preparation did not finish ({begun.name})" if begun else "it has not been prepared"
         raise ValueError(
-            f"name={name!r}: {why} in data_dir={str(data_dir)!r}; {prepare}, or give data_dir=the folder that has it"
+            f"name={name!r}: {why} in data_dir={str(data_dir)!r}; run fedjax-srp data prepare {name} --data-dir "
+            f"{data_dir}, or give data_dir=the folder that has it"
         )
     finished = [path for path in versions if (path / _INFO).is_file()]
     folder = max(finished or versions, key=lambda path: _number(path.name))
@@ -142,22 +122,18 @@ def find(name: str, data_dir: Path) -> Path:
 
 def check(name: str, folder: Path) -> None:
     """Raises a ValueError of one line unless the folder of a version is complete and has the format that is read."""
-    if not (folder / _INFO).is_file():
-        raise ValueError(
-            f"name={name!r}: {folder} lacks {_INFO}, its preparation or a copy did not finish; {_again(name, folder)}"
-        )
     try:
         info = json.loads((folder / _INFO).read_bytes())
         file_format, splits = info.get("fileFormat", "tfrecord"), {split["name"] for split in info["splits"]}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"name={name!r}: {folder / _INFO} is damaged ({error}); {_again(name, folder)}") from error
-    if file_format != "array_record":
-        raise ValueError(
-            f"name={name!r}: {folder} was prepared as {file_format} files, which only TensorFlow reads; "
-            f"prepare it as array_record in another folder, e.g. with fedjax-srp data prepare {name} --data-dir OTHER"
-        )
-    if not splits >= {"train", "test"}:
-        raise ValueError(f"name={name!r}: {folder} lacks train or test records; {_again(name, folder)}")
+    except FileNotFoundError:
+        _refuse(name, folder, f"lacks {_INFO}, its preparation or a copy did not finish")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        _refuse(name, folder, f"has a damaged {_INFO} ({error})")
+    else:
+        if file_format != "array_record":
+            problem = f"was prepared as {file_format} files, which only TensorFlow reads"
+            _refuse(name, folder, problem, "prepare it in another folder, or ")
+        _refuse(name, folder, "" if splits >= {"train", "test"} else "lacks train or test records")
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -166,13 +142,17 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
-def _again(name: str, folder: Path) -> str:
-    """The remedy for records that cannot be trusted."""
-    return f"delete {folder} and run fedjax-srp data prepare {name} --data-dir {_data_dir(name, folder)}"
+def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> None:
+    """Raises a ValueError of one line if records have a problem."""
+    if problem:
+        raise ValueError(
+            f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "
+            f"--data-dir {_data_dir(name, folder)}"
+        )
 
 
 def _data_dir(name: str, folder: Path) -> Path:
-    """Where `folder`, of one version of a data set, was found."""
+    """The data_dir in which `folder`, of one version of a data set, was found."""
     return folder.parents[name.count("/") + 1]
 
 
@@ -180,16 +160,15 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
     """All records of a folder as arrays; a record that fails its checksum raises."""
     import tensorflow_datasets as tfds  # third of a second, only where there is no cache
 
+    arrays: dict[str, np.ndarray] = {}
     try:
         builder = cast(Any, tfds.builder_from_directory)(os.fspath(folder))  # these records and no others: no network
         decoders: Any = {"image": cast(Any, tfds.decode.SkipDecoding)()}
-        arrays: dict[str, np.ndarray] = {}
         for kind in ("train", "test"):
             source = builder.as_data_source(kind, decoders=decoders)
             arrays[f"x_{kind}"], arrays[f"y_{kind}"] = _decode_split(f"{name} {kind}", source, images.shape)
     except Exception as error:  # whatever the reader says about a damaged file
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"name={name!r}: {folder} is damaged ({reason}); {_again(name, folder)}") from error
+        _refuse(name, folder, f"is damaged ({' '.join(str(error).split()) or type(error).__name__})")
     return arrays
 
 
@@ -204,9 +183,7 @@ def _decode_split(title: str, source: Any, shape: tuple[int, ...], batch: int = 
         for begin in range(0, len(source), batch):
             rows = list(range(begin, min(begin + batch, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):
-                image = np.asarray(Image.open(io.BytesIO(example["image"])))
-                if image.shape != shape:
-                    raise ValueError(f"image {row} has shape {image.shape}, not {shape}")
-                images[row], labels[row] = image, example["label"]
+                images[row] = np.asarray(Image.open(io.BytesIO(example["image"])))
+                labels[row] = example["label"]
             bar.update(len(rows))
     return images, labels

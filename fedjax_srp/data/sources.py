@@ -14,8 +14,8 @@ from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.data.holdout import check_fraction, holdout
-from fedjax_srp.data.partition import Partition
+from fedjax_srp.data.holdout import holdout
+from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
 from fedjax_srp.description import with_origin
 
@@ -35,7 +35,9 @@ def _digits(data_dir: Path) -> RawArrays:
 
 
 # A source: data_dir -> arrays. Its errors are one line with the remedy.
-SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits, **records.sources()}
+SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits} | {
+    name: records.source(name) for name in records.IMAGES
+}
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. A data set that is not here is divided by 255
 # only (FEMNIST is meant to be).
@@ -74,9 +76,9 @@ def _by_labels(function: Callable[..., Partition]) -> Callable[..., Partition]:
 
 
 def _natural(raw: RawArrays, num_clients: int | None, seed: int) -> Partition:
-    if raw.users_train is None or raw.users_test is None:
-        raise ValueError("partition='natural': the data set does not say whose examples are whose; use another one")
-    return partitions.natural(raw.users_train, raw.users_test, num_clients, seed)
+    users_train: Any = raw.users_train  # `_choose_partition` saw that they are there
+    users_test: Any = raw.users_test
+    return partitions.natural(users_train, users_test, num_clients, seed)
 
 
 PARTITIONS: dict[str, _Division] = {
@@ -99,11 +101,7 @@ PARTITIONS: dict[str, _Division] = {
 
 @checked
 def names(data_dir: str | Path | None = None) -> list[str]:
-    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`.
-
-    Args:
-        data_dir: as of `load`.
-    """
+    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`."""
     folder = records.data_folder(data_dir)
     files = [file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)]
     return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
@@ -111,12 +109,7 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 
 @checked
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
-    """Whether `load` finds a data set of `names(data_dir)` as it is: nothing to prepare, nothing damaged to see.
-
-    Args:
-        name: one of `names(data_dir)`.
-        data_dir: as of `load`.
-    """
+    """Return True if `load` finds a data set of `names(data_dir)` as it is: nothing to prepare, no damage to see."""
     folder = records.data_folder(data_dir)
     if name not in records.IMAGES or (folder / f"{name}.npz").is_file():
         return True
@@ -142,7 +135,7 @@ def load(
     reserved_fraction: float | None = None,
     classes: Sequence[int] | None = None,
     max_examples: int | None = None,
-    validation: float | None = None,
+    validation: Fraction | None = None,
     seed: int = 0,
     data_dir: str | Path | None = None,
 ) -> FederatedData:
@@ -181,15 +174,10 @@ def load(
         set where it has them, else with the constants of `NORMALISATION` where it has the name (of a file: its stem),
         else to 0..1.
 
-    Raises:
-        ValueError: in one line with argument, value and remedy.
-
     Example:
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
         20
     """
-    if validation is not None:
-        check_fraction("validation", validation)
     name, raw = _read(str(name), records.data_folder(data_dir))
     _check_columns(raw)
     if classes is not None:
@@ -204,9 +192,7 @@ def load(
         "reserved_fraction": reserved_fraction,
     }
     given = {argument: value for argument, value in given.items() if value is not None}
-    kind = _choose_partition(partition, given, has_users=raw.users_train is not None and raw.users_test is not None)
-    if num_clients is None and kind != "natural":
-        raise ValueError(f"num_clients=None: partition {kind!r} needs a number of clients, e.g. num_clients=10")
+    kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
     parts = PARTITIONS[kind].divide(raw, num_clients, seed, **given)
     train = parts.train
     if max_examples is not None:
@@ -252,31 +238,32 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
         return name, SOURCES[name](data_dir)
     if leaf.is_leaf(path) or (path.name != name and os.path.isdir(path)):
         return path.resolve().name, leaf.read(path)
-    if name == "sentiment140":
-        raise ValueError(f"name='sentiment140': {records.NOT_LOADED}")
     known = names(data_dir)
+    problem = f"no such data set{nearest(name, known)}"
     raise ValueError(
-        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, "
+        f"name={name!r}: {records.NOT_LOADED if name == 'sentiment140' else problem}; use one of {', '.join(known)}, "
         "a path to an .npz file or a LEAF folder, or data_dir=the folder that has it"
     )
 
 
-def _choose_partition(partition: str | None, given: Collection[str], has_users: bool) -> str:
+def _choose_partition(partition: str | None, given: Collection[str], has_users: bool, num_clients: int | None) -> str:
     """The partition asked for, or the one that most of the given arguments belong to."""
-    if partition is not None:
-        check_choice("partition", partition, PARTITIONS)
     if partition is None:
         matches = {kind: len({*given} & {*division.arguments}) for kind, division in PARTITIONS.items()}
         best = max(matches, key=lambda kind: matches[kind])  # the first of equals
         partition = best if matches[best] else "natural" if has_users else "iid"
-    division = PARTITIONS[partition]
+    division = PARTITIONS[check_choice("partition", partition, PARTITIONS)]
     for argument in given:
         if argument not in division.arguments:
             owners = " or ".join(repr(kind) for kind, other in PARTITIONS.items() if argument in other.arguments)
             raise ValueError(
                 f"{argument}: belongs to partition {owners} and the partition is {partition!r}; leave one of them out"
             )
-    for argument in division.needs:
-        if argument not in given:
-            raise ValueError(f"{argument}=None: partition {partition!r} needs it; give {argument}")
+    missing = [f"{argument}=None" for argument in division.needs if argument not in given]
+    if partition == "natural" and not has_users:
+        missing = ["users=None (the data set does not say whose examples are whose)"]
+    elif partition != "natural" and num_clients is None:
+        missing.append("num_clients=None")
+    if missing:
+        raise ValueError(f"{missing[0]}: partition {partition!r} needs them; give them, or another partition")
     return partition

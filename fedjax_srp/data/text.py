@@ -28,11 +28,9 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
-    """The tokens of the most frequent words, from 2 on; among equally frequent ones the alphabet decides.
+    """The tokens of the most frequent words of the TRAINING texts, from 2 on; the alphabet decides between equals.
 
-    Args:
-        texts: what is trained on, and nothing else.
-        size: number of tokens, the two that are no words among them.
+    `size` counts all tokens, also padding and unknown words.
     """
     counts = Counter(word for text in texts for word in words(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -40,15 +38,6 @@ def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
 
 def tokens(texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH) -> np.ndarray:
-    """The first `length` words of every text, shorter ones padded behind.
-
-    Args:
-        texts: n of them.
-        known: as from `vocabulary`.
-        length: words.
-
-    Returns:
-        (n, length) int32.
-    """
+    """The first `length` words of each text as tokens (n, length) int32, shorter ones padded behind."""
     rows = [[known.get(word, _UNKNOWN) for word in words(text)[:length]] for text in texts]
     return np.array([row + [0] * (length - len(row)) for row in rows], np.int32).reshape(-1, length)

@@ -35,7 +35,7 @@ class TrainingLoss:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.data.num_clients
 
     @property
@@ -55,12 +55,12 @@ class TrainingLoss:
 
     @property
     def offset(self) -> Array | None:
-        """What black is to the model, of the data; None where they tell of none."""
+        """The model's black, of the data; None where they do not say."""
         return getattr(self.data, "offset", None)
 
     @property
     def options(self) -> Mapping[str, Any] | None:
-        """What made the data; None: unknown."""
+        """Options that made the data; None: unknown."""
         return getattr(self.data, "options", None)
 
     def train_client(self, client_id: Array) -> Examples:
@@ -93,12 +93,6 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
     Args:
         data: of `Examples`, such as `srp.data.load` gives.
         loss: of each example, `model.loss`.
-
-    Returns:
-        The data to simulate with.
-
-    Raises:
-        ValueError: data that are none, or a loss that is no function.
 
     Example:
         >>> import jax, fedjax_srp as srp

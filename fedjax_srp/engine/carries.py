@@ -1,4 +1,4 @@
-"""What the loops of a function hand from trip to trip: in local training, parameters and the optimizer's state."""
+"""Sizes of loop carries: in local training these are the parameters and the optimizer's state."""
 
 from __future__ import annotations
 

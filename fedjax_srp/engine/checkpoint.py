@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,7 +16,6 @@ from fedjax_srp._checks import short
 from fedjax_srp.engine.records import Arrays, Log, Records
 from fedjax_srp.engine.round import SimulationState
 
-_STATE = "state/"
 KEPT = 2  # snapshots, so that a damaged one has another beside it
 
 
@@ -30,29 +28,29 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints:
-    """A folder of checkpoints that belongs to one simulation; the caller holds it (`stored.held`).
+    """Folder of the checkpoints of one simulation; the caller holds it (`stored.held`).
 
-    Resuming is exact on the same devices, chunk and version of jax. Every snapshot remembers what made it, and is
-    refused to any other simulation.
+    Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation,
+    and is refused to any other.
 
     Args:
         directory: there already.
-        fingerprint: JSON-able facts that a continued run must share.
-        goes_on: whether a run of more rounds goes on from here, evaluated where that would have been.
+        fingerprint: facts that a continued run must share, as JSON can say them.
+        goes_on: number of rounds -> True if a longer run evaluates there too and so may continue from there.
     """
 
     def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
         self._path, self._goes_on = Path(directory).absolute(), goes_on
-        self._fingerprint = json.loads(json.dumps(fingerprint))
+        self._fingerprint = stored.jsonable(fingerprint)
         self._log = Log(self._path)
         if jax.process_index() == 0:
             stored.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
-        """Writes a snapshot after `num_rounds` rounds; a kill meanwhile leaves the ones before.
+        """Write a snapshot after `num_rounds` rounds; a kill meanwhile leaves the ones before.
 
         Args:
-            num_rounds: that are completed.
+            num_rounds: completed so far.
             state: after them.
             segment: what was recorded since the snapshot before, or since `restore`.
 
@@ -61,26 +59,26 @@ class Checkpoints:
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:
-            if self._log.begins:  # over the records of snapshots from which this run does not go on
+            if not self._log.size:  # it begins, over the log of snapshots from which this run does not go on
                 self._remove(snapshots(self._path))
             try:
                 mark = self._log.append(segment)
             except OSError as error:
                 raise stored.as_full_disk(error, snapshot) or error from None
-        stored.write(snapshot, _state_arrays(state), {"fingerprint": self._fingerprint, "records": mark})
+        stored.write(snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark})
         if jax.process_index() == 0:
             self._keep(KEPT)
 
     def finish(self) -> None:
-        """Keeps what a longer run goes on from, and the newest."""
+        """Keep the snapshot that a longer run goes on from, and the newest."""
         if jax.process_index() == 0:
             self._keep(1)
 
     def restore(self, state: SimulationState, num_rounds: int) -> Snapshot | None:
-        """The newest snapshot from which a run of `num_rounds` rounds goes on, or None; older ones if it is damaged.
+        """Return the newest snapshot from which a run of `num_rounds` rounds goes on, or None; older ones if damaged.
 
-        A longer run goes on from the grid of its evaluations: where a shorter one ended between two of them, its last
-        rounds are run again, and no evaluation of it is left over.
+        Where a shorter run ended between two evaluations of a longer one, the longer one runs its last rounds again,
+        and takes over no evaluation of them.
 
         Args:
             state: gives structure and placement.
@@ -89,7 +87,7 @@ class Checkpoints:
         Raises:
             ValueError: the snapshots are of another simulation or have more rounds, or all of them are damaged.
         """
-        found, damages, like = snapshots(self._path), [], _state_arrays(state)
+        found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
             with contextlib.suppress(stored.DamagedError):
                 self._refuse_others(stored.seal(self._path / str(step))["facts"]["fingerprint"])
@@ -101,22 +99,19 @@ class Checkpoints:
         for step in found:
             if step != num_rounds and not self._goes_on(step):
                 continue
+            folder, log = self._path / str(step), Log(self._path)
             try:
-                arrays = stored.read(self._path / str(step), like)
-                mark = stored.seal(self._path / str(step))["facts"].get("records")
-                if mark is None:
-                    raise stored.DamagedError("an older version wrote it")
-                segments, cursor = self._log.read(mark)
+                arrays = stored.read(folder, like)
+                records = Records(log.read(stored.seal(folder)["facts"]["records"]))
             except stored.DamagedError as error:
-                damages.append(f"{self._path / str(step)} is damaged ({error})")
+                damages.append(f"{folder} is damaged ({error})")
                 continue
-            records = Records(segments)
             evaluated = records["eval_round"][0] if "eval_round" in records else ()
             if step != num_rounds and not all(self._goes_on(int(after)) for after in evaluated):
                 continue  # the last rounds of a shorter run with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
-            self._log.go_on(cursor)
+            self._log = log
             leaves = [arrays[name] for name in like]
             return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
         if damages:
@@ -139,7 +134,7 @@ class Checkpoints:
             )
 
     def _keep(self, number: int) -> None:
-        """Removes all snapshots but the newest to go on from, so many of them, and the newest."""
+        """Remove all snapshots but the newest, and so many of the newest to go on from."""
         found = snapshots(self._path)
         kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
         self._remove(set(found) - kept)
@@ -150,32 +145,31 @@ class Checkpoints:
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """What differs, by name, and both values; the names that only they have are of another version."""
-    for name, value in ours.items():
-        other = theirs.get(name)
+    """Yield the facts that differ: name, our value, their value."""
+    for name in {**theirs, **ours}:
+        value, other = ours.get(name), theirs.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
-            both = {**dict.fromkeys(other), **value}
-            yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(both, other))
-        elif value != other and json.dumps(value) != json.dumps(other):  # as it lies there: nan is nan
+            yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(value, other))
+        elif value != other:
             yield name, value, other
 
 
-def _state_arrays(state: SimulationState) -> dict[str, Any]:
-    return {f"{_STATE}{place:05}": leaf for place, leaf in enumerate(jax.tree.leaves(state))}
+def _arrays(state: SimulationState) -> dict[str, Any]:
+    return {f"state/{place:05}": leaf for place, leaf in enumerate(jax.tree.leaves(state))}
 
 
 def snapshots(path: Path) -> list[int]:
-    """The rounds after which there are snapshots in a folder, the newest first."""
+    """Return the rounds after which there are snapshots in a folder, the newest first."""
     return sorted((int(step.name) for step in path.glob("*") if step.name.isdecimal()), reverse=True)
 
 
 def folder_of_seeds(path: Path, first: int, last: int) -> Path:
-    """The checkpoints of one of several batches of seeds: those from `first` to before `last`."""
+    """Return the folder of one of several batches of seeds: those from `first` to before `last`."""
     return path / f"seeds_{first}_to_{last}"
 
 
 def seeds_together(path: Path, num_seeds: int) -> int | None:
-    """How many seeds at a time began a run that left snapshots in a folder; None where there are none."""
+    """Return how many seeds at a time began a run that left snapshots in a folder; None where there are none."""
     if snapshots(path):
         return num_seeds
     sizes = (size for size in range(num_seeds - 1, 0, -1) if snapshots(folder_of_seeds(path, 0, size)))

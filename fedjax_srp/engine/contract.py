@@ -1,12 +1,16 @@
-"""The contract of `base.py`, checked at the door of a simulation from shapes alone: nothing runs.
+"""The contract of `base.py`: parts are checked from shapes before a run, cohorts and times after each segment.
 
-What a function of an author raises by itself comes through as it is.
+Nothing runs at the door. The floats of a part are abstract there, as in a program. A TypeError or AttributeError of an
+author's function (a Python `if` on a float, a missing argument, a text in a state) becomes one line that names part and
+function; every other error comes through as it is.
 """
 
 from __future__ import annotations
 
-import inspect
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr
 
-from fedjax_srp._checks import short
 from fedjax_srp.base import (
     GRADIENT_NORM,
     TRAINING_LOSS,
@@ -26,9 +29,7 @@ from fedjax_srp.base import (
     Cohort,
     FederatedAlgorithm,
     FederatedSource,
-    Key,
     ParticipationPolicy,
-    Phase,
     PyTree,
     RoundContext,
     RoundInfo,
@@ -36,13 +37,20 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.columns import check_metric_names
 from fedjax_srp.engine.carries import largest_carry
-from fedjax_srp.engine.structures import check_like, is_array, is_number, kind_of, no_arrays, paths, shapes_of, type_of
 
 LIKE_INIT = "it must be like what init makes"
+SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
+LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+FAULTS = (  # of a cohort, see `round.cohort_fault`: what is wrong with a number, and the remedy
+    "its size is {}, it must be at least 1 and at most the length of client_ids",
+    "client {} does not exist: ids lie in 0..num_clients - 1",
+    "client {} stands in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
+    "client {} has negative work: units of local work are 0 or more",
+)
 
 
 class Shapes(NamedTuple):
-    """What an algorithm hands around, as shapes."""
+    """Shapes of an algorithm's states, data and messages."""
 
     server: PyTree
     state: PyTree  # of a client
@@ -67,86 +75,82 @@ def _key() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _check_arity(where: str, function: Callable[..., Any], names: str) -> None:
-    """Refuses a function that cannot be called with arguments of these names."""
-    if not callable(function):
-        raise ValueError(f"{where} is {short(function)}, it must be a function of ({names})")
+def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
+    """The shapes that a function of a part returns, and the function as it was traced."""
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some builtins tell none
+        jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{where}: {_in_one_line(error)}") from error
+    return jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes), jaxpr  # weak types become plain ones
+
+
+def _in_one_line(error: Exception) -> str:
+    """The first line of an error while tracing, and the line of code outside of libraries that it comes from."""
+    said = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]
+    return f"{said} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else said
+
+
+def shapes_of(tree: PyTree) -> str:
+    """A structure in a few words: its types and shapes."""
+    text = str(jax.tree.map(_in_words, tree)).replace("'", "")
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def _in_words(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"
+
+
+def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
+    """Refuses a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
+    new, old = (
+        {jax.tree_util.keystr(path): _in_words(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+        for tree in (returned, expected)
+    )
+    if new == old and jax.tree.structure(returned) == jax.tree.structure(expected):
         return
-    try:
-        signature.bind(*names.split(", "))
-    except TypeError:
-        parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-        takes = " ".join(str(signature.replace(parameters=parameters, return_annotation=signature.empty)).split())
-        raise ValueError(f"{where} takes {takes}, it is called with ({names})") from None
+    differs = next((name for name in {**old, **new} if new.get(name) != old.get(name)), None)
+    hint = f" (they differ in {differs})" if differs else ""
+    if differs is None:
+        hint = "; the containers are of other classes: define a class at the top of the file, not in a function"
+    raise ValueError(f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}")
 
 
-def _call(where: str, function: Callable[..., Any], names: str, *args: Any) -> Any:
-    """The shapes that a function returns for these, after a look at its signature."""
-    return _traced(where, function, names, *args)[0]
-
-
-def _traced(where: str, function: Callable[..., Any], names: str, *args: Any) -> tuple[Any, ClosedJaxpr]:
-    """What `_call` returns, and the function as it was traced."""
-    _check_arity(where, function, names)
-    refused: list[str] = []
-
-    def arrays(*args: Any) -> Any:
-        returned = function(*args)
-        refused.extend(no_arrays(returned))
-        return () if refused else returned
-
-    jaxpr, shapes = jax.make_jaxpr(arrays, return_shape=True)(*args)
-    if refused:
-        raise ValueError(f"{where} returned {refused[0]}, it must return arrays")
-    shapes = jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes)  # weak types become plain ones
-    return shapes, jaxpr
+def _is_number(leaf: Any) -> bool:
+    """True for numbers and flags, False for keys."""
+    return jnp.issubdtype(leaf.dtype, jnp.number) or jnp.issubdtype(leaf.dtype, jnp.bool_)
 
 
 def _check_scalars(what: str, scalars: Any) -> None:
     if not isinstance(scalars, Mapping):
-        raise ValueError(f"{what} {kind_of(scalars)}, it must be a dict of scalars")
+        raise ValueError(f"{what} {shapes_of(scalars)}, it must be a dict of scalars")
     for name, value in scalars.items():
-        if not isinstance(name, str):
-            raise ValueError(f"{what} a dict with the name {name!r}, names must be strings")
-        real = getattr(value, "shape", None) == () and is_number(value)
-        if not real or jnp.issubdtype(value.dtype, np.complexfloating):
-            raise ValueError(f"{what} {name!r} = {shapes_of(value)}, it must be a scalar")
+        is_scalar = getattr(value, "shape", None) == () and _is_number(value)
+        if not is_scalar or jnp.issubdtype(value.dtype, jnp.complexfloating):
+            raise ValueError(f"{what} {name!r} = {shapes_of(value)}, it must be a real scalar")
 
 
-def _check_output(where: str, output: Any, state: PyTree) -> ClientOutput:
-    """A client function's output as it is; refuses one that the engine cannot use."""
+def _check_output(where: str, output: Any, state: PyTree) -> None:
+    """Refuses what the engine would average or keep wrongly."""
     if not isinstance(output, ClientOutput):
-        raise ValueError(
-            f"{where} returned {kind_of(output)}, it must return srp.ClientOutput(message, state, weight, info)"
-        )
+        raise ValueError(f"{where} returned {shapes_of(output)}, it must return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
         check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
     if output.loss is not None:
-        check_like(
-            f"{where} returned the loss",
-            output.loss,
-            TrainingLoss(_float(), _shape(jnp.int32)),
-            "it must be that of local_sgd",
-        )
-    for name, leaf in zip(paths(output.message), jax.tree.leaves(output.message), strict=True):
-        if not is_number(leaf):
-            place = f"{name} = " if name else ""
-            raise ValueError(f"{where} returned the message {place}{shapes_of(leaf)}, the engine averages numbers")
+        expected = TrainingLoss(_float(), _shape(jnp.int32))
+        check_like(f"{where} returned the loss", output.loss, expected, "it must be that of local_sgd")
+    shown = f"the message {shapes_of(output.message)} with the weight {shapes_of(output.weight)}"
+    prefix = jax.tree.structure(output.weight)
     try:
-        jax.tree.map(lambda weight, part: None, output.weight, output.message)
+        prefix.flatten_up_to(output.message)
+        is_prefix = all(leaf.shape == () for leaf in jax.tree.leaves(output.weight))
     except ValueError:
-        raise ValueError(
-            f"{where} returned the weight {shapes_of(output.weight)}, which is no prefix of the message "
-            f"{shapes_of(output.message)}; give a scalar, or one for each part"
-        ) from None
-    for leaf in jax.tree.leaves(output.weight):
-        if leaf.shape != () or not is_number(leaf):
-            raise ValueError(f"{where} returned the weight {shapes_of(leaf)}, it must be a scalar or scalars by part")
+        is_prefix = False
+    numbers = jax.tree.leaves((output.message, output.weight))
+    if not is_prefix or not all(map(_is_number, numbers)):
+        raise ValueError(f"{where} returned {shown}: give numbers, with one scalar as weight or one for each part")
     _check_scalars(f"{where} returned info:", output.info)
-    return output
 
 
 def _averaged(tree: PyTree) -> PyTree:
@@ -161,105 +165,74 @@ def check_algorithm(
     needs_gradient: bool = False,
     records_loss: bool = False,
 ) -> Shapes:
-    """Traces every function of an algorithm that a run will call.
-
-    Args:
-        algorithm: checked.
-        data: what it runs on.
-        evaluations: names of those that will be called.
-        needs_gradient: whether the policy asks for the gradient.
-        records_loss: whether the training loss joins the metrics.
-
-    Raises:
-        ValueError: the first function that breaks the contract, and what it returned.
-    """
+    """Traces every function of an algorithm that a run will call."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
     train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
-    server = _call(f"{name}: init", algorithm.init, "key, data", key, data)
-    names = "key, server state, client data"
-    state = _call(f"{name}: init_client", algorithm.init_client, names, key, server, train)
+    server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
+    state = _traced(f"{name}: init_client", lambda a, *args: a.init_client(*args), algorithm, key, server, train)[0]
     carried = [0]
 
-    def in_round(where: str, function: Callable[..., Any], names: str, *args: Any) -> tuple[Any, ClosedJaxpr]:
-        """`_traced` with a context behind the arguments."""
-        _check_arity(where, function, f"{names}, context")
+    def in_round(where: str, function: Callable[[Any], Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
+        """Traces a function of the algorithm with a context behind the arguments."""
 
-        def with_context(integers: tuple[Array, ...], *args: Any) -> Any:
+        def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
-            return function(*args, RoundContext(index, stage, size, data.num_clients, work, records_loss))
+            context = RoundContext(index, stage, size, data.num_clients, work, records_loss)
+            return function(algorithm)(*args, context)
 
-        return _traced(where, with_context, f"context, {names}", (one,) * 4, *args)
+        return _traced(f"{name}: {where}", with_context, algorithm, (one,) * 4, *args)
 
-    def client(where: str, function: Callable[..., Any], broadcast: PyTree) -> ClientOutput:
-        names = "key, broadcast, client state, client data"
-        output, traced = in_round(where, function, names, key, broadcast, state, train)
+    def client(where: str, function: Callable[[Any], Any], broadcast: PyTree) -> ClientOutput:
+        output, traced = in_round(where, function, key, broadcast, state, train)
         carried.append(largest_carry(traced))
-        return _check_output(where, output, state)
+        _check_output(f"{name}: {where}", output, state)
+        return output
 
-    def phase(field: str, phase: Phase) -> tuple[PyTree, PyTree, dict[str, Any]]:
-        where = f"{name}: {field}"
-        if not isinstance(phase, Phase):
-            raise ValueError(f"{where} is {short(phase)}, it must be srp.Phase(broadcast, client, server)")
-        down = in_round(f"{where}.broadcast", phase.broadcast, "server state", server)[0]
-        output = client(f"{where}.client", phase.client, down)
+    def phase(field: str) -> tuple[PyTree, PyTree, dict[str, Any]]:
+        down = in_round(f"{field}.broadcast", lambda a: getattr(a, field).broadcast, server)[0]
+        output = client(f"{field}.client", lambda a: getattr(a, field).client, down)
         if field == "round" and records_loss and output.loss is None:
             raise ValueError(
                 f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
                 "loss=trained.loss) with what local_sgd returned, or leave record_loss out"
             )
-        mean, names = _averaged(output.message), "key, server state, mean message"
-        new = in_round(f"{where}.server", phase.server, names, key, server, mean)[0]
-        check_like(f"{where}.server returned", new, server, LIKE_INIT)
+        mean = _averaged(output.message)
+        new = in_round(f"{field}.server", lambda a: getattr(a, field).server, key, server, mean)[0]
+        check_like(f"{name}: {field}.server returned", new, server, LIKE_INIT)
         return output.message, down, _averaged(dict(output.info))
 
-    up, down, infos = zip(*(phase(field, part) for field, part in _phases(algorithm)), strict=True)
+    fields = ("round",) if algorithm.finish is None else ("round", "finish")
+    up, down, infos = zip(*map(phase, fields), strict=True)
     if algorithm.prepare is not None:
-        phase("prepare", algorithm.prepare)
+        phase("prepare")
     if needs_gradient:
         if algorithm.gradient is None:
             raise ValueError(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
                 "without a gradient criterion, such as participation.Doubling"
             )
-        up = (*up, client(f"{name}: gradient", algorithm.gradient, down[0]).message)
-    metrics = _call(f"{name}: metrics", algorithm.metrics, "server state, data", server, data)
+        up = (*up, client("gradient", lambda a: a.gradient, down[0]).message)
+    metrics = _traced(f"{name}: metrics", lambda a, *args: a.metrics(*args), algorithm, server, data)[0]
     _check_scalars(f"{name}: metrics returned", metrics)
     metrics = _joined(name, metrics, *infos, *([{TRAINING_LOSS: _float()}] if records_loss else []))
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)
     if algorithm.communicates is not None:
-        where = f"{name}: communicates"
-        says = in_round(where, algorithm.communicates, "server state", server)[0]
-        check_like(f"{where} returned", says, _shape(jnp.bool_), "it must return a flag")
-    for leaf in jax.tree.leaves(algorithm.sends):
-        if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-            raise ValueError(
-                f"{name}: sends has {type_of(leaf)} in it, it must hold jax.ShapeDtypeStruct(shape, dtype)"
-            )
-    judging = [_judged(f"{name}: evaluation {e!r}", algorithm.evaluations[e], data, server, state) for e in evaluations]
-    return Shapes(server, state, train, test, up, down, metrics, max(carried), max([0, *judging]))
+        says = in_round("communicates", lambda a: a.communicates, server)[0]
+        check_like(f"{name}: communicates returned", says, _shape(jnp.bool_), "it must return a flag")
+    judged = [0]
+    for evaluation in evaluations:
+        where = f"{name}: evaluation {evaluation!r}"
 
+        def judge(a: Any, data: FederatedSource, test: ClientData, *args: Any, e: str = evaluation, w: str = where):
+            return score(w, data, a.evaluations[e](*args), test)
 
-def _judged(where: str, personalize: Callable[..., Any], data: FederatedSource, server: PyTree, state: PyTree) -> int:
-    """Traces an evaluation; bytes of the largest carry of a loop in it."""
-    _check_arity(where, personalize, "key, server state, client state, client data")
-    train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
-
-    def judge(data: FederatedSource, key: Key, server: PyTree, state: PyTree, train: ClientData, test: ClientData):
-        return score(where, data, personalize(key, server, state, train), test)
-
-    names = "data, key, server state, client state, training data, test data"
-    return largest_carry(_traced(where, judge, names, data, _key(), server, state, train, test)[1])
-
-
-def _phases(algorithm: FederatedAlgorithm) -> list[tuple[str, Phase]]:
-    """Those of every round."""
-    return [("round", algorithm.round)] + ([] if algorithm.finish is None else [("finish", algorithm.finish)])
+        traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[1]
+        judged.append(largest_carry(traced))
+    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged))
 
 
 def _client_data(method: str, data: FederatedSource) -> PyTree:
-    _check_arity(f"data: {method}", getattr(data, method), "client id")
-    of_client = lambda data, client: getattr(data, method)(client)  # noqa: E731
-    return _call(f"data: {method}", of_client, "data, client id", data, _shape(jnp.int32))
+    return _traced(f"data: {method}", lambda data, client: getattr(data, method)(client), data, _shape(jnp.int32))[0]
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,98 +246,83 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
-    """`data.score` of what an evaluation returned, both looked at while they are traced.
-
-    Raises:
-        ValueError: what breaks the contract, and what it returned.
-    """
-    if not callable(predict):
-        raise ValueError(f"{where} returned {kind_of(predict)}, it must return a function, predict(x) -> outputs")
-    _check_arity(f"{where}: predict", predict, "x")
-
-    def outputs_of(x: Array) -> Any:
-        outputs = predict(x)
-        if refused := no_arrays(outputs) if outputs is not None else ["None"]:
-            raise ValueError(f"{where}: predict returned {refused[0]}, not an array")
-        return outputs
-
-    scored = data.score(outputs_of, test)
-    if not (isinstance(scored, tuple) and [_shape_of(part) for part in scored] == [(), ()]):
-        shown = no_arrays(scored) or [shapes_of(scored)]
-        raise ValueError(f"{where}: data.score returned {shown[0]}, it must return the sum of scores and their number")
+    """`data.score` of what an evaluation returned, checked while it is traced."""
+    scored = data.score(predict, test)
+    if not (isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]):
+        shown = shapes_of(jax.tree.map(jnp.asarray, scored))
+        raise ValueError(f"{where}: data.score returned {shown}, it must return the sum of scores and their number")
     return jnp.asarray(scored[0]), jnp.asarray(scored[1])
-
-
-def _shape_of(value: Any) -> tuple[int, ...] | None:
-    return jnp.shape(value) if is_array(value) else None
 
 
 def check_policy(
     policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Traces a policy, with shapes of what the algorithm records in a round and the names of the run's evaluations.
-
-    Raises:
-        ValueError: a function that breaks the contract, and what it returned; what the policy itself refuses.
-    """
+    """Traces a policy, with shapes of what the algorithm records in a round and the names of the run's evaluations."""
     name, key, one = f"policy {policy.name!r}", _key(), _shape(jnp.int32)
-    _check_arity(f"{name}: init", policy.init, "key, num_clients")
-    state = _call(f"{name}: init", lambda key: policy.init(key, num_clients), "key", key)
-    _check_arity(f"{name}: select", policy.select, "key, state, times")
-    python: dict[str, Any] = {}
-
-    def select(key: Key, state: PyTree, times: ClientTimes) -> Any:
-        picked = policy.select(key, state, times)
-        if isinstance(picked, tuple) and picked and isinstance(picked[0], Cohort):
-            python.update({n: value for n, value in picked[0]._asdict().items() if isinstance(value, int | float)})
-        return picked
-
-    each = _float(num_clients)
-    picked = _call(f"{name}: select", select, "key, state, times", key, state, ClientTimes(each, each))
+    state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
+    times = ClientTimes(_float(num_clients), _float(num_clients))
+    picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
     if not (isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)):
-        raise ValueError(f"{name}: select returned {kind_of(picked)}, it must return (Cohort, state)")
-    for field, number in python.items():
-        raise ValueError(f"{name}: select returned {field} = {number!r}, it must be an array; jnp.asarray makes one")
+        raise ValueError(f"{name}: select returned {shapes_of(picked)}, it must return (Cohort, state)")
     cohort, new = picked
     check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
     pool = getattr(cohort.client_ids, "shape", ())
     if len(pool) != 1 or not 1 <= pool[0] <= num_clients:
-        raise ValueError(
-            f"{name}: select returned client_ids = {shapes_of(cohort.client_ids)}, they must be (pool,) ids, of at "
-            f"most {num_clients} clients"
-        )
+        shown = shapes_of(cohort.client_ids)
+        raise ValueError(f"{name}: select returned client_ids = {shown}, they must be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
     flag = _shape(jnp.bool_)
     metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
-    try:
-        updated = _call(f"{name}: update", policy.update, "state, info", state, info)
-    except KeyError as error:
-        error.add_note(f"{name}: info.metrics has {[*info.metrics]}, and 'training_loss' with record_loss=True")
-        raise
+    updated = _traced(f"{name}: update", lambda policy, *args: policy.update(*args), policy, state, info)[0]
     check_like(f"{name}: update returned", updated, state, LIKE_INIT)
-    said = _call(f"{name}: metrics", policy.metrics, "state", state)
+    said = _traced(f"{name}: metrics", lambda policy, state: policy.metrics(state), policy, state)[0]
     _check_scalars(f"{name}: metrics returned", said)
     check_metric_names(f"{name}: metrics", _joined(name, metrics, said), evaluations)
 
 
 def check_clock(clock: Clock, num_clients: int) -> None:
-    """Traces a clock.
+    """Traces a clock."""
+    name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
+    state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
+    sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state)[0]
+    if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
+        raise ValueError(f"{name}: sample returned {shapes_of(sampled)}, it must return (ClientTimes, state)")
+    times, new = sampled
+    expected = ClientTimes(each, each, None if times.communication is None else _float())
+    check_like(f"{name}: sample returned", times, expected, "there must be a time for each client")
+    check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
+
+
+def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
+    """Refuses an impossible cohort, on the host after a segment.
+
+    Args:
+        policy: that picked them.
+        faults: of its rounds, (..., R, 2), see `round.cohort_fault`.
+        first: the number of the first of these rounds.
 
     Raises:
-        ValueError: a function that breaks the contract, and what it returned; what the clock itself refuses.
+        ValueError: the first cohort that is wrong, and what is wrong with it.
     """
-    name, key = f"clock {clock.name!r}", _key()
-    _check_arity(f"{name}: init", clock.init, "key, num_clients")
-    state = _call(f"{name}: init", lambda key: clock.init(key, num_clients), "key", key)
-    sampled = _call(f"{name}: sample", clock.sample, "key, state", key, state)
-    if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
-        raise ValueError(f"{name}: sample returned {kind_of(sampled)}, it must return (ClientTimes, state)")
-    times, new = sampled
-    each, once = _float(num_clients), None if times.communication is None else _float()
-    if once is not None:
-        where = f"{name}: sample returned communication ="
-        check_like(where, times.communication, once, "it must be one number for all clients")
-    check_like(f"{name}: sample returned", times, ClientTimes(each, each, once), "there must be a time for each client")
-    check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
+    faults = np.asarray(faults)
+    wrong = np.argwhere(faults[..., 0] > 0)
+    if len(wrong):
+        place = tuple(min(wrong.tolist(), key=lambda place: place[-1]))
+        kind, number = faults[place].tolist()
+        raise ValueError(
+            f"policy {policy.name!r}: the cohort of round {place[-1] + first}: {FAULTS[kind - 1].format(number)}"
+        )
+
+
+def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
+    """Refuses times that are negative or not finite, on the host after a segment."""
+    times = np.asarray(times)
+    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
+    if len(bad):
+        place = tuple(bad[0])
+        raise ValueError(
+            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
+            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
+        )

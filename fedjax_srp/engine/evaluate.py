@@ -74,13 +74,13 @@ def evaluate(
     run = prepare(
         Request(algorithm, data, evaluations=evaluations, chunk_size=chunk_size, devices=devices, shard_data=shard_data)
     )
-    num_clients = run.plan.num_clients
+    num_clients = run.layout.num_clients
     server, client = jax.eval_shape(lambda key, data: _initial(run.algorithm, key, data), key, data)
-    server_state = place(run.plan, fitted("server_state", server_state, server))
+    server_state = place(run.layout, fitted("server_state", server_state, server))
     own = None
     if not is_new(client_states):
         of_all = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
-        own = place_clients(run.plan, fitted("client_states", client_states, of_all))
+        own = place_clients(run.layout, fitted("client_states", client_states, of_all))
     root, placed = run.placed(key)
     scores = jax.device_get(run.program().scores(server_state, root, placed, own))
     return {
@@ -99,7 +99,7 @@ def check_kept(server_state: ServerState) -> None:
 
 
 def is_new(client_states: ClientState | Literal["new"]) -> bool:
-    """Whether clients have not trained; a ValueError of one line where a history kept nothing of them."""
+    """True for clients that have not trained; a ValueError of one line where a history kept nothing of them."""
     if client_states is None:
         raise ValueError(
             "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
@@ -115,11 +115,7 @@ def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> 
 
 
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
-    """The arrays given, in the containers expected: a state that was loaded has dicts for all of them.
-
-    Raises:
-        ValueError: other names, shapes or types than expected, in one line.
-    """
+    """The arrays given, in the containers expected: a state that was loaded has dicts for all of them."""
     remedy = "give the state of a run of the same algorithm with the same model"
     found, wanted = stored.named(given), stored.named(expected)
     for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "has besides")):

@@ -18,7 +18,7 @@ Carry = Any
 
 
 class Steps(NamedTuple):
-    """How one client adapts, epoch by epoch."""
+    """The adaptation of one client, epoch by epoch."""
 
     start: Carry  # before the first epoch
     epoch: Callable[[Carry, Array], Carry]  # (carry, number of the epoch, from 0) -> carry
@@ -31,31 +31,31 @@ class Course(Protocol):
 
     @property
     def num_epochs(self) -> int:
-        """How often `Steps.epoch` is called."""
+        """Number of calls of `Steps.epoch`."""
         ...
 
     @property
     def together(self) -> bool:
-        """Whether what was `judged` after each epoch is kept and scored in one go, so that what it shares is computed
-        once; else it is scored epoch by epoch, which keeps one model of each client."""
+        """True if the models after all epochs are kept and scored in one go, which computes what they share once; False
+        scores epoch by epoch and keeps one model of each client."""
         ...
 
     def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> Steps:
-        """Of one client, from its TRAINING data and how many samples, () int32; the key is that of an evaluation."""
+        """Return the steps of one client, from its TRAINING data and a number of samples, () int32."""
         ...
 
 
 def follow(
-    course: Course, data: FederatedSource, server: PyTree, counts: Array, root: Key, plan: Layout
+    course: Course, data: FederatedSource, server: PyTree, counts: Array, root: Key, layout: Layout
 ) -> tuple[Array, Array]:
     """Every client's sum of scores, (counts, clients, num_epochs + 1), and number of scores, (counts, clients).
 
     Clients are in order of their id, (owned * num_devices) of them on every device; `root` and a client's id make the
     key that `begin` gets, as in an evaluation before the first round.
     """
-    plan = plan.for_evaluation()
-    cohort = all_clients(plan.num_clients)
-    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, cohort.size)
+    layout = layout.for_evaluation()
+    cohort = all_clients(layout.num_clients)
+    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, cohort.size)
 
     def client(samples: Array, key: Key, train: ClientData, test: ClientData) -> ClientOutput:
         steps = course.begin(key, server, train, samples)
@@ -76,14 +76,14 @@ def follow(
         totals = [first, *(later[e] for e in range(course.num_epochs))]
         return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
 
-    key, both = stream(root, "evaluation", jnp.int32(0)), supply_both(plan, data)
+    key, both = stream(root, "evaluation", jnp.int32(0)), supply_both(layout, data)
 
     def with_samples(samples: Array) -> tuple[Array, Array]:
         def one(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
             return client(samples, key, *client_data)
 
-        records = cohort_pass(one, both, (), cohort, context, key, plan, record=True).records
+        records = cohort_pass(one, both, (), cohort, context, key, layout, record=True).records
         totals = jnp.stack([records[str(e)] for e in range(course.num_epochs + 1)], axis=1)
-        return gather(plan, (totals, records["count"]))
+        return gather(layout, (totals, records["count"]))
 
     return jax.lax.map(with_samples, counts)

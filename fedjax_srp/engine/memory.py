@@ -1,4 +1,4 @@
-"""How much memory a simulation takes, from shapes alone: said before a large one, refused where it cannot fit."""
+"""Memory estimate of a simulation, from shapes alone: printed before a large one, which is refused if it cannot fit."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ class Memory(NamedTuple):
 
     @property
     def certain(self) -> int:
-        """What is needed at the very least: half of the working memory may be an overestimate."""
+        """The least that is needed: half of the working memory may be an overestimate."""
         return self.total - self.working // 2
 
 
 def estimate(run: Prepared) -> Memory:
-    """What a simulation keeps on each of its devices; runs nothing.
+    """Estimate what a simulation keeps on each of its devices; runs nothing.
 
     The working memory is what clients of a chunk hold: data, state, messages, and on an accelerator what they train. It
     is an underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
     """
-    plan, sizes, seeds = run.plan, run.sizes, run.num_seeds or 1
+    layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def schedule(key: Key) -> PyTree:
-        policy, clock = (as_arrays(part.init(key, plan.num_clients)) for part in (run.policy, run.clock))
+        policy, clock = (as_arrays(part.init(key, layout.num_clients)) for part in (run.policy, run.clock))
         times, _ = as_arrays(run.clock.sample(key, clock))
         cohort, _ = run.policy.select(key, policy, times)
         return policy, clock, cohort, times
 
     judged = sizes.judged if run.evaluations else 0
-    largest = plan.parts[0]
-    judging = CLIENT_FACTOR * judged if plan.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
-    in_chunk = max(largest.chunk_size * _at_work(sizes, plan.platform), plan.judged_at_once * judging)
-    if plan.num_devices > 1:  # what moves at once meets on every device
-        of_evaluation = plan.for_evaluation().window if judged else 0
+    largest = layout.parts[0]
+    judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
+    in_chunk = max(largest.chunk_size * _at_work(sizes, layout.platform), layout.judged_at_once * judging)
+    if layout.num_devices > 1:  # what moves at once meets on every device
+        of_evaluation = layout.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
     return Memory(
-        data=math.ceil(num_bytes(run.data) / (plan.num_devices if run.shard_data else 1)),
-        clients=plan.owned * sizes.client_state * seeds,
+        data=math.ceil(num_bytes(run.data) / (layout.num_devices if run.shard_data else 1)),
+        clients=layout.owned * sizes.client_state * seeds,
         server=sizes.server_state * seeds,
         schedule=num_bytes(jax.eval_shape(schedule, key)) * seeds,
         working=int((in_chunk + SERVER_FACTOR * sizes.server_state) * seeds),
@@ -89,7 +89,7 @@ def _at_work(sizes: Traffic, platform: str) -> float:
 
 
 class Room(NamedTuple):
-    """What a simulation needs on each of its devices, and what there is; bytes."""
+    """Bytes that a simulation needs on each of its devices, and bytes that are there."""
 
     needed: Memory
     free: float | None  # on each device; None where nobody says
@@ -97,7 +97,7 @@ class Room(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether it may fit: False if even with half of the estimated working memory it cannot."""
+        """False if it cannot fit even with half of the estimated working memory."""
         return self.free is None or self.needed.certain - self.present <= self.free
 
 
@@ -107,42 +107,26 @@ def room(run: Prepared) -> Room:
     That is, on a GPU what the device's allocator has left, and on a CPU an equal share of the memory that the system
     calls available.
     """
-    sharers = _sharers(run.plan)
+    sharers = _sharers(run.layout)
     present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharers) / len(sharers)
-    return Room(estimate(run), _free_share(run.plan), present)
+    return Room(estimate(run), _free_share(run.layout), present)
 
 
 def check(run: Prepared, say: bool) -> None:
-    """Prints a line before a large simulation.
-
-    Args:
-        run: what is to be simulated, its data not placed yet.
-        say: whether to print.
-
-    Raises:
-        ValueError: a simulation that cannot fit (`Room.fits`).
-    """
+    """Prints a line before a large simulation."""
     found = room(run)
     needed, free = found.needed, found.free
     if free is not None and not found.fits:
         raise ValueError(_refusal(run, needed, free))
     if say and needed.total > min(SAID_FROM, math.inf if free is None else free / 2):
         left = "" if free is None else f", {free / GIB:.1f} GiB free"
-        line = f"{run.name}: about {_list(needed)} on each of {run.plan.num_devices} devices{left}"
+        line = f"{run.name}: about {_list(needed)} on each of {run.layout.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
 
 
 def check_records(run: Prepared, rounds: int) -> None:
-    """Refuses a segment whose rounds leave more records than fit.
-
-    Args:
-        run: what is simulated.
-        rounds: between two evaluations.
-
-    Raises:
-        ValueError: more than is free.
-    """
-    needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.plan)
+    """Refuses a segment whose rounds leave more records than fit."""
+    needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.layout)
     if free is not None and needed > max(free, SAID_FROM):
         raise ValueError(
             f"eval_every={rounds}: the records of so many rounds need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB "
@@ -151,18 +135,10 @@ def check_records(run: Prepared, rounds: int) -> None:
 
 
 def check_working(run: Prepared, working: int) -> None:
-    """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already.
-
-    Args:
-        run: what is simulated.
-        working: bytes on each device, as the compiler says.
-
-    Raises:
-        ValueError: more than is free.
-    """
-    free = _free_share(run.plan)
+    """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already."""
+    free = _free_share(run.layout)
     if free is not None and working > free:
-        chunk, devices = run.plan.parts[0].chunk_size, run.plan.num_devices
+        chunk, devices = run.layout.parts[0].chunk_size, run.layout.num_devices
         raise ValueError(
             f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of "
             f"{devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
@@ -171,16 +147,16 @@ def check_working(run: Prepared, working: int) -> None:
 
 
 def _refusal(run: Prepared, needed: Memory, free: float) -> str:
-    plan, seeds = run.plan, run.num_seeds or 1
+    layout, seeds = run.layout, run.num_seeds or 1
     fewer_seeds = "" if seeds == 1 else f"fewer than {seeds} keys, "
     _, cause, remedy = max(
         (needed.data, f"shard_data={run.shard_data}", "shard_data=True on several devices, fewer examples"),
-        (needed.clients, f"num_clients={plan.num_clients}", f"{fewer_seeds}more devices, fewer clients"),
+        (needed.clients, f"num_clients={layout.num_clients}", f"{fewer_seeds}more devices, fewer clients"),
         (needed.server, f"server states of {seeds} seeds", f"{fewer_seeds}a smaller model"),
-        (needed.schedule, f"num_clients={plan.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),
+        (needed.schedule, f"num_clients={layout.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),
         (
             needed.working,
-            f"chunk_size={plan.parts[0].chunk_size}",
+            f"chunk_size={layout.parts[0].chunk_size}",
             f"{fewer_seeds}a smaller chunk_size, a smaller model",
         ),
     )
@@ -195,14 +171,14 @@ def _list(needed: Memory) -> str:
     return f"{needed.total / GIB:.2f} GiB ({shown})"
 
 
-def _sharers(plan: Layout) -> list[Any]:
+def _sharers(layout: Layout) -> list[Any]:
     """Devices of this process that use the same memory: all of a CPU's, or one accelerator."""
-    mine = [device for device in plan.devices if device.process_index == jax.process_index()]
-    return mine if plan.platform == "cpu" else mine[:1]
+    mine = [device for device in layout.devices if device.process_index == jax.process_index()]
+    return mine if layout.platform == "cpu" else mine[:1]
 
 
-def _free_share(plan: Layout) -> float | None:
-    sharers = _sharers(plan)
+def _free_share(layout: Layout) -> float | None:
+    sharers = _sharers(layout)
     free = _free(sharers[0])
     return None if free is None else free / len(sharers)
 

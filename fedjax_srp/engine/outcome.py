@@ -1,4 +1,4 @@
-"""What a simulation writes down: records of its rounds, facts that name it, and the histories they become."""
+"""Results of a simulation: limits, records of its rounds, facts that identify it, and histories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedjax_srp.history import History, jsonable
 
 
 class Limits(NamedTuple):
-    """When a simulation ends."""
+    """Limits of a simulation, and when it evaluates."""
 
     num_rounds: int
     eval_every: int
@@ -58,12 +58,12 @@ class Limits(NamedTuple):
         return min(completed + every - completed % every, first_of_last, self.num_rounds)
 
     def on_grid(self, completed: int) -> bool:
-        """Whether a run of more rounds evaluates after so many."""
+        """True if a run of more rounds evaluates after so many."""
         longer = self._replace(num_rounds=completed + 1, eval_last=0)
         return longer.next_evaluation(completed - 1) == completed
 
     def goes_on(self, completed: int) -> bool:
-        """Whether a run of more rounds goes on from here: all evaluations up to here are on its grid."""
+        """True if a run of more rounds can go on from here: all evaluations up to here are on its grid."""
         first_of_last = self.num_rounds - self.eval_last + 1
         return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))
 
@@ -94,12 +94,12 @@ def mean_scores(records: Arrays, evaluation: str) -> np.ndarray:
 
 
 def smaller_is_better(data: Any) -> bool:
-    """Whether the scores of this data are errors; accuracies unless it says so."""
+    """True for data whose scores are errors; they are accuracies unless the data say so."""
     return bool(getattr(data, "smaller_is_better", False))
 
 
 def score_name(data: Any) -> str:
-    """What the scores of this data are."""
+    """Name of the data's scores."""
     return str(getattr(data, "score_name", "accuracy"))
 
 
@@ -132,14 +132,14 @@ def check_limits(records: Records, run: Prepared, limits: Limits, completed: int
 
 
 def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
-    """What a history says of its origin."""
+    """Facts that a history records of its origin."""
     return {
         "name": run.name,
         "algorithm": run.algorithm.name,
         "participation": run.policy.name,
         "clock": run.clock.name,
         "dataset": getattr(run.data, "name", type(run.data).__name__),
-        "num_clients": run.plan.num_clients,
+        "num_clients": run.layout.num_clients,
         "options": jsonable(run.options()),
         "method": jsonable(run.description()),
         "clock_options": jsonable({"name": run.clock.name} | describe(run.clock)),
@@ -150,10 +150,10 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "eval_first": limits.eval_first,
         "eval_last": limits.eval_last,
         "evaluations": list(run.evaluations),
-        "device": run.plan.devices[0].device_kind,
-        "num_devices": run.plan.num_devices,
-        "chunk_size": run.plan.chunk_size,  # the default follows from the devices
-        "large_chunk": run.plan.large_chunk,
+        "device": run.layout.devices[0].device_kind,
+        "num_devices": run.layout.num_devices,
+        "chunk_size": run.layout.chunk_size,  # the default follows from the devices
+        "large_chunk": run.layout.large_chunk,
         "shard_data": run.shard_data,
         "record_loss": run.record_loss,
     }
@@ -163,7 +163,7 @@ _checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  #
 
 
 def data_checksum(data: FederatedSource) -> str:
-    """Of every array of the data, eight hexadecimal digits; of its shards here, where other processes hold the rest."""
+    """Eight hexadecimal digits of the data's arrays, or of this process's shards of them."""
     with contextlib.suppress(TypeError):  # neither hashable nor weakly referenced
         if data in _checksums:
             return _checksums[data]
@@ -185,7 +185,7 @@ def _bits(leaf: Array) -> np.ndarray:
 
 
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
-    """What a continued run must share: everything but the number of rounds, the limits, and where its data lie."""
+    """Facts that a continued run must share: all but the number of rounds, the limits, and the folder of its data."""
     found = facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
     options = found["dataset_options"] or {}  # the data themselves have a checksum
     return found | {"dataset_options": {name: value for name, value in options.items() if name != "data_dir"}}
@@ -197,7 +197,7 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 class Ending(NamedTuple):
-    """Where a simulation ended."""
+    """The end of a simulation."""
 
     client_time: Array  # as in `Start`
     server: PyTree
@@ -219,7 +219,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
     }
     up, down = run.sizes.up, run.sizes.down
     server, clients = on_host(ending.server), on_host(ending.clients)
-    num_clients = run.plan.num_clients
+    num_clients = run.layout.num_clients
 
     def history(s: int) -> History:
         counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
@@ -236,7 +236,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             accuracies={
                 e: ratio(*(records[f"scores/{e}/{part}"][s] for part in ("sum", "count"))) for e in evaluations
             },
-            test_count=counts[evaluations[0]] if counts else np.zeros(run.plan.num_clients, np.int32),
+            test_count=counts[evaluations[0]] if counts else np.zeros(run.layout.num_clients, np.int32),
             client_time=client_time[s],
             asynchronous=run.policy.asynchronous,
             bytes_up=up,
@@ -245,7 +245,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             smaller_is_better=smaller_is_better(run.data),
             server_state=server if num_seeds is None else jax.tree.map(lambda leaf: leaf[s], server),
             client_states=jax.tree.map(
-                lambda leaf: run.plan.by_id(leaf if num_seeds is None else leaf[s])[:num_clients], clients
+                lambda leaf: run.layout.by_id(leaf if num_seeds is None else leaf[s])[:num_clients], clients
             ),
             config=config
             | {"key": keys[s].tolist(), "options": jsonable(run.options(s)), "method": jsonable(run.description(s))},

@@ -57,44 +57,40 @@ class OwnedData:
     test_client = train_client
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """As `FederatedData.score`."""
+        """See `FederatedData.score`."""
         return self.own.score(predict, test)
 
 
 jax.tree_util.register_dataclass(OwnedData, data_fields=["own"], meta_fields=["num_clients"])
 
 
-def place_data(plan: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """Puts data on the devices: all of it on each, or with `shard_data` each client's with its owner.
-
-    Raises:
-        ValueError: data that cannot be sharded by client.
-    """
-    if not shard_data or plan.num_devices == 1:
-        return place(plan, data)
+def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
+    """Puts data on the devices: all of it on each, or with `shard_data` each client's with its owner."""
+    if not shard_data or layout.num_devices == 1:
+        return place(layout, data)
     if not isinstance(data, FederatedData):
         raise _not_sharded(data)
-    parts = {"scale": place(plan, data.scale), "offset": place(plan, data.offset)}
+    parts = {"scale": place(layout, data.scale), "offset": place(layout, data.offset)}
     for split in SPLITS:
-        parts |= _split_by_owner(plan, data, split)
+        parts |= _split_by_owner(layout, data, split)
     return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
 
 
-def data_shapes(plan: Layout, data: FederatedSource, shard_data: bool) -> Any:
+def data_shapes(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
     """The shapes of what `place_data` makes, on devices that need not be there; clients as long as their padding."""
-    if not shard_data or plan.num_devices == 1:
-        return plan.shapes(data)
+    if not shard_data or layout.num_devices == 1:
+        return layout.shapes(data)
     if not isinstance(data, FederatedData):
         raise _not_sharded(data)
-    parts = {name: plan.shapes(getattr(data, name)) for name in ("scale", "offset")}
+    parts = {name: layout.shapes(getattr(data, name)) for name in ("scale", "offset")}
     for split in SPLITS:
         x, y, indices, counts = (getattr(data, name) for name in _names(split))
-        clients = plan.owned * plan.num_devices
+        clients = layout.owned * layout.num_devices
         rows = clients * indices.shape[1], clients * indices.shape[1], clients, clients
         shapes = [
             jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype) for n, a in zip(rows, (x, y, indices, counts), strict=True)
         ]
-        parts |= zip(_names(split), plan.shapes(shapes, by_client=True), strict=True)
+        parts |= zip(_names(split), layout.shapes(shapes, by_client=True), strict=True)
     return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
 
 
@@ -105,12 +101,12 @@ def _not_sharded(data: Any) -> ValueError:
     )
 
 
-def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, Array]:
+def _split_by_owner(layout: Layout, data: FederatedData, split: str) -> dict[str, Array]:
     """Examples, labels, indices and counts of one split, client by client in the order of their owners."""
     x, y, indices, counts = (np.asarray(getattr(data, name)) for name in _names(split))
     is_real = np.arange(indices.shape[1]) < counts[:, None]
-    clients = lambda device: slice(device, None, plan.num_devices)  # noqa: E731
-    rows = [indices[clients(d)][is_real[clients(d)]] for d in range(plan.num_devices)]
+    clients = lambda device: slice(device, None, layout.num_devices)  # noqa: E731
+    rows = [indices[clients(d)][is_real[clients(d)]] for d in range(layout.num_devices)]
     length = max(1, *(len(r) for r in rows))
 
     def by_owner(fill: Callable[[int, np.ndarray], Any], size: int, like: np.ndarray) -> Array:
@@ -121,8 +117,8 @@ def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, 
             fill((index[0].start or 0) // size, made)
             return made
 
-        shape = size * plan.num_devices, *like.shape[1:]
-        return jax.make_array_from_callback(shape, plan.sharding(by_client=True), part, dtype=like.dtype)
+        shape = size * layout.num_devices, *like.shape[1:]
+        return jax.make_array_from_callback(shape, layout.sharding(by_client=True), part, dtype=like.dtype)
 
     def examples_of(values: np.ndarray) -> Callable[[int, np.ndarray], Any]:
         return lambda d, out: np.take(values, rows[d], 0, out[: len(rows[d])], mode="clip")  # "raise" makes a copy
@@ -138,8 +134,8 @@ def _split_by_owner(plan: Layout, data: FederatedData, split: str) -> dict[str, 
     parts = (
         by_owner(examples_of(x), length, x),
         by_owner(examples_of(y), length, y),
-        by_owner(local_rows, plan.owned, indices),
-        by_owner(counts_of, plan.owned, counts),
+        by_owner(local_rows, layout.owned, indices),
+        by_owner(counts_of, layout.owned, counts),
     )
     return dict(zip(_names(split), parts, strict=True))
 
@@ -161,7 +157,7 @@ def moved_bytes(data: FederatedSource, shard_data: bool) -> int:
 
 
 def is_by_client(data: PyTree) -> PyTree:
-    """What of placed data is sharded by client, for `spread`."""
+    """Flags for `spread`: the leaves of placed data that are sharded by client."""
     if not isinstance(data, OwnedData):
         return False
     flags = {name: True for split in SPLITS for name in _names(split)}
@@ -169,35 +165,35 @@ def is_by_client(data: PyTree) -> PyTree:
     return dataclasses.replace(data, own=dataclasses.replace(data.own, **flags, **affine))
 
 
-def own_client(plan: Layout, data: Any, client_id: Array) -> ClientData:
+def own_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
     """Training data of a client that this device owns."""
     if not isinstance(data, OwnedData):
         return data.train_client(client_id)
-    return data.own.train_client(plan.row(client_id))
+    return data.own.train_client(layout.row(client_id))
 
 
 class Supply(NamedTuple):
-    """How clients get their data: what a window moves between devices, and what one client makes of its part."""
+    """The way to a client's data: what a window moves between devices, and what one client makes of its part."""
 
     move: Callable[[Window], PyTree]  # -> leaves (chunk_size, ...)
     give: Callable[[Array, PyTree], ClientData]  # () id and its row of the above -> data
 
 
-def supply(plan: Layout, data: Any, split: str) -> Supply:
+def supply(layout: Layout, data: Any, split: str) -> Supply:
     """Supplies the "train" or "test" data of clients, from the device's shard of what `place_data` made."""
     name = f"{split}_client"
     if not isinstance(data, OwnedData):  # nothing moves, and what clients share is not copied for each
         return Supply(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
     stored = jax.vmap(getattr(data.own.stored(), name))
     return Supply(
-        lambda window: collect(plan, stored, window),
+        lambda window: collect(layout, stored, window),
         lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
     )
 
 
-def supply_both(plan: Layout, data: Any) -> Supply:
+def supply_both(layout: Layout, data: Any) -> Supply:
     """Training and test data of clients, as pairs."""
-    train, test = supply(plan, data, "train"), supply(plan, data, "test")
+    train, test = supply(layout, data, "train"), supply(layout, data, "test")
     return Supply(
         lambda window: (train.move(window), test.move(window)),
         lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),

@@ -11,12 +11,12 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
-from fedjax_srp.clocks import Distribution, Exponential, Fixed
+from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
-from fedjax_srp.engine.sharding import Layout, layout, place
+from fedjax_srp.engine.sharding import Layout, lay_out, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.options import full_names
 from fedjax_srp.participation import Full
@@ -24,7 +24,7 @@ from fedjax_srp.parts import is_part, several, with_values
 
 
 class Request(NamedTuple):
-    """What is asked of the engine, as the user has it; the defaults of `simulate` and `evaluate`."""
+    """A user's request; its defaults are those of `simulate` and `evaluate`."""
 
     algorithm: FederatedAlgorithm | Method
     data: FederatedSource
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     policy: ParticipationPolicy
     clock: Clock
     evaluations: tuple[str, ...]
-    plan: Layout
+    layout: Layout
     sizes: Traffic
     data: FederatedSource  # as given
     shard_data: bool
@@ -59,11 +59,11 @@ class Prepared(NamedTuple):
     def program(self) -> Program:
         """Compiled on demand, shared with every run that differs in key, data or values alone."""
         parts = self.algorithm, self.policy, self.clock
-        return program(*parts, self.evaluations, self.plan, self.num_seeds, tuple(self.values), self.record_loss)
+        return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
         """Key and data on the devices."""
-        return place(self.plan, root), place_data(self.plan, self.data, self.shard_data)
+        return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
     def traced(self, length: int) -> Traced:
         """Start and a segment of `length` rounds (0: its evaluation alone) for devices that need not be there.
@@ -73,15 +73,15 @@ class Prepared(NamedTuple):
         """
         seeds = () if self.num_seeds is None else (self.num_seeds,)
         root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
-        data = data_shapes(self.plan, self.data, self.shard_data)
-        return self.program().traced(length, self.plan.shapes(root), data)
+        data = data_shapes(self.layout, self.data, self.shard_data)
+        return self.program().traced(length, self.layout.shapes(root), data)
 
     def of_seed(self, seed: int) -> FederatedAlgorithm:
         """The algorithm of one seed, with its own values."""
         return with_values(self.algorithm, {name: np.asarray(v)[seed].item() for name, v in self.values.items()})
 
     def options(self, seed: int = 0) -> dict[str, Any]:
-        """Of algorithm, model and policy, by short names: what tells runs apart in tables and figures."""
+        """Options of algorithm, model and policy by short names, which tell runs apart in tables and figures."""
         algorithm = self.of_seed(seed)
         model: Any = getattr(algorithm, "model", None)
         own = option_values(algorithm, ("model",) if is_part(model) else ())
@@ -96,7 +96,7 @@ class Prepared(NamedTuple):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What cannot say what made it."""
+        """Names of the objects in it that do not know how they were made."""
         return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
 
 
@@ -104,11 +104,7 @@ SOURCE = ("num_clients", "train_client", "test_client", "score")  # what data an
 
 
 def prepare(request: Request) -> Prepared:
-    """Checks and completes a request; traces the algorithm, runs nothing.
-
-    Raises:
-        ValueError: a part that is none, or breaks its contract; an argument out of range.
-    """
+    """Checks and completes a request; traces the algorithm, runs nothing."""
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
     name = request.name
@@ -123,13 +119,14 @@ def prepare(request: Request) -> Prepared:
     policy = Full() if policy is None else policy
     clock = Fixed(Exponential(1.0)) if clock is None else clock
     names = {"name": "" if name is None else name, "algorithm.name": algorithm.name, "participation.name": policy.name}
-    for argument, value in names.items():
-        if not isinstance(value, str):
-            raise ValueError(f"{argument}={short(value)} must be a string")
+    for argument, value in (names | {"shard_data": request.shard_data}).items():
+        kind = bool if argument == "shard_data" else str
+        if not isinstance(value, kind):
+            raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
     sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, request.record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
-    plan = layout(request.devices, request.chunk_size, data.num_clients, *held)
+    layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     values = full_names(algorithm, request.values or {})
@@ -140,7 +137,7 @@ def prepare(request: Request) -> Prepared:
         policy=policy,
         clock=clock,
         evaluations=evaluations,
-        plan=plan,
+        layout=layout,
         sizes=sizes,
         data=data,
         shard_data=request.shard_data,
@@ -177,12 +174,7 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
 
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of evaluations: None for the default one, "all" for every one; unknown ones are refused."""
-    if not isinstance(algorithm.evaluations, Mapping):
-        raise ValueError(
-            f"algorithm {algorithm.name!r}: evaluations is {short(algorithm.evaluations)}, it must be a dict of "
-            "functions by name"
-        )
+    """Return names of evaluations: None is the default one, "all" every one; unknown ones are refused."""
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
@@ -197,40 +189,31 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     return evaluations
 
 
-PARTS = {"algorithm": FederatedAlgorithm | Method, "participation": ParticipationPolicy, "clock": Clock}
+WANTED = {  # argument -> its type, and what to give
+    "algorithm": (
+        FederatedAlgorithm | Method,
+        "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
+    ),
+    "participation": (ParticipationPolicy | None, "call one: srp.participation.Full()"),
+    "clock": (
+        Clock | None,
+        "say when times are drawn: srp.clocks.Fixed(srp.clocks.Exponential(1.0)) once, Dynamic(...) in every round",
+    ),
+}
 
 
 def _check_parts(request: Request) -> None:
-    """Refuses what is no part at all, with the remedy for what it probably was meant to be."""
-    algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
-    if isinstance(data, FederatedAlgorithm | Method) and not isinstance(algorithm, FederatedAlgorithm | Method):
-        raise ValueError(f"data={data.name!r} is an algorithm; the algorithm comes first, then the data")
-    for argument, part in (("algorithm", algorithm), ("data", data), ("participation", policy), ("clock", clock)):
-        meant = next((name for name, kind in PARTS.items() if isinstance(part, kind)), argument)
-        if meant != argument:
-            name = short(getattr(part, "name", part))
-            raise ValueError(f"{argument}={name} is no {argument} but made for {meant}=...; pass it there")
-    if not isinstance(request.shard_data, bool | np.bool_):
-        raise ValueError(f"shard_data={short(request.shard_data)} must be True or False")
-    if not isinstance(algorithm, FederatedAlgorithm | Method):
+    """Refuses parts in each other's places, parts that were not called, and data that is no federation."""
+    for argument, (kind, remedy) in WANTED.items():
+        given = getattr(request, argument)
+        if not isinstance(given, kind):
+            raise ValueError(f"{argument}={short(given)} is no {argument}; {remedy}")
+    data = request.data
+    lacks = next((name for name in SOURCE if not hasattr(data, name)), None)
+    if lacks is not None or any(leaf is data for leaf in jax.tree.leaves(data)):
+        missing = "is no pytree (jax.tree_util.register_dataclass)" if lacks is None else f"has no {lacks}"
         raise ValueError(
-            f"algorithm={short(algorithm)} is no algorithm; give srp.methods.get(name, dataset=data) or one of "
-            "srp.algorithms, called with a model"
-        )
-    if lacks := [name for name in SOURCE if not hasattr(data, name)]:
-        raise ValueError(
-            f"data={short(data)} is no federation, it has no {lacks[0]}; give srp.data.load(name, ...), "
+            f"data={short(data)} is no federation, it {missing}; give srp.data.load(name, ...), "
             "srp.data.from_arrays(...) or a class like base.FederatedSource"
         )
-    if any(leaf is data for leaf in jax.tree.leaves(data)):
-        raise ValueError(f"data={short(data)} is no pytree; register its class, jax.tree_util.register_dataclass")
     check_integer("data.num_clients", data.num_clients, 1)
-    if not isinstance(policy, ParticipationPolicy | None):
-        raise ValueError(f"participation={short(policy)} is no policy; call one: srp.participation.Full()")
-    if isinstance(clock, Distribution):
-        raise ValueError(
-            f"clock is the distribution {clock.name!r}; say when it is drawn: srp.clocks.Fixed(...) once, "
-            "srp.clocks.Dynamic(...) in every round"
-        )
-    if not isinstance(clock, Clock | None):
-        raise ValueError(f"clock={short(clock)} is no clock; give srp.clocks.Fixed(srp.clocks.Exponential(1.0))")

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
@@ -40,7 +41,7 @@ WRITTEN_OUT = 1000  # numbers that a checkpoint has of a value, hyper-parameter 
 
 
 class Parts(NamedTuple):
-    """Of a simulation."""
+    """The parts of a simulation that programs take as arguments, beside its data."""
 
     algorithm: FederatedAlgorithm
     policy: ParticipationPolicy
@@ -48,12 +49,12 @@ class Parts(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What programs are made from; equal specs share what is compiled."""
+    """The static side of a program; equal specs share what is compiled."""
 
     parts: Any  # PyTreeDef of the parts: all but their leaves
     by_seed: tuple[bool, ...]  # which of the leaves have an axis of seeds
     evaluations: tuple[str, ...]
-    plan: Layout
+    layout: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
     records_loss: bool
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
@@ -74,7 +75,7 @@ class Start(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """What a segment hands to the host; behind a seeds axis where there is one."""
+    """Results of a segment for the host; behind a seeds axis where there is one."""
 
     rounds: RoundInfo  # leaves (length,)
     faults: Array  # (length, 2) int32 of the cohorts, see `round.cohort_fault`
@@ -107,7 +108,7 @@ class Traced(NamedTuple):
 
 
 class Shared:
-    """What the programs of equal specs share: traces, compiled functions, and the count of both."""
+    """The part of a program that equal specs share: traces, compiled functions, and the count of both."""
 
     def __init__(self) -> None:
         self.compile_seconds = 0.0
@@ -132,43 +133,61 @@ class Program:
     @functools.cached_property
     def _placed(self) -> Parts:
         """On the devices."""
-        return place(self.spec.plan, self.parts)
+        return place(self.spec.layout, self.parts)
 
     @property
     def num_traces(self) -> int:
-        """How often something was traced, for all leaves."""
+        """Number of traces so far, for all leaves."""
         return self.shared.num_traces
 
     @property
     def compile_seconds(self) -> float:
-        """What tracing and compiling took so far, for all leaves."""
+        """Seconds of tracing and compiling so far, for all leaves."""
         return self.shared.compile_seconds
 
-    def start(self, root: Key, data: FederatedSource) -> Start:
-        """The state before the first round; `root` has a leading axis where there are seeds."""
-        return self._run(self._start(), root, data=data)
+    def start(self, root: Key, data: FederatedSource, followed_by: int | None = None) -> Start:
+        """The state before the first round; `root` has a leading axis where there are seeds.
+
+        While another thread compiles this, a segment of `followed_by` rounds is traced.
+        """
+        start, args = self._start(), (root, self._placed, data)
+        signature, shared = _signature(start.name, args), self.shared
+        if followed_by is not None and signature not in shared.compiled:
+            lowered = self._lower(start, args)
+            with futures.ThreadPoolExecutor(1) as thread:
+                compiling = thread.submit(lowered.compile, compiler_options=dict(self.spec.compiler))
+                self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
+                with self._making(start):
+                    shared.compiled[signature] = compiling.result()
+            del shared.lowered[signature]
+        return self._run(start, root, data=data)
+
+    def _shapes(self, state: SimulationState) -> SimulationState:
+        """Shapes of a state as it lies on the devices."""
+        layout, leading = self.spec.layout, int(self.spec.num_seeds is not None)
+        return layout.shapes(state)._replace(clients=layout.shapes(state.clients, True, leading))
 
     def _start(self) -> Function:
         def start(root: Key, parts: Parts, data: FederatedSource) -> Start:
-            return first_state(parts, root, data, self.spec.plan)
+            return first_state(parts, root, data, self.spec.layout)
 
         return Function("start", start, (), START_BY_CLIENT)
 
     def scores(
         self, server: PyTree, root: Key, data: FederatedSource, clients: PyTree | None = None
     ) -> dict[str, tuple[Array, Array]]:
-        """What clients score under a server state: sums and numbers of scores, by client.
+        """Score every client under a server state: sums and numbers of scores, by client.
 
         `clients` are their states, leaves (owned * num_devices, ...); None for those that have not trained.
         """
-        spec, plan = self.spec, self.spec.plan
+        spec, layout = self.spec, self.spec.layout
 
         def judged(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
             state = SimulationState(server, clients, (), (), jnp.int32(0))
-            return score_clients(parts.algorithm, spec.evaluations, data, state, root, plan)
+            return score_clients(parts.algorithm, spec.evaluations, data, state, root, layout)
 
         def scores(server: PyTree, root: Key, parts: Parts, data: FederatedSource):
-            return judged(server, _init_clients(parts.algorithm, server, root, data, plan), root, parts, data)
+            return judged(server, _init_clients(parts.algorithm, server, root, data, layout), root, parts, data)
 
         if clients is None:
             return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
@@ -177,10 +196,10 @@ class Program:
     def followed(
         self, course: Course, server: PyTree, counts: Array, root: Key, data: FederatedSource
     ) -> tuple[Array, Array]:
-        """What clients score while they adapt, see `follow`; nothing of the simulation is asked."""
+        """Score clients while they adapt, see `follow`; the algorithm is not used."""
 
         def followed(server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource):
-            return follow(course, data, server, counts, root, self.spec.plan)
+            return follow(course, data, server, counts, root, self.spec.layout)
 
         return self._run(Function(("follow", course), followed, (_NO, _NO), _NO), server, counts, root, data=data)
 
@@ -193,17 +212,17 @@ class Program:
 
         def segment(state: SimulationState, root: Key, parts: Parts, data: FederatedSource):
             def body(state: SimulationState, _: None):
-                return one_round(*parts, data, state, root, spec.plan, spec.records_loss)
+                return one_round(*parts, data, state, root, spec.layout, spec.records_loss)
 
             state, (rounds, faults) = jax.lax.scan(body, state, length=length)
             return state, Segment(
-                rounds, faults, score_clients(parts.algorithm, spec.evaluations, data, state, root, spec.plan)
+                rounds, faults, score_clients(parts.algorithm, spec.evaluations, data, state, root, spec.layout)
             )
 
         return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 
     def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
-        """What a segment needs on each device beside its arguments and results, as the compiler has it."""
+        """Bytes that a segment needs on each device beside its arguments and results, as the compiler says."""
         compiled = self._compile(self._segment(length), (state, root, self._placed, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
@@ -217,12 +236,10 @@ class Program:
 
     def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
         """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
-        plan, parts = self.spec.plan, self.spec.plan.shapes(self.parts)
-        with traced_for(plan.platform):
+        layout, parts = self.spec.layout, self.spec.layout.shapes(self.parts)
+        with traced_for(layout.platform):
             start = self._jitted(self._start(), (root, parts, data)).trace(root, parts, data)
-            state: SimulationState = plan.shapes(start.out_info.state)
-            state = state._replace(clients=plan.shapes(state.clients, True, int(self.spec.num_seeds is not None)))
-            args = state, root, parts, data
+            args = self._shapes(start.out_info.state), root, parts, data
             return Traced(start, self._jitted(self._segment(length), args).trace(*args), self.parts)
 
     def values(self) -> dict[str, Any]:
@@ -246,7 +263,9 @@ class Program:
         """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.lowered:
-            with traced_for(self.spec.plan.platform), self._making(function):
+            if function.donates:  # a segment, traced before there is a state, has the text of one traced after
+                args = (self._shapes(args[0]), *args[1:])
+            with traced_for(self.spec.layout.platform), self._making(function):
                 shared.lowered[signature] = self._jitted(function, args).lower(*args)
         return shared.lowered[signature]
 
@@ -260,7 +279,7 @@ class Program:
 
         *front, _, _, data = args
         takes = (*function.takes, _NO, _NO, is_by_client(data))
-        spread_function = spread(counted, spec.plan, takes, function.gives)
+        spread_function = spread(counted, spec.layout, takes, function.gives)
         if spec.num_seeds is not None:
             of_parts = jax.tree.unflatten(spec.parts, [0 if by_seed else None for by_seed in spec.by_seed])
             axes = (*(0,) * (len(front) + 1), of_parts, None)  # data are shared by the seeds
@@ -278,32 +297,32 @@ class Program:
         return shared.compiled[signature]
 
 
-def first_state(parts: Parts, root: Key, data: FederatedSource, plan: Layout) -> Start:
+def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) -> Start:
     """The state before the first round, in-graph."""
     algorithm, policy, clock = parts
     server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
-    clients = _init_clients(algorithm, server, root, data, plan)
+    clients = _init_clients(algorithm, server, root, data, layout)
     key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
-    policy_state = as_arrays(policy.init(key_policy, plan.num_clients))
-    clock_state = as_arrays(clock.init(key_clock, plan.num_clients))
+    policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
+    clock_state = as_arrays(clock.init(key_clock, layout.num_clients))
     times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state))
     state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
-    return Start(prepare_server(algorithm, data, state, root, plan), times.expected)
+    return Start(prepare_server(algorithm, data, state, root, layout), times.expected)
 
 
 def _init_clients(
-    algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, plan: Layout
+    algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, layout: Layout
 ) -> PyTree:
     """The states of this device's clients before any training, leaves (owned, ...)."""
-    ids = device_index(plan) + plan.num_devices * jnp.arange(plan.owned, dtype=jnp.int32)
+    ids = device_index(layout) + layout.num_devices * jnp.arange(layout.owned, dtype=jnp.int32)
     key_clients = named_key(named_key(root, "training"), "init")
 
     def init_client(client_id: Array) -> PyTree:
-        client_id = jnp.minimum(client_id, plan.num_clients - 1)  # a device's last row may be padding
+        client_id = jnp.minimum(client_id, layout.num_clients - 1)  # a device's last row may be padding
         key = jax.random.fold_in(key_clients, client_id)
-        return as_arrays(algorithm.init_client(key, server, own_client(plan, data, client_id)))
+        return as_arrays(algorithm.init_client(key, server, own_client(layout, data, client_id)))
 
-    return jax.lax.map(init_client, ids, batch_size=min(plan.chunk_size, plan.owned))
+    return jax.lax.map(init_client, ids, batch_size=min(layout.chunk_size, layout.owned))
 
 
 def _plain(leaf: Array) -> Array:
@@ -331,7 +350,7 @@ def program(
     policy: ParticipationPolicy,
     clock: Clock,
     evaluations: Sequence[str],
-    plan: Layout,
+    layout: Layout,
     num_seeds: int | None = None,
     by_seed: Collection[str] = (),
     records_loss: bool = False,
@@ -343,7 +362,7 @@ def program(
     parts = Parts(algorithm, policy, clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}
     with_axis = tuple(name in of_algorithm for name in values_of(parts))
-    compiler = tuple(compiler_options(plan.platform).items())
+    compiler = tuple(compiler_options(layout.platform).items())
     structure = jax.tree.structure(parts)
-    spec = Spec(structure, with_axis, tuple(evaluations), plan, num_seeds, records_loss, numerics(), compiler)
+    spec = Spec(structure, with_axis, tuple(evaluations), layout, num_seeds, records_loss, numerics(), compiler)
     return Program(spec, _shared(spec), parts)

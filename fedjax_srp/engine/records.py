@@ -1,4 +1,4 @@
-"""What a run records, segment by segment: joined in memory when it is asked for, appended to a log on disk.
+"""Records of a run, segment by segment: joined in memory when they are asked for, appended to a log on disk.
 
 Nothing that was recorded is written or copied again when more comes, so a run takes time in proportion to its length.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Records(Mapping[str, np.ndarray]):
     """Arrays that grow along their second axis.
 
     Attributes:
-        last: what was added last.
+        last: the segment that was added last.
     """
 
     def __init__(self, segments: Iterable[Arrays] = ()) -> None:
@@ -35,7 +34,7 @@ class Records(Mapping[str, np.ndarray]):
             self.add(segment)
 
     def add(self, segment: Arrays) -> None:
-        """Adds what a segment recorded."""
+        """Add what a segment recorded."""
         self.last = segment
         for name, array in segment.items():
             self._parts.setdefault(name, []).append(array)
@@ -53,39 +52,23 @@ class Records(Mapping[str, np.ndarray]):
         return len(self._parts)
 
 
-class Cursor(NamedTuple):
-    """Where a log goes on."""
-
-    intact: list[Path]  # the copies that hold all that stands in front of it
-    size: int  # bytes in front of it
-    digest: Any  # of these, a hash of hashlib
-
-
 class Log:
     """Two copies of all that was recorded, in files that only grow.
 
-    A snapshot remembers the `mark` that `append` returned: how long the log was, and its checksum. What stands behind
-    the mark from which a run goes on is of a run that was killed, and is cut off when more is appended.
+    The seal of a snapshot has the `mark` that `append` returned: the length of the log then, and its checksum. Whatever
+    stands behind the mark that was `read` was written by a run that was killed; the next `append` cuts it off.
 
     Args:
-        folder: of the copies.
+        folder: holds the copies.
     """
 
     def __init__(self, folder: Path):
-        self._copies = [folder / name for name in COPIES]
-        self._cursor = Cursor(self._copies, 0, hashlib.sha256())
-
-    @property
-    def begins(self) -> bool:
-        """Whether what is appended next comes first: nothing that the files hold belongs to this run."""
-        return self._cursor.size == 0
-
-    def go_on(self, cursor: Cursor) -> None:
-        """Appends from there on, where `read` came to."""
-        self._cursor = cursor
+        self._intact = self._copies = [folder / name for name in COPIES]
+        self._digest = hashlib.sha256()
+        self.size = 0
 
     def append(self, segment: Arrays) -> dict[str, Any]:
-        """Writes what a segment recorded behind the rest; returns the mark.
+        """Write what a segment recorded behind the rest; return the mark.
 
         Raises:
             OSError: the disk is full; what was written before is intact.
@@ -95,20 +78,17 @@ class Log:
         np.savez(frame, allow_pickle=False, **segment)
         view = frame.getbuffer()
         view[:_LENGTH] = (len(view) - _LENGTH).to_bytes(_LENGTH, "little")
-        intact, size, digest = self._cursor
         for copy in self._copies:
-            if copy not in intact:
-                shutil.copyfile(intact[0], copy)
-            with copy.open("r+b" if copy.exists() else "wb") as file:
-                file.truncate(size)
-                file.seek(size)
-                file.write(view)
-        digest.update(view)
-        self._cursor = Cursor(self._copies, size + len(view), digest)
-        return {"bytes": self._cursor.size, "digest": digest.hexdigest()}
+            if copy not in self._intact:
+                stored.append(copy, 0, self._intact[0].read_bytes()[: self.size])
+            stored.append(copy, self.size, view)
+        self._digest.update(view)
+        self.size += len(view)
+        self._intact = self._copies
+        return {"bytes": self.size, "digest": self._digest.hexdigest()}
 
-    def read(self, mark: Mapping[str, Any]) -> tuple[list[Arrays], Cursor]:
-        """What had been recorded at a mark, segment by segment, and the place behind it, for `go_on`.
+    def read(self, mark: Mapping[str, Any]) -> list[Arrays]:
+        """Return what had been recorded at a mark, segment by segment; go on from there.
 
         Raises:
             DamagedError: neither copy is what was written.
@@ -120,19 +100,19 @@ class Log:
                     content = file.read(mark["bytes"])
             except OSError:
                 continue
-            if len(content) == mark["bytes"] and hashlib.sha256(content).hexdigest() == mark["digest"]:
+            if hashlib.sha256(content).hexdigest() == mark["digest"]:
                 found[copy] = content
         if not found:
             raise stored.DamagedError(f"{' and '.join(COPIES)} are not what was written")
-        content = next(iter(found.values()))
-        return list(_segments(content)), Cursor(list(found), len(content), hashlib.sha256(content))
+        self._intact, content = list(found), next(iter(found.values()))
+        self._digest, self.size = hashlib.sha256(content), len(content)
+        return list(_segments(content))
 
 
 def _segments(content: bytes) -> Iterator[Arrays]:
     place = 0
     while place < len(content):
-        length = int.from_bytes(content[place : place + _LENGTH], "little")
-        place += _LENGTH
-        with np.load(io.BytesIO(content[place : place + length]), allow_pickle=False) as arrays:
+        start = place + _LENGTH
+        place = start + int.from_bytes(content[place:start], "little")
+        with np.load(io.BytesIO(content[start:place]), allow_pickle=False) as arrays:
             yield dict(arrays)
-        place += length

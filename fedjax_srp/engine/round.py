@@ -45,7 +45,7 @@ class SimulationState(NamedTuple):
 
 
 class PassResult(NamedTuple):
-    """What a pass over a cohort yields."""
+    """The result of a pass over a cohort."""
 
     mean: PyTree  # of the messages
     states: PyTree  # of all clients, those of the cohort updated
@@ -61,15 +61,15 @@ def cohort_pass(
     cohort: Cohort,
     context: RoundContext,
     key: Key,
-    plan: Layout,
+    layout: Layout,
     record: bool = False,
 ) -> PassResult:
     """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
     window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where
-    the plan has large chunks too, another loop goes before, as long as these are full. Devices serve their own clients
-    first; only the windows behind these make them exchange states, and wait for each other.
+    the layout has large chunks too, another loop goes before, as long as these are full. Devices serve their own
+    clients first; only the windows behind these make them exchange states, and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -78,11 +78,11 @@ def cohort_pass(
         cohort: the first `size` ids take part.
         context: of the round; `work` is filled in for each client.
         key: of the pass; a client's key folds in its id.
-        plan: devices and chunk.
+        layout: devices and chunk.
         record: keep each client's `info`, by client id.
     """
-    at_home, *ordered = owners_first(plan, cohort.client_ids, cohort.size, cohort.work)
-    pad = (0, -cohort.client_ids.shape[0] % plan.window)
+    at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
+    pad = (0, -cohort.client_ids.shape[0] % layout.window)
     client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
     def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> ClientOutput:
@@ -101,26 +101,26 @@ def cohort_pass(
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
-    def serve(plan: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, Window, Array]:
+    def serve(layout: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, Window, Array]:
         """The window whose first position is `first`, and which of this device's slots are real."""
-        positions = first + window_positions(plan)
+        positions = first + window_positions(layout)
         active = positions < cohort.size
         # A padded slot repeats the first participant with no work to do and at weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
-        away = batch_max(jnp.minimum(first + plan.window, cohort.size) > at_home)
-        window, mine = Window(ids, active, away), my_chunk(plan, active)
-        rows = barrier(take(plan, states, window))  # read once, before new states are written
-        chunk_work = jnp.where(mine, my_chunk(plan, work[positions]), 0)
-        outputs = jax.vmap(one)(my_chunk(plan, ids), chunk_work, rows, supply_data.move(window))
+        away = batch_max(jnp.minimum(first + layout.window, cohort.size) > at_home)
+        window, mine = Window(ids, active, away), my_chunk(layout, active)
+        rows = barrier(take(layout, states, window))  # read once, before new states are written
+        chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
+        outputs = jax.vmap(one)(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
         return ClientOutput(message, outputs.state, weight, info, loss), window, mine
 
-    def trip(plan: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
+    def trip(layout: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
         sums, states, records = carry
-        outputs, window, mine = serve(plan, first, states)
+        outputs, window, mine = serve(layout, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
@@ -128,12 +128,12 @@ def cohort_pass(
             None if outputs.loss is None else _summed(outputs.loss, mine),
         )
         if outputs.state is not None:
-            states = put(plan, states, window, outputs.state)
+            states = put(layout, states, window, outputs.state)
         if record:
-            records = put(plan, records, window, outputs.info)
+            records = put(layout, records, window, outputs.info)
         return jax.tree.map(jnp.add, sums, new), states, records
 
-    shape = jax.eval_shape(lambda s: serve(plan, jnp.int32(0), s)[0], states)
+    shape = jax.eval_shape(lambda s: serve(layout, jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
     zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
     sums = (
@@ -142,11 +142,11 @@ def cohort_pass(
         jax.tree.map(scalar, shape.info),
         None if shape.loss is None else (jnp.zeros(()), jnp.zeros(())),
     )
-    records = jax.tree.map(lambda i: jnp.zeros((plan.owned,), i.dtype), shape.info) if record else ()
+    records = jax.tree.map(lambda i: jnp.zeros((layout.owned,), i.dtype), shape.info) if record else ()
     carry, done, size = (sums, states, records), jnp.int32(0), batch_max(cohort.size)
-    for part in plan.parts:
+    for part in layout.parts:
         left = size - done
-        trips = left // part.window if part.window > plan.window else (left + part.window - 1) // part.window
+        trips = left // part.window if part.window > layout.window else (left + part.window - 1) // part.window
         carry = fori_loop(
             trips,
             lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry),
@@ -155,7 +155,7 @@ def cohort_pass(
         )
         done = done + trips * part.window
     sums, states, records = carry
-    messages, weights, info, losses = total(plan, sums)
+    messages, weights, info, losses = total(layout, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
     loss = None if losses is None else losses[0] / losses[1]
     return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records, loss)
@@ -172,7 +172,7 @@ def _as_float(leaf: Array) -> Array:
 
 
 def as_arrays(tree: PyTree) -> PyTree:
-    """What an author's function returned, in arrays of JAX: numbers of Python and NumPy may stand in it.
+    """Convert what an author's function returned to arrays of JAX: numbers of Python and NumPy may stand in it.
 
     None of them is weakly typed, or a state would have one type before the first round and another one after it.
     """
@@ -210,7 +210,7 @@ def run_phase(
     context: RoundContext,
     data: FederatedSource,
     root: Key,
-    plan: Layout,
+    layout: Layout,
 ) -> tuple[PyTree, PyTree, Mapping[str, Array], Array | None]:
     """One pass of a `Phase` and the server's answer: (server state, client states, info, training loss)."""
     broadcast = as_arrays(phase.broadcast(server, context))
@@ -219,22 +219,22 @@ def run_phase(
         return phase.client(key, broadcast, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
-    result = cohort_pass(client, supply(plan, data, "train"), states, cohort, context, key, plan)
+    result = cohort_pass(client, supply(layout, data, "train"), states, cohort, context, key, layout)
     key_server = named_key(stream(root, "server", context.round), name)
     new = as_arrays(phase.server(key_server, server, result.mean, context))
     return new, result.states, result.info, result.loss
 
 
 def prepare_server(
-    algorithm: FederatedAlgorithm, data: FederatedSource, state: SimulationState, root: Key, plan: Layout
+    algorithm: FederatedAlgorithm, data: FederatedSource, state: SimulationState, root: Key, layout: Layout
 ) -> SimulationState:
     """The pass over all clients before the first round, for algorithms that ask for one."""
     if algorithm.prepare is None:
         return state
-    cohort = all_clients(plan.num_clients)
-    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, plan.num_clients, jnp.int32(1))
+    cohort = all_clients(layout.num_clients)
+    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, jnp.int32(1))
     server, clients, *_ = run_phase(
-        algorithm.prepare, "prepare", state.server, state.clients, cohort, context, data, root, plan
+        algorithm.prepare, "prepare", state.server, state.clients, cohort, context, data, root, layout
     )
     return state._replace(server=server, clients=clients)
 
@@ -246,15 +246,15 @@ def one_round(
     data: FederatedSource,
     state: SimulationState,
     root: Key,
-    plan: Layout,
+    layout: Layout,
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Clock, cohort, local work, mean, server, second pass, criterion, time; with what is wrong with the cohort."""
     times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
-    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, jnp.int32(1), records_loss)
-    args = cohort, context, data, root, plan
+    context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, jnp.int32(1), records_loss)
+    args = cohort, context, data, root, layout
 
     server, clients, info, loss = run_phase(algorithm.round, "round", state.server, state.clients, *args)
     if algorithm.finish is not None:
@@ -282,11 +282,11 @@ def one_round(
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
     round_info = round_info._replace(metrics={**metrics, **said})
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1)
-    return new, (round_info, cohort_fault(cohort, plan.num_clients))
+    return new, (round_info, cohort_fault(cohort, layout.num_clients))
 
 
 def cohort_fault(cohort: Cohort, num_clients: int) -> Array:
-    """(2,) int32: which of `refusals.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
+    """(2,) int32: which of `contract.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
     pool, ids = cohort.client_ids.shape[0], cohort.client_ids
     takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
     strange = takes_part & ((ids < 0) | (ids >= num_clients))
@@ -322,7 +322,7 @@ def _global_gradient_norm(
     context: RoundContext,
     data: FederatedSource,
     root: Key,
-    plan: Layout,
+    layout: Layout,
 ) -> Array:
     """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
     broadcast, gradient = as_arrays(algorithm.broadcast(server, context)), algorithm.gradient
@@ -332,5 +332,5 @@ def _global_gradient_norm(
         return gradient(key, broadcast, state, client_data, context)._replace(state=None)
 
     key = named_key(stream(root, "training", context.round), "gradient")
-    mean = cohort_pass(client, supply(plan, data, "train"), clients, cohort, context, key, plan).mean
+    mean = cohort_pass(client, supply(layout, data, "train"), clients, cohort, context, key, layout).mean
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean))).astype(float)

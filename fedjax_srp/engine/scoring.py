@@ -18,7 +18,7 @@ def score_clients(
     data: FederatedSource,
     state: SimulationState,
     root: Key,
-    plan: Layout,
+    layout: Layout,
 ) -> dict[str, tuple[Array, Array]]:
     """Every client's score under each named evaluation, after the rounds that `state` has behind it.
 
@@ -27,9 +27,9 @@ def score_clients(
     Returns:
         name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
     """
-    plan = plan.for_evaluation()
-    cohort = all_clients(plan.num_clients)
-    context = RoundContext(state.round, cohort.stage, cohort.size, plan.num_clients, cohort.size)
+    layout = layout.for_evaluation()
+    cohort = all_clients(layout.num_clients)
+    context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, cohort.size)
 
     def judge(name: str, personalize: Personalize) -> Callable[..., ClientOutput]:
         where = f"algorithm {algorithm.name!r}: evaluation {name!r}"
@@ -43,10 +43,10 @@ def score_clients(
 
         return client
 
-    key, both = stream(root, "evaluation", state.round), supply_both(plan, data)
+    key, both = stream(root, "evaluation", state.round), supply_both(layout, data)
     scores = {}
     for name in names:
         client = judge(name, algorithm.evaluations[name])
-        records = cohort_pass(client, both, state.clients, cohort, context, key, plan, record=True).records
-        scores[name] = gather(plan, (records["score"], records["count"]))
+        records = cohort_pass(client, both, state.clients, cohort, context, key, layout, record=True).records
+        scores[name] = gather(layout, (records["score"], records["count"]))
     return scores

@@ -28,7 +28,7 @@ CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on 
 
 
 class Layout(NamedTuple):
-    """How clients lie on devices and how many train at once on each."""
+    """Placement of clients on devices, and how many train at once on each."""
 
     devices: tuple[Any, ...]  # of jax.Device
     chunk_size: int  # clients that train at once per device
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """Of the devices: "cpu", "gpu" or "tpu"."""
+        """Platform of the devices: "cpu", "gpu" or "tpu"."""
         return self.devices[0].platform
 
     @property
@@ -108,11 +108,11 @@ class Layout(NamedTuple):
 
     @property
     def speaks(self) -> bool:
-        """Whether this process is the one that shows progress, of those whose devices take part."""
+        """True for the one process that shows progress, of those whose devices take part."""
         return jax.process_index() == min(device.process_index for device in self.devices)
 
 
-def layout(
+def lay_out(
     devices: Sequence[Any] | int | None,
     chunk_size: int | None,
     num_clients: int,
@@ -133,19 +133,14 @@ def layout(
     Raises:
         ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
     """
-    if isinstance(devices, str):
-        raise ValueError(f"devices={devices!r}: give devices such as jax.devices({devices!r}), a number, or None")
     if devices is None or not isinstance(devices, Sequence | np.ndarray):
         available = jax.devices()
         wanted = len(available) if devices is None else check_integer("devices", devices, 1)
         if wanted > len(available):
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
-    for device in devices:
-        if not isinstance(device, jax.Device):
-            raise ValueError(f"devices has {short(device)} in it, which is no device; give some of jax.devices()")
-    if not len(devices):
-        raise ValueError("devices is empty: give devices, how many of jax.devices(), or None for all of them")
+    if not len(devices) or not all(isinstance(device, jax.Device) for device in devices):
+        raise ValueError(f"devices={short(devices)}: give some of jax.devices(), how many of them, or None for all")
     processes = {device.process_index for device in devices}
     if processes != {jax.process_index()} and len(processes) < jax.process_count():
         raise ValueError(
@@ -198,14 +193,14 @@ def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int
     return max(1, min(in_cache, small, clients_per_device))
 
 
-def device_index(plan: Layout) -> Array:
+def device_index(layout: Layout) -> Array:
     """() int32: this device's place on the mesh axis."""
-    return jax.lax.axis_index(AXIS) if plan.num_devices > 1 else jnp.int32(0)
+    return jax.lax.axis_index(AXIS) if layout.num_devices > 1 else jnp.int32(0)
 
 
-def total(plan: Layout, tree: PyTree) -> PyTree:
+def total(layout: Layout, tree: PyTree) -> PyTree:
     """Sum over the devices."""
-    return jax.lax.psum(tree, AXIS) if plan.num_devices > 1 else tree
+    return jax.lax.psum(tree, AXIS) if layout.num_devices > 1 else tree
 
 
 def as_bits(leaf: Array) -> Array:
@@ -236,11 +231,11 @@ class Window(NamedTuple):
     away: Array  # () bool: whether some are not served by their owner
 
 
-def owners_first(plan: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
+def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
     """A cohort in an order in which devices serve their own clients, as far as all have as many of them.
 
     Args:
-        plan: the layout.
+        layout: of clients on devices.
         client_ids: (pool,) int32, of which the first `size` take part.
         size: () int32.
         more: (pool,), to be ordered alike.
@@ -249,31 +244,31 @@ def owners_first(plan: Layout, client_ids: Array, size: Array, *more: Array) -> 
         () int32 how many positions from the first on are served by the owner of their client, `client_ids` and `more`;
         who takes part stays in front.
     """
-    if plan.num_devices == 1:
+    if layout.num_devices == 1:
         return size, client_ids, *more
     takes_part = jnp.arange(client_ids.shape[0], dtype=jnp.int32) < size
-    owner = plan.owner(client_ids)
-    of_device = jax.nn.one_hot(jnp.where(takes_part, owner, plan.num_devices), plan.num_devices, dtype=bool)
+    owner = layout.owner(client_ids)
+    of_device = jax.nn.one_hot(jnp.where(takes_part, owner, layout.num_devices), layout.num_devices, dtype=bool)
     so_far = jnp.cumsum(of_device, 0, dtype=jnp.int32)
     rank = jnp.sum(jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32)  # among those of its owner
     each = so_far[-1].min()
     at_home = of_device.any(1) & (rank < each)
-    others = plan.num_devices * each + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
-    place = jnp.where(at_home, plan.num_devices * rank + owner, others)
-    return plan.num_devices * each, *(jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more))
+    others = layout.num_devices * each + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
+    place = jnp.where(at_home, layout.num_devices * rank + owner, others)
+    return layout.num_devices * each, *(jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more))
 
 
-def take(plan: Layout, states: PyTree, window: Window) -> PyTree:
+def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
     """Fetches states: rows (chunk_size, ...) of this device's positions, from leaves (owned, ...), its shard."""
-    return collect(plan, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window)
+    return collect(layout, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window)
 
 
-def collect(plan: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
+def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
     """Like `take`, for whatever `read` makes of rows of this device: as many in each leaf."""
-    if plan.num_devices == 1:
+    if layout.num_devices == 1:
         return read(window.client_ids)
-    mine = plan.owner(window.client_ids) == device_index(plan)
-    rows = jnp.where(mine, plan.row(window.client_ids), 0)
+    mine = layout.owner(window.client_ids) == device_index(layout)
+    rows = jnp.where(mine, layout.row(window.client_ids), 0)
 
     def exchange(bits: Array) -> Array:
         keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
@@ -282,67 +277,63 @@ def collect(plan: Layout, read: Callable[[Array], PyTree], window: Window) -> Py
     return jax.lax.cond(
         window.away,
         lambda rows: jax.tree.map(lambda leaf: _map_bits(exchange, leaf), read(rows)),
-        lambda rows: read(my_chunk(plan, rows)),
+        lambda rows: read(my_chunk(layout, rows)),
         rows,
     )
 
 
-def put(plan: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
+def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
     """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
-    mine = (plan.owner(window.client_ids) == device_index(plan)) & window.active
-    target = jnp.where(mine, plan.row(window.client_ids), plan.owned)  # out of range is dropped
+    mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
+    target = jnp.where(mine, layout.row(window.client_ids), layout.owned)  # out of range is dropped
 
     def exchange(bits: Array) -> Array:
         return jax.lax.all_gather(bits, AXIS, tiled=True)
 
     def in_window(bits: Array) -> Array:
-        others = jnp.zeros((plan.window, *bits.shape[1:]), bits.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(others, bits, device_index(plan) * plan.chunk_size, 0)
+        others = jnp.zeros((layout.window, *bits.shape[1:]), bits.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(others, bits, device_index(layout) * layout.chunk_size, 0)
 
     def moved_by(move: Callable[[Array], Array]) -> Callable[[PyTree], PyTree]:
         return lambda rows: jax.tree.map(lambda leaf: _map_bits(move, leaf), rows)
 
-    if plan.num_devices > 1:
+    if layout.num_devices > 1:
         rows = jax.lax.cond(window.away, moved_by(exchange), moved_by(in_window), rows)
     return jax.tree.map(lambda leaf, new: leaf.at[target].set(new, mode="drop"), states, rows)
 
 
-def gather(plan: Layout, tree: PyTree) -> PyTree:
+def gather(layout: Layout, tree: PyTree) -> PyTree:
     """Leaves (owned * num_devices, ...) in order of client id on every device, from the (owned, ...) of each."""
-    if plan.num_devices == 1:
+    if layout.num_devices == 1:
         return tree
-    return jax.tree.map(lambda leaf: plan.by_id(jax.lax.all_gather(leaf, AXIS, tiled=True)), tree)
+    return jax.tree.map(lambda leaf: layout.by_id(jax.lax.all_gather(leaf, AXIS, tiled=True)), tree)
 
 
-def window_positions(plan: Layout) -> Array:
+def window_positions(layout: Layout) -> Array:
     """(window,) int32 offsets into the cohort: device 0's chunk first, and device d serves d, d + D, d + 2D, ..."""
-    return jnp.arange(plan.window, dtype=jnp.int32).reshape(plan.chunk_size, plan.num_devices).T.reshape(-1)
+    return jnp.arange(layout.window, dtype=jnp.int32).reshape(layout.chunk_size, layout.num_devices).T.reshape(-1)
 
 
-def my_chunk(plan: Layout, window: Array) -> Array:
+def my_chunk(layout: Layout, window: Array) -> Array:
     """This device's (chunk_size, ...) part of an array over the window."""
-    return jax.lax.dynamic_slice_in_dim(window, device_index(plan) * plan.chunk_size, plan.chunk_size)
+    return jax.lax.dynamic_slice_in_dim(window, device_index(layout) * layout.chunk_size, layout.chunk_size)
 
 
 def spread(
-    function: Callable[..., Any], plan: Layout, in_by_client: PyTree, out_by_client: PyTree
+    function: Callable[..., Any], layout: Layout, in_by_client: PyTree, out_by_client: PyTree
 ) -> Callable[..., Any]:
     """`shard_map` over the clients axis; True marks what is sharded by client. Plain on a single device."""
-    if plan.num_devices == 1:
+    if layout.num_devices == 1:
         return function
     specs = lambda flags: jax.tree.map(lambda by_client: P(AXIS) if by_client else P(), flags)  # noqa: E731
     return jax.shard_map(
-        function, mesh=plan.mesh, in_specs=specs(in_by_client), out_specs=specs(out_by_client), check_vma=False
+        function, mesh=layout.mesh, in_specs=specs(in_by_client), out_specs=specs(out_by_client), check_vma=False
     )
 
 
-def place(plan: Layout, tree: PyTree) -> PyTree:
-    """Puts arrays on every device of the layout; several processes must all call it, with the same arrays.
-
-    Raises:
-        ValueError: typed keys that differ between the processes.
-    """
-    sharding = plan.sharding()
+def place(layout: Layout, tree: PyTree) -> PyTree:
+    """Puts arrays on every device of the layout; several processes must all call it, with the same arrays."""
+    sharding = layout.sharding()
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 
@@ -360,7 +351,7 @@ def place(plan: Layout, tree: PyTree) -> PyTree:
     return jax.tree.map(put_globally, tree)
 
 
-def place_clients(plan: Layout, tree: PyTree) -> PyTree:
+def place_clients(layout: Layout, tree: PyTree) -> PyTree:
     """Puts arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
 
     Padding repeats the last client.
@@ -370,9 +361,9 @@ def place_clients(plan: Layout, tree: PyTree) -> PyTree:
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
-        padding = plan.owned * plan.num_devices - len(host)
-        padded = plan.by_owner(np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host)
-        sharding = plan.sharding(by_client=True)
+        padding = layout.owned * layout.num_devices - len(host)
+        padded = layout.by_owner(np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host)
+        sharding = layout.sharding(by_client=True)
         return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
 
     return jax.tree.map(put_sharded, tree)

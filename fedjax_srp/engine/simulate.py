@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
 from fedjax_srp.engine.checkpoint import Checkpoints, folder_of_seeds, seeds_together
+from fedjax_srp.engine.contract import check_cohorts, check_times
 from fedjax_srp.engine.outcome import (
     Ending,
     Limits,
@@ -32,7 +34,6 @@ from fedjax_srp.engine.outcome import (
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
-from fedjax_srp.engine.refusals import check_cohorts, check_times
 from fedjax_srp.engine.watching import Bar, Watch, origins, progress_after
 from fedjax_srp.history import History
 from fedjax_srp.options import full_names
@@ -153,26 +154,13 @@ def simulate_seeds(
 ) -> list[History]:
     """`simulate` for a batch of keys, in one vmapped program, or in several batches where memory is short.
 
-    Args:
-        algorithm: as in `simulate`.
-        data: as in `simulate`, shared by the seeds.
-        keys: (num_seeds,) keys, `jax.random.split(jax.random.key(seed), num_seeds)`.
-        values: name -> (num_seeds,) floats: hyper-parameters of the algorithm that differ between the runs of the
-            batch, e.g. `{"learning_rate": [0.01, 0.1]}`, by short or full names.
-        num_rounds: as in `simulate`.
-        eval_every: as in `simulate`.
-        eval_first: as in `simulate`.
-        eval_last: as in `simulate`.
-        time_limit: as in `simulate`; a batch ends when each of its seeds has reached the limit or the target.
-        target: as in `simulate`.
-        progress: as in `simulate`.
-        checkpoint_dir: as in `simulate`; each of several batches has its own folder in it. A run that is continued
-            keeps its batches.
-        keep_clients: as in `simulate`.
-        callback: as in `simulate`; each of several batches calls it, and it ends that batch alone.
-        throw: as in `simulate`.
-        **options: participation, clock, chunk_size, evaluations, devices, shard_data, record_loss and name, as in
-            `simulate`.
+    Arguments are those of `simulate`, and two more. `keys` are (num_seeds,) keys, `jax.random.split(key, num_seeds)`.
+    `values`, name -> (num_seeds,) floats, are hyper-parameters of the algorithm that differ between the runs of the
+    batch, e.g. `{"learning_rate": [0.01, 0.1]}`, by short or full names.
+
+    A batch ends when each of its seeds has reached `time_limit` or `target`. Where memory asks for several batches,
+    each has its own folder in `checkpoint_dir` (a run that is continued keeps its batches), and each calls `callback`,
+    which ends that batch alone.
 
     Returns:
         One `History` per key, in their order.
@@ -197,11 +185,8 @@ def simulate_seeds(
     if wrong := sorted(options.keys() - SEEDS_OPTIONS):
         raise unknown("option of simulate_seeds", wrong[0], SEEDS_OPTIONS)
     for value_name, value in (values or {}).items():
-        if is_key(value) or np.ndim(value) != 1 or np.asarray(value).dtype.kind not in "iuf":
+        if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
-        if np.size(value) != keys.size:
-            has = f"values[{value_name!r}] has shape {np.shape(value)}"
-            raise ValueError(f"{has}, give a number for each of {keys.size} keys")
     _check_values(algorithm, values or {})
     # Weakly typed, as the float of one run is: a model of another type trains in its own.
     arrays = {
@@ -231,11 +216,7 @@ def simulate_seeds(
 
 
 def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
-    """Lets the parts judge the values of every run; a program gets them traced, unseen.
-
-    Raises:
-        ValueError: the first run whose values are refused, and why.
-    """
+    """Run the checks of the parts on the values of every run, which a program gets traced."""
     algorithm = algorithm.algorithm if isinstance(algorithm, Method) else algorithm
     if not isinstance(algorithm, FederatedAlgorithm):
         return  # which `prepare` says
@@ -254,13 +235,7 @@ SEEDS_OPTIONS = (
 
 
 def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
-    """How many seeds one program holds: all, or batches of equal size that fit the memory.
-
-    Args:
-        request: its `values` have a number for each of the seeds.
-        num_seeds: how many there are.
-        sharers: how many such programs are to run at once.
-    """
+    """Number of seeds in one program: all, or batches of equal size that fit the memory."""
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
 
     def fits(size: int) -> bool:
@@ -279,30 +254,32 @@ def _simulate(
     checkpoint_dir: str | os.PathLike | None,
     keep_clients: bool,
 ) -> list[History]:
-    """Checks everything, then runs."""
+    """Check everything, then run."""
     limits.check()
     run = prepare(request)
     limits.check_fit(run)
     memory.check_records(run, min(limits.num_rounds, limits.eval_every))
-    if keep_clients and len({device.process_index for device in run.plan.devices}) > 1:
+    processes = {device.process_index for device in run.layout.devices}
+    if keep_clients and len(processes) > 1:
         raise ValueError(
             "keep_clients=True with devices of several processes: each holds the states of its own clients only; run "
             "in one process, or leave out keep_clients"
         )
-    if checkpoint_dir is not None:
-        processes = {device.process_index for device in run.plan.devices}
-        if len(processes) == 1 < jax.process_count():
-            raise ValueError(
-                f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
-                "them; leave out checkpoint_dir, or devices"
-            )
-        with stored.held(Path(checkpoint_dir), "checkpoint_dir"):
-            return _run(run, key, limits, watch, checkpoint_dir, keep_clients)
-    return _run(run, key, limits, watch, checkpoint_dir, keep_clients)
+    if checkpoint_dir is not None and len(processes) == 1 < jax.process_count():
+        raise ValueError(
+            f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
+            "them; leave out checkpoint_dir, or devices"
+        )
+    silent = not (watch.progress and run.layout.speaks)
+    folder = contextlib.nullcontext() if checkpoint_dir is None else stored.held(Path(checkpoint_dir), "checkpoint_dir")
+    with folder:
+        memory.check(run, say=not silent)
+        with Bar(run, limits.num_rounds, silent) as bar:
+            return _run(bar, run, key, limits, watch, checkpoint_dir, keep_clients)
 
 
 def _thrown(runs: list[History], throw: bool) -> list[History]:
-    """The runs, or an error if one of them diverged and `throw` is set."""
+    """Return the runs; raise if one of them diverged and `throw` is set."""
     diverged = [history for history in runs if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
@@ -313,20 +290,6 @@ def _thrown(runs: list[History], throw: bool) -> list[History]:
 
 
 def _run(
-    run: Prepared,
-    root: Key,
-    limits: Limits,
-    watch: Watch,
-    checkpoint_dir: str | os.PathLike | None,
-    keep_clients: bool,
-) -> list[History]:
-    silent = not (watch.progress and run.plan.speaks)
-    memory.check(run, say=not silent)
-    with Bar(run, limits.num_rounds, silent) as bar:
-        return _run_with(bar, run, root, limits, watch, checkpoint_dir, keep_clients)
-
-
-def _run_with(
     bar: Bar,
     run: Prepared,
     root: Key,
@@ -335,13 +298,14 @@ def _run_with(
     checkpoint_dir: str | os.PathLike | None,
     keep_clients: bool,
 ) -> list[History]:
-    begin, plan = time.perf_counter(), run.plan
+    begin = time.perf_counter()
     compiled = run.program()
     compiled.announce = bar.compiling
     compiled_before = compiled.compile_seconds
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
-    state, client_time = compiled.start(root, data)
+    first = limits.next_evaluation(0) if checkpoint_dir is None else limits.eval_every
+    state, client_time = compiled.start(root, data, followed_by=first)
     check_times(run.clock, "client", client_time)
     records, completed = Records(), 0
 
@@ -366,7 +330,7 @@ def _run_with(
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
         compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
-        records.add(flat_records(jax.device_get(segment), plan.num_clients, batched=run.num_seeds is not None))
+        records.add(flat_records(jax.device_get(segment), run.layout.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
         check_cohorts(run.policy, segment.faults, completed + 1)
         check_times(run.clock, "round", records.last["compute_time"], completed + 1)

@@ -87,7 +87,7 @@ class Simulation:
         """
         run = self._prepared()
         with reversible(self._most_work(run)):
-            start = first_state(Parts(run.algorithm, run.policy, run.clock), key, self.data, run.plan)
+            start = first_state(Parts(run.algorithm, run.policy, run.clock), key, self.data, run.layout)
         return State(key, *start.state)
 
     def step(self, state: State) -> tuple[State, RoundInfo]:
@@ -99,7 +99,7 @@ class Simulation:
         before = SimulationState(*rest)
         with reversible(self._most_work(run)):
             after, (info, _) = one_round(
-                run.algorithm, run.policy, run.clock, self.data, before, key, run.plan, self.records_loss
+                run.algorithm, run.policy, run.clock, self.data, before, key, run.layout, self.records_loss
             )
         return State(key, *after), info
 
@@ -115,6 +115,6 @@ class Simulation:
         """
         run, (key, *rest) = self._prepared(evaluation), state
         with reversible(self._most_work(run)):
-            scores = score_clients(run.algorithm, run.evaluations, self.data, SimulationState(*rest), key, run.plan)
+            scores = score_clients(run.algorithm, run.evaluations, self.data, SimulationState(*rest), key, run.layout)
         total, count = scores[run.evaluations[0]]
         return jnp.where(count > 0, total / jnp.where(count > 0, count, 1).astype(total.dtype), jnp.nan)

@@ -1,4 +1,4 @@
-"""What clients and server hold and send, in bytes, from shapes alone."""
+"""Bytes that clients and server hold and send, from shapes alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedjax_srp.engine.contract import Shapes
 
 
 class Traffic(NamedTuple):
-    """What one participant handles in a round, and the states behind it, in bytes."""
+    """Bytes that one participant handles in a round, and those of the states behind it."""
 
     up: int  # sent
     down: int  # received
@@ -25,12 +25,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
-    """Counts bytes.
-
-    Args:
-        shapes: of the algorithm.
-        sends: what a client really sends in `round`, where its message is a short cut; None: the message.
-    """
+    """Counts bytes."""
     sent = shapes.up if sends is None else (sends, shapes.up[1:])
     examples, state = num_bytes(shapes.train), num_bytes(shapes.state)
     return Traffic(

@@ -1,4 +1,4 @@
-"""What the host says of a run while it runs: the progress bar, and what a callback is told."""
+"""News of a run while it runs: the progress bar, and the `Progress` of a callback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPE = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
 
 
 class Watch(NamedTuple):
-    """How a run is watched."""
+    """The bar and callback of a run."""
 
     progress: bool
     callback: Callback | None
@@ -76,7 +76,7 @@ class Bar:
 
 
 def origins(run: Prepared, root: Key) -> list[dict[str, str]]:
-    """Of each seed, `run`: eight hexadecimal digits of what made it, the parts, the data, the values and the key.
+    """Identify the run of each seed by `run`: eight hexadecimal digits of parts, data, values and key.
 
     Nothing where a part does not say what made it.
     """
@@ -101,7 +101,7 @@ def progress_after(
     seeds: range | None,
     made_by: list[dict[str, str]],
 ) -> Progress:
-    """What a callback hears after a segment of so many rounds; `made_by` are the `origins`."""
+    """Make the `Progress` for a callback after a segment of so many rounds; `made_by` are the `origins`."""
     records = ending.records.last
     elapsed = np.cumsum(ending.records["compute_time"], 1, np.float64)
     metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}

@@ -1,30 +1,39 @@
-"""The points of a grid: products of options of `fedjax-srp run`, checked before anything runs."""
+"""Points of a grid: every combination of its values, each a run, checked before anything is simulated."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
-import operator
+import math
 import re
 import tomllib
-import types
-import typing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp import methods
 from fedjax_srp._checks import nearest, short
-from fedjax_srp.commands import run as run_command
-from fedjax_srp.commands import run_options
-from fedjax_srp.commands.options import REQUIRED, Option
+from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
+from fedjax_srp.engine.prepare import SOURCE
+from fedjax_srp.models import SplitModel
+from fedjax_srp.options import Option
+from fedjax_srp.parts import checked_value, members
+from fedjax_srp.runs import words
+from fedjax_srp.runs.run import ASIDE, LIMITS, OF_OBJECTS, Run, from_words, read_by
 
 VARIANT = "variant"
-_BARE = (VARIANT, "method", "algorithm", "dataset")  # in names, their values alone
+_BARE = (VARIANT, "method", "algorithm", "dataset", "data")  # in names, their values alone
+_OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
+    "method": (FederatedAlgorithm, Method),
+    "participation": (ParticipationPolicy,),
+    "model": (SplitModel,),
+    "clock": (Clock,),
+    "data": (),
+}
 _OF_THE_GRID = {  # options of `run` that a grid sets
     "out": "the grid names the folders of its runs",
     "overwrite": "delete the folder of a run to have it run again",
@@ -33,47 +42,49 @@ _OF_THE_GRID = {  # options of `run` that a grid sets
     "tensorboard": "runs would write to one folder",
 }
 _LONG = 100  # letters of a name in a folder's
-_PRODUCTS = 100_000
+_MOST = 100_000  # combinations
 
 
 class Spec(NamedTuple):
-    """What a grid is made of, in the words of `fedjax-srp run`."""
+    """A grid as it is written, in the words of `fedjax-srp run`."""
 
     options: Mapping[str, Any]  # of every run
-    axes: Mapping[str, Sequence[Any]]  # option -> its values
+    axes: Mapping[str, Any]  # option -> its values, or name -> value
     variants: Mapping[str, Mapping[str, Any]]  # name -> options, one more axis
     exclude: Sequence[Mapping[str, Any]]  # runs with all of these values are left out; a list stands for any of them
 
 
-class Point(NamedTuple):
-    """One run of a grid.
-
-    Attributes:
-        name: the values by which it differs from the others.
-        values: these, by option; `variant` among them.
-        of_variant: what stands in variants and is no axis, by option, None where the run is not given it.
-        arguments: every option of `run` with its value, but for the folder.
-        record: what its run folder says of them.
-        floats: the options that are arguments of its program.
-        id: eight hexadecimal digits, equal where the simulations are.
-    """
+class Own(NamedTuple):
+    """An object on an axis."""
 
     name: str
-    values: dict[str, Any]
-    of_variant: dict[str, Any]
-    arguments: dict[str, Any]
-    record: dict[str, Any]
-    floats: dict[str, float]
-    id: str
+    value: Any
+    is_named: bool  # by the user
+
+    def __eq__(self, other: object) -> bool:  # a rule of `exclude` has the name
+        return self.name == (other.name if isinstance(other, Own) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Point(NamedTuple):
+    """One run of a grid."""
+
+    name: str  # the values by which it differs from the others
+    values: dict[str, Any]  # these, by option; `variant` among them
+    of_variant: dict[str, Any]  # what stands in variants and is no axis, by option, None where the run has none
+    run: Run
+    id: str  # eight hexadecimal digits, equal where the simulations are
 
     @property
     def folder(self) -> str:
-        """What its run folder is called, if it is new."""
+        """The name of its run folder, if that is new."""
         return f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', self.name)[:_LONG].strip('_')}-{self.id}"
 
 
 def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
-    """The grid of a TOML file, and what else stands in it: `out`, and the table `slurm`.
+    """Return the grid of a TOML file, and what else stands in it: `out`, and the table `slurm`.
 
     Raises:
         ValueError: no such file, no TOML, or a table that a grid does not have.
@@ -82,7 +93,7 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
         found = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"file={str(path)!r}: {error.strerror}; give a TOML file with [options] and [axes]") from None
-    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError
         raise ValueError(f"file={str(path)!r}: no TOML ({error}); mend it there") from None
     known = (*Spec._fields, "out", "slurm")
     for name, value in found.items():
@@ -108,8 +119,32 @@ def _flat(table: Any, before: str = "") -> Any:
     return found
 
 
+class Problems:
+    """All that is wrong with a grid."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[str]] = {}
+
+    def add(self, what: object, run: str = "") -> None:
+        """Note something, of a run or of all."""
+        self._runs.setdefault(str(what), []).extend([run] if run else [])
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def refuse(self) -> None:
+        """Raise a ValueError of one line if something is wrong; what several runs have in common stands once."""
+        told = []
+        for what, runs in self._runs.items():
+            more = f" and {len(runs) - 1} more runs" if len(runs) > 1 else ""
+            told.append(f"{runs[0]}{more}: {what}" if runs else what)
+        if told:
+            count = f"{len(told)} things are wrong: " if len(told) > 1 else ""
+            raise ValueError(f"grid: {count}{'; '.join(told)}")
+
+
 def points(spec: Spec) -> list[Point]:
-    """Every run of a grid, in the order of its axes.
+    """Return every run of a grid, in the order of its axes.
 
     An option that a method does not read is left out of its runs; runs that become equal by that are one.
 
@@ -119,240 +154,225 @@ def points(spec: Spec) -> list[Point]:
     for name in ("options", "axes", "variants"):
         if not isinstance(getattr(spec, name), Mapping):
             raise ValueError(f"{name}={short(getattr(spec, name))} must be a dict of options by name")
+    spec = spec._replace(axes={name: _listed(each) for name, each in spec.axes.items()})
+    count = math.prod(len(each) for each in spec.axes.values() if isinstance(each, Sized)) * max(len(spec.variants), 1)
+    if count > _MOST:
+        raise ValueError(f"grid: at least {count} products of values, more than {_MOST}; make several grids")
     loaded = spec.options.get("load", ())
-    run_options.load([loaded] if isinstance(loaded, str) else list(loaded))
-    options = {o.name: o for group in run_options.groups().values() for o in group}
-    of_methods = {*run_options.owned(), *run_command.OWN}
+    words.load([loaded] if isinstance(loaded, str) else list(loaded))
     problems = Problems()
-    spec = _coerced(spec, options, problems)
-    if not problems:
-        unread = dict.fromkeys({*spec.options, *spec.axes} & of_methods)
-        found: dict[str, list[Point]] = {}
-        told_apart = {*spec.axes, *itertools.chain.from_iterable(spec.variants.values())}
-        hits = [0] * len(spec.exclude)
-        for values, given in _products(spec, hits):
-            name = _name(values)
-            try:
-                kept = _read_by_the_method(given, of_methods)
-                for option in kept:
-                    unread.pop(option, None)
-                _check(kept, options)
-                of_axes = {n: v for n, v in values.items() if n in kept or n == VARIANT}
-                point = _point(of_axes, kept, options, told_apart)
-                found.setdefault(point.id, []).append(point)
-            except ValueError as error:
-                problems.add(error, name)
-        if not found and not problems:
-            problems.add("no runs are left, exclude leaves out all of them; leave out a rule")
-        for rule, count in zip(spec.exclude, hits, strict=True):
-            if not count:
-                words = ", ".join(f"{name}={' or '.join(map(_text, wanted))}" for name, wanted in rule.items())
-                problems.add(
-                    f"exclude: {words} leaves out no run; mend the rule or leave it out (it sees what options, axes "
-                    "and variants say, no defaults)"
-                )
-        for option in unread if not problems else ():
-            problems.add(f"{option}: no method of the grid reads it; leave it out")
-        if not problems:
-            return _named(found.values())
-    raise problems.error()
+    spec = _Coerced(problems).spec(spec)
+    problems.refuse()
+    unread = {*spec.options, *spec.axes} - ((words.FIXED | {"data"}) - {"model", "participation"})
+    told_apart = dict.fromkeys([*spec.axes, *itertools.chain.from_iterable(spec.variants.values())])
+    found: dict[str, list[Point]] = {}
+    hits = [0] * len(spec.exclude)
+    for values, given in _products(spec, hits):
+        try:
+            kept = _read_by_the_method(given)
+            unread -= kept.keys()
+            point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, told_apart)
+            found.setdefault(point.id, []).append(point)
+        except ValueError as error:
+            problems.add(error, _name(values))
+    if not found and not problems:
+        problems.add("no runs are left, exclude leaves out all of them; leave out a rule")
+    for rule, hit in zip(spec.exclude, hits, strict=True):
+        if not hit:
+            told = ", ".join(f"{name}={' or '.join(map(_text, wanted))}" for name, wanted in rule.items())
+            problems.add(
+                f"exclude: {told} leaves out no run; mend the rule or leave it out (it sees what options, axes and "
+                "variants say, no defaults)"
+            )
+    for option in sorted(unread) if not problems else ():
+        problems.add(f"{option}: no method of the grid reads it; leave it out")
+    problems.refuse()
+    return _named(found.values())
 
 
-class Problems:
-    """All that is wrong with a grid."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, list[str]] = {}
-
-    def add(self, what: object, run: str = "") -> None:
-        """Notes something, of a run or of all."""
-        self._runs.setdefault(str(what), []).extend([run] if run else [])
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
-    def error(self) -> ValueError:
-        """All of it in one line; what several runs have in common, once."""
-        told = []
-        for what, runs in self._runs.items():
-            more = f" and {len(runs) - 1} more runs" if len(runs) > 1 else ""
-            told.append(f"{runs[0]}{more}: {what}" if runs else what)
-        count = f"{len(told)} things are wrong: " if len(told) > 1 else ""
-        return ValueError(f"grid: {count}{'; '.join(told)}")
+def _listed(values: Any) -> Any:
+    """The values of an axis as a list, of endless ones as many as are too many; what is none stays for an error."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        return values
+    return list(itertools.islice(values, _MOST + 1))
 
 
-def _check(given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
-    """As `fedjax-srp run` checks its words."""
-    defaults = {name: option.default for name, option in options.items()}
-    if "dataset" not in given:
-        raise ValueError("dataset is missing; fedjax-srp list shows data sets")
-    run_command.check_given({**defaults, **given}, set(given))
+class _Coerced:
+    """A grid with values as the options take them; notes what is wrong."""
 
+    def __init__(self, problems: Problems):
+        self._options = {name: each for group in words.groups().values() for name, each in group.items()}
+        self._note = problems.add
 
-def _coerced(spec: Spec, options: Mapping[str, Option], problems: Problems) -> Spec:
-    """The values as the options take them; notes what is wrong."""
+    def spec(self, spec: Spec) -> Spec:
+        """Return the grid with its values coerced."""
+        axes = {name: axis for name, given in spec.axes.items() if (axis := self._axis(name, given))}
+        variants = {name: self._table(given, f"variant {name!r}: ") for name, given in spec.variants.items()}
+        if "load" in axes:
+            self._note("axes: load belongs under options")
+        for name, given in variants.items():
+            for option in {*given} & {*axes}:
+                self._note(f"variant {name!r}: {option} is an axis already; leave it out of one of them")
+        for option in sorted({*spec.options} & {*axes}):
+            self._note(f"{option} stands under options and is an axis; leave one of them out")
+        rules = [rule for given in spec.exclude if (rule := self._rule(given, variants))]
+        return Spec(self._table(spec.options, ""), axes, variants, rules)
 
-    def value(name: str, given: Any, where: str) -> Any:
+    def _axis(self, name: str, given: Any) -> list[Any]:
+        is_object = name in _OBJECTS
+        if isinstance(given, str) or not isinstance(given, Iterable) or (isinstance(given, Mapping) and not is_object):
+            listed = []
+        else:
+            listed = list(given.values() if isinstance(given, Mapping) else given)
+        if not listed:
+            self._note(f"axes: {name}={short(given)} must be a list with a value at least")
+        values = [self._value(name, value, "axes: ") for value in listed]
+        if isinstance(given, Mapping):
+            own = zip(given, values, strict=bool(values))
+            return [Own(str(called), each.value if isinstance(each, Own) else each, True) for called, each in own]
+        bare = [each for each in values if isinstance(each, Own)]
+        if len({each.name for each in bare}) < len(bare):
+            values = [each._replace(name=short(each.value)) if isinstance(each, Own) else each for each in values]
+        if bare and len({*values}) < len(values):
+            self._note(f"axes: {name} has several objects called {short(bare[0].value)}; give {{name: object, ...}}")
+        return values
+
+    def _table(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            self._note(f"{where}{short(given)} must be a table of options")
+            return {}
+        return {name: self._value(name, of_name, where) for name, of_name in given.items()}
+
+    def _value(self, name: str, given: Any, where: str) -> Any:
         if name in _OF_THE_GRID:
-            problems.add(f"{where}{name} is no option of a grid: {_OF_THE_GRID[name]}")
-        elif name not in options:
-            problems.add(f"{where}{name!r} is no option of fedjax-srp run{nearest(name, options)}")
+            self._note(f"{where}{name} is no option of a grid: {_OF_THE_GRID[name]}")
+        elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
+            fits = all(hasattr(given, each) for each in SOURCE) if name == "data" else isinstance(given, _OBJECTS[name])
+            if not fits or isinstance(given, type):
+                kinds = " or ".join(["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]])
+                self._note(f"{where}{name}={short(given)} must be {kinds or 'data of one that was loaded or made'}")
+            return Own(str(getattr(given, "name", type(given).__name__)), given, False)
+        elif name not in self._options:
+            self._note(f"{where}{name!r} is no option of fedjax-srp run{nearest(name, self._options)}")
         else:
             try:
-                return coerce(options[name], given)
+                return coerce(name, self._options[name], given)
             except ValueError as error:
-                problems.add(f"{where}{error}")
+                self._note(f"{where}{error}")
         return given
 
-    def table(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            problems.add(f"{where}{short(given)} must be a table of options")
-            return {}
-        return {name: value(name, of_name, where) for name, of_name in given.items()}
-
-    axes: dict[str, list[Any]] = {}
-    for name, given in spec.axes.items():
-        if isinstance(given, str) or not isinstance(given, Iterable) or not (listed := list(given)):
-            problems.add(f"axes: {name}={short(given)} must be a list with a value at least")
-            continue
-        if name == "load":
-            problems.add("axes: load belongs under options")
-        axes[name] = [value(name, item, "axes: ") for item in listed]
-    variants = {name: table(given, f"variant {name!r}: ") for name, given in spec.variants.items()}
-    for name, given in variants.items():
-        for option in {*given} & {*axes}:
-            problems.add(f"variant {name!r}: {option} is an axis already; leave it out of one of them")
-    for option in sorted({*spec.options} & {*axes}):
-        problems.add(f"{option} stands under options and is an axis; leave one of them out")
-    exclude = []
-    for given in spec.exclude:
+    def _rule(self, given: Any, variants: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """A rule of `exclude`: option -> the values that it means, one, or each of a list."""
         if not isinstance(given, Mapping) or not given:
-            problems.add(f"exclude: {short(given)} must be a table of options")
-            continue
+            self._note(f"exclude: {short(given)} must be a table of options")
+            return {}
         rule: dict[str, list[Any]] = {}
         for name, wanted in given.items():
+            several = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
-                rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-                for unknown in (v for v in rule[name] if v not in variants):
-                    problems.add(f"exclude: no variant {short(unknown)}{nearest(str(unknown), variants)}")
+                for unknown in (value for value in several if value not in variants):
+                    self._note(f"exclude: no variant {short(unknown)}{nearest(str(unknown), variants)}")
+                rule[name] = several
+            elif name == "data":
+                rule[name] = several
             else:
-                rule[name] = _any_of(name, wanted, options, lambda n, v: value(n, v, "exclude: "))
-        exclude.append(rule)
-    return Spec(table(spec.options, ""), axes, variants, exclude)
+                try:
+                    rule[name] = [coerce(name, self._options[name], wanted)]
+                except (ValueError, KeyError):
+                    rule[name] = [self._value(name, value, "exclude: ") for value in several]
+        return rule
 
 
-def _any_of(name: str, wanted: Any, options: Mapping[str, Option], value: Any) -> list[Any]:
-    """The values that a rule of `exclude` means: one, or each of a list."""
-    if isinstance(wanted, list | tuple) and name in options:
-        try:
-            return [coerce(options[name], wanted)]
-        except ValueError:
-            return [value(name, item) for item in wanted]
-    return [value(name, wanted)]
-
-
-def coerce(option: Option, value: Any) -> Any:
-    """A value as `run` takes it: whole numbers become floats, lists tuples, a word several.
+def coerce(name: str, option: Option, value: Any) -> Any:
+    """Return a value as `run` takes it: whole numbers become floats, lists tuples, a text several where it may.
 
     Raises:
         ValueError: a value of another type.
     """
-    if isinstance(value, np.generic):
-        value = value.item()
-    union = typing.get_origin(option.type) in (Union, types.UnionType)
-    kinds = typing.get_args(option.type) if union else (option.type,)
-    for kind in sorted(kinds, key=lambda kind: kind is float):  # a whole number stays one where it may
-        with_type = _as(kind, value)
-        if with_type is not None or (value is None and kind is types.NoneType):
-            return with_type
-    words = " or ".join(_word(kind) for kind in kinds if kind is not types.NoneType)
-    raise ValueError(f"{option.name}={short(value)} must be {words}")
-
-
-def _as(kind: Any, value: Any) -> Any:
-    """The value as of this type, None where it is not."""
-    if typing.get_origin(kind) is Literal:
-        return value if value in typing.get_args(kind) else None
-    if typing.get_origin(kind) is tuple:
-        item, listed = typing.get_args(kind)[0], value if isinstance(value, list | tuple) else None
-        if item is str and isinstance(value, str):
-            listed = [value]
-        items = None if listed is None else tuple(_as(item, v) for v in listed)
-        return None if items is None or None in items else items
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value if type(value) is kind else None
-
-
-def _word(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return f"one of {', '.join(map(repr, typing.get_args(kind)))}"
-    if typing.get_origin(kind) is tuple:
-        return f"a list, each {_word(typing.get_args(kind)[0])}"
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}[kind]
+    kinds = [kind for kind, _ in members(option.type)]
+    if int in kinds and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)  # seeds are larger than what enters a program
+    if tuple[str, ...] in kinds and isinstance(value, str):
+        return (value,)
+    try:
+        return checked_value(name, value, option.type)
+    except ValueError as error:
+        raise ValueError(str(error).replace(f", at least {-(2**31)}", "")) from None
 
 
 def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(values of the axes, all options that are given) of each run that is not excluded; `hits` counts, a rule each."""
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
-    if (count := int(np.prod([len(values) for values in axes.values()], dtype=float))) > _PRODUCTS:
-        raise ValueError(f"grid: {count} products of values, more than {_PRODUCTS}; make several grids")
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         of_variant = spec.variants[values[VARIANT]] if VARIANT in values else {}
         given = {**spec.options, **of_variant, **{n: v for n, v in values.items() if n != VARIANT}}
         all_values = {**given, **values}
-        hit = [all(all_values.get(name) in wanted for name, wanted in rule.items()) for rule in spec.exclude]
-        hits[:] = map(operator.add, hits, hit)
-        if not any(hit):
+        is_out = False
+        for place, rule in enumerate(spec.exclude):
+            if all(all_values.get(name) in wanted for name, wanted in rule.items()):
+                hits[place] += 1
+                is_out = True
+        if not is_out:
             yield values, given
 
 
-def _read_by_the_method(given: Mapping[str, Any], of_methods: set[str]) -> dict[str, Any]:
-    """What is given, without the options of other methods, policies and models."""
-    name = given.get("method") or given.get("algorithm")
-    if name is None:
+def _read_by_the_method(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, without the options of other methods, policies, models and data."""
+    if "method" not in given and "algorithm" not in given:
         raise ValueError("method is missing; fedjax-srp list shows methods")
-    if name not in (*methods.names(), *methods.algorithm_names()):
-        raise ValueError(f"unknown method {name!r}{nearest(name, methods.names())}; fedjax-srp list shows methods")
-    read = {*run_options.read_by(name, given.get("participation"), given.get("model", "mlp")), *run_command.OWN}
-    return {option: value for option, value in given.items() if option not in of_methods or option in read}
+    read, method = read_by(_plain(given)).keys() | words.FIXED | {"data"}, given.get("method")
+    if isinstance(method, Own) and not isinstance(method.value, str):
+        read -= {"model", "participation"} if isinstance(method.value, Method) else {"model"}
+    if "data" in given and "dataset" not in given:
+        read -= words.DATA.keys() - {*OF_OBJECTS}
+    return {option: value for option, value in given.items() if option in read}
 
 
-def _point(
-    values: dict[str, Any], given: Mapping[str, Any], options: Mapping[str, Option], told_apart: set[str]
-) -> Point:
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Own) else value for name, value in given.items()}
+
+
+def _point(values: dict[str, Any], given: Mapping[str, Any], told_apart: Collection[str]) -> Point:
     """A run. Its limits, and what changes no simulation, may change, unless the grid tells runs apart by them.
 
     Args:
         values: of the axes that it reads.
         given: the options that it reads.
-        options: by name.
         told_apart: the options that are axes or stand in variants.
     """
-    arguments = {n: o.default for n, o in options.items() if o.default is not REQUIRED and n != "out"} | dict(given)
-    arguments |= {"out": None, "progress": False}
-    record = run_command.record(arguments)
-    may_change = {*run_command.LIMITS, *run_command.ASIDE} - told_apart
-    fixed = {name: value for name, value in record.items() if name not in may_change}
-    name = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
-    of_variant = {option: given.get(option) for option in options if option in told_apart - values.keys()}
-    floats = run_command.floats(arguments)
-    return Point(_name(values) or str(record["method"]), values, of_variant, arguments, record, floats, name)
+    names = {name: value.name for name, value in given.items() if isinstance(value, Own) and value.is_named}
+    run = from_words(_plain(given), names)
+    of_variant = {option: given.get(option) for option in told_apart if option not in values}
+    identity = _identity(run, {*LIMITS, *ASIDE}.difference(told_apart))
+    return Point(_name(values) or str(run.record["method"]), values, of_variant, run, identity)
 
 
-def _named(found: Iterable[Sequence[Point]]) -> list[Point]:
+def _identity(run: Run, may_change: Collection[str]) -> str:
+    fixed = {name: value for name, value in run.record.items() if name not in may_change}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def rerun_of(point: Point) -> Point:
+    """Return a point whose run trains on all of its training data and is judged by its test data.
+
+    Raises:
+        ValueError: it is judged so already.
+    """
+    if point.run.data["validation"] is None:
+        raise ValueError(f"{point.name}: judged by its test data already; choose by validation=0.2 under options")
+    run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
+    values = {name: value for name, value in point.values.items() if name != "validation"}
+    return point._replace(run=run, values=values, id=_identity(run, ASIDE))
+
+
+def _named(found: Collection[Sequence[Point]]) -> list[Point]:
     """Each run once, under a name of its own: by the values that all points with it share, or by those of any."""
-    found = [*found]
     runs = [_merged(same, any_of=False) for same in found]
-    several = _repeated(runs)
-    runs = [_merged(same, any_of=run.name in several) for run, same in zip(runs, found, strict=True)]
-    several = _repeated(runs)
-    return [run._replace(name=f"{run.name} ({run.id})") if run.name in several else run for run in runs]
-
-
-def _repeated(runs: Iterable[Point]) -> set[str]:
-    return {name for name, count in Counter(run.name for run in runs).items() if count > 1}
+    number = Counter(run.name for run in runs)
+    runs = [_merged(same, any_of=number[run.name] > 1) for run, same in zip(runs, found, strict=True)]
+    number = Counter(run.name for run in runs)
+    return [run._replace(name=f"{run.name} ({run.id})") if number[run.name] > 1 else run for run in runs]
 
 
 def _merged(same: Sequence[Point], any_of: bool) -> Point:
@@ -364,15 +384,17 @@ def _merged(same: Sequence[Point], any_of: bool) -> Point:
             values[name] = different[0]
         elif any_of:
             values[name] = tuple(different)
-    return same[0]._replace(values=values, name=_name(values) or str(same[0].record["method"]))
+    return same[0]._replace(values=values, name=_name(values) or str(same[0].run.record["method"]))
 
 
 def _name(values: Mapping[str, Any]) -> str:
-    words = [_text(value) if option in _BARE else f"{option}={_text(value)}" for option, value in values.items()]
-    return ", ".join(words)
+    told = [_text(value) if option in _BARE else f"{option}={_text(value)}" for option, value in values.items()]
+    return ", ".join(told)
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Own):
+        return value.name
     if isinstance(value, tuple):
         return "+".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,26 +1,40 @@
-"""What a grid leaves behind: histories by name, and long tables of all of them."""
+"""Result of a grid: histories by name, long tables of all of them, and the best of them judged anew."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_srp import stored
-from fedjax_srp.grids.schedule import Failure
-from fedjax_srp.grids.units import Member
+from fedjax_srp._checks import check_choice, unknown
+from fedjax_srp.grids.execute import Failure, How, execute
+from fedjax_srp.grids.points import Own, Point, rerun_of
 from fedjax_srp.history import History
+from fedjax_srp.run_folder import writable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SUMMARY = (
-    *("evaluation", "score", "final_accuracy", "worst_decile", "simulated_time", "time_to_target", "num_rounds"),
+    *(
+        "evaluation",
+        "judged_on",
+        "score",
+        "final_accuracy",
+        "worst_decile",
+        "simulated_time",
+        "time_to_target",
+        "num_rounds",
+    ),
     *("diverged", "total_bytes_up", "total_bytes_down"),
 )
+_LARGER = ("final_accuracy", "worst_decile")  # better where scores are accuracies
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +48,7 @@ class Grid:
         failures: runs that could not be made, with an error of one line each; of `dry_run`, short runs of programs.
         seconds: how long the rest would take, where that was asked for (`dry_run`) and no short run failed; None
             otherwise.
+        points: name of the run -> what was asked for.
     """
 
     folder: Path
@@ -41,6 +56,7 @@ class Grid:
     values: dict[str, dict[str, object]]
     failures: list[Failure] = field(default_factory=list)
     seconds: float | None = None
+    points: dict[str, Point] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         failed = f", {len(self.failures)} failed" if self.failures else ""
@@ -94,13 +110,76 @@ class Grid:
             return []
         runs = self.folder / "runs.csv"
         rounds, frame = self.folder / "rounds.csv", self.to_frame(communication)
-        as_csv = {"index": False, "lineterminator": "\n"}
-        write_rounds = functools.partial(frame.to_csv, **as_csv)
+        write_rounds = stored.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
             rounds, write_rounds = rounds.with_suffix(".parquet"), functools.partial(frame.to_parquet, index=False)
-        write_runs = functools.partial(self.summary(communication=communication).to_csv, **as_csv)
-        stored.replace({runs: write_runs, rounds: write_rounds})
+        stored.replace({runs: stored.as_csv(self.summary(communication=communication)), rounds: write_rounds})
         return [runs, rounds]
+
+    def best(self, by: str = "final_accuracy", judged_on: str = "validation") -> list[str]:
+        """Returns the names of the runs of the best setting, one for each seed: what `rerun` takes.
+
+        Runs that differ in nothing but the seed are one setting, judged by their mean.
+
+        Args:
+            by: a number of `summary`. The largest accuracy is the best, and the smallest of everything else.
+            judged_on: "validation" where the runs were judged by a share of the training data (the option
+                `validation`); "test" chooses by the very data that judge, which flatters the choice.
+
+        Raises:
+            ValueError: no such number, no finished run, or a run that was judged by other data.
+        """
+        check_choice("judged_on", judged_on, ("validation", "test"))
+        check_choice("by", by, [name for name in _SUMMARY if name not in ("evaluation", "score")])
+        settings: dict[str, list[str]] = {}
+        for name in self.folders:
+            run = self.points[name].run
+            split = "test" if run.data["validation"] is None else "validation"
+            if split != judged_on:
+                other = "give validation=0.2 under options" if judged_on == "validation" else "leave out validation"
+                raise ValueError(f"judged_on={judged_on!r}: {name} was judged by {split} data; {other}")
+            made = {option: value for option, value in run.record.items() if option != "seed"}
+            settings.setdefault(json.dumps(made, sort_keys=True), []).append(name)
+        if not settings:
+            raise ValueError("best: no run of the grid is finished")
+        rows = self.summary().set_index("run")
+        means = {setting: rows.loc[names, by].astype(float).mean() for setting, names in settings.items()}
+        known = {setting: mean for setting, mean in means.items() if mean == mean}
+        if not known:
+            raise ValueError(f"best: {by} is not a number in any run")
+        is_larger_better = by in _LARGER and set(rows["score"]) == {"accuracy"}
+        return settings[(max if is_larger_better else min)(known, key=known.__getitem__)]
+
+    def rerun(self, names: Sequence[str], out: str | os.PathLike | None = None, **how: Any) -> Grid:
+        """Runs some of its runs again, on all of their training data and judged by their test data.
+
+        Args:
+            names: of runs that were judged by a share of the training data; `best` returns some.
+            out: folder of the new grid; default "test" in that of this one.
+            **how: workers, batch, retries, launcher, slurm, dry_run and progress, as of `grid`.
+
+        Returns:
+            A grid of these runs, under the same names.
+
+        Raises:
+            ValueError: a name that is none, a run that was judged by its test data already.
+
+        Example:
+            >>> import tempfile, fedjax_srp as srp
+            >>> tuning = srp.grid(
+            ...     axes={"learning_rate": [0.01, 0.1], "seed": [0, 1]},
+            ...     options={"method": "fedavg", "dataset": "digits", "num_clients": 10, "num_rounds": 2,
+            ...              "hidden": [8], "validation": 0.2},
+            ...     out=tempfile.mkdtemp(), progress=False,
+            ... )
+            >>> list(tuning.rerun(tuning.best(), progress=False).folders)
+            ['learning_rate=0.1, seed=0', 'learning_rate=0.1, seed=1']
+        """
+        for name in names:
+            if name not in self.points:
+                raise unknown("run", name, self.points)
+        anew = [rerun_of(self.points[name]) for name in names]
+        return carried_out(anew, writable(self.folder / "test" if out is None else out), How(**how))
 
     def _front(self, name: str) -> dict[str, object]:
         """The columns in front, one for every axis and every option of a variant."""
@@ -124,12 +203,18 @@ class Grid:
         return pd.concat(frames(), ignore_index=True) if self.folders else pd.DataFrame()
 
 
-def of(folder: Path, members: Sequence[Member], failures: Sequence[Failure], seconds: float | None) -> Grid:
-    """The result of a grid, as its folder stands."""
-    finished = {m.point.name: m.folder for m in members if m.is_finished()}
-    return Grid(
-        folder, finished, {m.point.name: m.point.values | m.point.of_variant for m in members}, list(failures), seconds
-    )
+def carried_out(points: Sequence[Point], folder: Path, how: How) -> Grid:
+    """Return the result of points that are run into a folder; errors as of `execute`."""
+    members, failures, seconds = execute(points, folder, how)
+    named = {member.point.name: member for member in members}
+    values = {name: _plain(member.point.values | member.point.of_variant) for name, member in named.items()}
+    finished = {name: member.folder for name, member in named.items() if member.is_finished()}
+    return Grid(folder, finished, values, failures, seconds, {name: member.point for name, member in named.items()})
+
+
+def _plain(values: dict[str, object]) -> dict[str, object]:
+    """Values with the names of objects in their place."""
+    return {name: value.name if isinstance(value, Own) else value for name, value in values.items()}
 
 
 def _own(history: History, option: str, given: float | None) -> Any:

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedjax_srp import stored
 from fedjax_srp.engine.cores import use_all_cores
-from fedjax_srp.grids.launchers import Done, Event, perform
+from fedjax_srp.grids.launch import Launcher
 from fedjax_srp.grids.units import Unit
-from fedjax_srp.grids.work import Worker
+from fedjax_srp.grids.work import Done, Worker
 
 _POLL = 1.0  # seconds
 _ENDING = 60.0  # seconds; so long a job that has given its result may still count as one of the user's
-_AGAIN = 10.0  # seconds from one refusal to the next try meanwhile
+_AGAIN = 10.0  # seconds from one refusal to the next try
 _LINE = 300  # letters of an error
 _JOB = "job.json"  # the id of the last job of a unit, in the folder that its points share
 
 
-class _Submitted(NamedTuple):
-    unit: Unit
-    job: Any  # of submitit
-    is_ours: bool  # else an earlier call submitted it
-
-
-class Slurm:
+class Slurm(Launcher):
     """Submits a job for each unit, as many at once as the scheduler takes; it decides when they run.
 
     A unit whose job of an earlier call is still in the queue or running waits for that one.
@@ -59,97 +51,72 @@ class Slurm:
         errors = importlib.import_module("submitit.core.utils")
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
         self._job_of_id = (lambda name: submitit.SlurmJob(folder, name)) if cluster == "slurm" else None
-        self._say = say
-        self._earlier: list[tuple[str, Unit, Any]] = []  # with the job of an earlier call
-        self._waiting: deque[tuple[str, Unit]] = deque()
-        self._jobs: list[_Submitted] = []
+        self._say, self._earlier = say, dict[str, Any]()
+        self._jobs: dict[str, Any] = {}  # that run
         self._next_try, self._patience = 0.0, 0.0  # by the clock: when jobs are submitted again, how long in any case
-        self._num_told = 0
+        self._is_told = False
 
-    def has_room(self) -> bool:
+    def earlier(self, units: Sequence[Unit]) -> dict[str, Any]:
         """See `Launcher`."""
-        return True
+        found: dict[str, Any] = {}
+        for unit in units:
+            with contextlib.suppress(stored.DamagedError):
+                if self._job_of_id is not None:
+                    found[unit.id] = self._job_of_id(stored.read_json(unit.shared / _JOB)["id"])
+        runs = {name: job for name, job in found.items() if not (job.done() or job.state.upper() == "UNKNOWN")}
+        if runs:
+            self._say(f"waiting for jobs of an earlier call: {', '.join(job.job_id for job in runs.values())}")
+        self._earlier = dict(runs)
+        return runs
 
-    def start(self, task: str, unit: Unit) -> None:
-        """See `Launcher`."""
-        with contextlib.suppress(stored.DamagedError):
-            if self._job_of_id is not None:
-                self._earlier.append((task, unit, self._job_of_id(stored.read_json(unit.shared / _JOB))))
-                return
-        self._waiting.append((task, unit))
-
-    def next(self) -> Event:
+    def start(self, task: str, unit: Unit) -> Any:
         """See `Launcher`.
 
         Raises:
             ValueError: the scheduler refuses a job though none of this grid is left that could make room.
         """
-        while True:
-            self._find()
-            self._submit()
-            for place, (unit, submitted, is_ours) in enumerate(self._jobs):
-                if submitted.done():
-                    del self._jobs[place]
-                    self._next_try, self._patience = 0.0, time.monotonic() + _ENDING
-                    return _ended(unit, submitted) if is_ours else _ended_of_another(unit)
+        if time.monotonic() < self._next_try:
+            return None
+        try:
+            submitted = self._executor.submit(job, task, unit)
+        except self._refusals as error:
+            if time.monotonic() >= self._patience and not (self._jobs or self._earlier):
+                reason = " ".join(str(error).split())[:_LINE]
+                raise ValueError(f"launcher='slurm': {reason}; mend [slurm], or try again later") from None
+            self._next_try = time.monotonic() + _AGAIN
+            if not self._is_told:
+                self._is_told = True
+                self._say("more are submitted as jobs end")
+            return None
+        unit.shared.mkdir(parents=True, exist_ok=True)
+        stored.write_json(unit.shared / _JOB, {"id": submitted.job_id})
+        self._jobs[unit.id] = submitted
+        return submitted
+
+    def wait(self, futures: Sequence[Any]) -> None:
+        """See `Launcher`."""
+        if not any(future.done() for future in futures):
             time.sleep(_POLL)
 
-    def _find(self) -> None:
-        """Looks which jobs of earlier calls are queued or run; the others are waited for no more."""
-        found = []
-        for task, unit, known in self._earlier:
-            if known.done() or known.state.upper() == "UNKNOWN":
-                self._waiting.append((task, unit))
-            else:
-                self._jobs.append(_Submitted(unit, known, False))
-                found.append(known.job_id)
-        self._earlier.clear()
-        if found:
-            self._say(f"waiting for jobs of an earlier call: {', '.join(found)}")
-
-    def _submit(self) -> None:
-        while self._waiting and time.monotonic() >= self._next_try:
-            task, unit = self._waiting[0]
-            try:
-                submitted = self._executor.submit(job, task, unit)
-            except self._refusals as error:
-                is_patient = time.monotonic() < self._patience
-                if not is_patient and not self._jobs:
-                    reason = " ".join(str(error).split())[:_LINE]
-                    raise ValueError(f"launcher='slurm': {reason}; mend [slurm], or try again later") from None
-                self._next_try = time.monotonic() + _AGAIN if is_patient else math.inf  # until a job has ended
-                if self._num_told != len(self._waiting):
-                    self._num_told = len(self._waiting)
-                    self._say(f"{self._num_told} more to submit as jobs end")
-                return
-            unit.shared.mkdir(parents=True, exist_ok=True)
-            stored.write_json(unit.shared / _JOB, submitted.job_id)
-            self._jobs.append(_Submitted(unit, submitted, True))
-            self._waiting.popleft()
+    def ended(self, unit: Unit, future: Any) -> Done:
+        """See `Launcher`."""
+        self._next_try, self._patience = 0.0, time.monotonic() + _ENDING
+        if self._earlier.pop(unit.id, None) is not None:  # it may have been asked for other rounds, or have failed
+            is_ready = unit.is_finished() and unit.is_summarized()
+            return Done(None) if is_ready else Done("its job of an earlier call has ended", is_elsewhere=True)
+        del self._jobs[unit.id]
+        error = future.exception()
+        if error is not None:
+            return Done(f"{' '.join(str(error).split())[:_LINE]}; see {future.paths.stderr}")
+        return future.result()
 
     def close(self) -> None:
         """See `Launcher`; jobs of this call that are not done are cancelled."""
-        for submitted in self._jobs:
-            if submitted.is_ours:
-                submitted.job.cancel()
+        for submitted in self._jobs.values():
+            submitted.cancel()
 
 
-def _ended(unit: Unit, submitted: Any) -> Done:
-    error = submitted.exception()
-    if error is not None:
-        return Done(unit, f"{' '.join(str(error).split())[:_LINE]}; see {submitted.paths.stderr}")
-    return Done(unit, *submitted.result())
-
-
-def _ended_of_another(unit: Unit) -> Done:
-    """Of a job that may have been asked for other rounds, or have failed: what is left of its unit is tried again."""
-    if unit.is_finished() and unit.is_summarized():
-        return Done(unit, None)
-    return Done(unit, "its job of an earlier call has ended", is_elsewhere=True)
-
-
-def job(task: str, unit: Unit) -> tuple[str | None, bool, Any]:
-    """What a node does, on all its cores."""
+def job(task: str, unit: Unit) -> Done:
+    """Do what a node does, on all its cores."""
     use_all_cores()
-    done = perform(Worker(), task, unit, lambda count: None)
-    return done.error, done.is_elsewhere, done.result
+    return Worker().perform(task, unit, lambda rounds: None)

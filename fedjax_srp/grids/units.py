@@ -1,4 +1,4 @@
-"""What runs together: points that differ in seed and floats alone are one vmapped program.
+"""Units of a grid: points that differ in seed and floats alone run together, as one vmapped program.
 
 A grid's folder remembers which points run together, so that a grid that was killed ends with the bytes of one that was
 left alone: how sums are rounded may depend on the size of a batch.
@@ -9,22 +9,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import methods, stored
-from fedjax_srp.base import FederatedSource
-from fedjax_srp.commands import run as run_command
+from fedjax_srp import stored
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.grids.points import Point, Problems
-from fedjax_srp.report.run_folder import BOOK, MODELS
+from fedjax_srp.run_folder import BOOK, MODELS
+from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.runs.run import AFTERWARDS, simulated
 
 TOGETHER = ".together"  # folder of what several points share
 _PATIENCE = 60.0  # seconds; the book is held for milliseconds
@@ -37,23 +36,23 @@ class Member(NamedTuple):
     folder: Path
 
     def is_finished(self) -> bool:
-        """Whether its run is there, as long as it is asked for; with whatever cost in its summary.
+        """Return True if its run is there, as long as it is asked for; with whatever cost in its summary.
 
         Raises:
             ValueError: its record does not read.
         """
         if not (self.folder / "summary.json").is_file():
             return False
-        if self.point.arguments["models"] and not (self.folder / MODELS).is_dir():
+        if self.point.run.models and not (self.folder / MODELS).is_dir():
             return False
-        return run_command.simulated(self._made()) == run_command.simulated(self.point.record)
+        return simulated(self._made()) == simulated(self.point.run.record)
 
     def is_summarized(self) -> bool:
-        """Whether the summary of its finished run has the cost of communication that is asked for."""
-        return self._made().get(run_command.AFTERWARDS) == self.point.record[run_command.AFTERWARDS]
+        """Return True if the summary of its finished run has the cost of communication that is asked for."""
+        return self._made().get(AFTERWARDS) == self.point.run.record[AFTERWARDS]
 
     def begins_anew(self) -> bool:
-        """Whether a run of its own starts again, since the finished one left no checkpoint to be made longer from.
+        """Return True if a run of its own starts again, since the finished one left no checkpoint to go on from.
 
         That is so where it was one of a batch.
 
@@ -61,10 +60,10 @@ class Member(NamedTuple):
             ValueError: what is asked for is not that run made longer, so what it has would be lost; its record does not
                 read.
         """
-        has_checkpoint = self.point.arguments["checkpoint"] and snapshots(self.folder / "checkpoint")
+        has_checkpoint = self.point.run.checkpoint and snapshots(self.folder / "checkpoint")
         if has_checkpoint or self.is_finished() or not (self.folder / "summary.json").is_file():
             return False
-        known, asked = map(run_command.simulated, (self._made(), self.point.record))
+        known, asked = map(simulated, (self._made(), self.point.run.record))
         if known.get("num_rounds", 0) < asked["num_rounds"]:
             known["num_rounds"] = asked["num_rounds"]
         for name in {**asked, **known}:
@@ -77,7 +76,7 @@ class Member(NamedTuple):
 
     def _made(self) -> dict[str, Any]:
         try:
-            return run_command.made(self.folder)
+            return run_folder.made(self.folder)
         except stored.DamagedError as error:
             raise ValueError(f"{self.folder}: {error}; delete the folder to have it run again") from None
 
@@ -90,27 +89,27 @@ class Unit(NamedTuple):
     shared: Path  # folder of what they share: the checkpoint of a batch, the last error
 
     def num_rounds(self) -> int:
-        """At most, of all points together."""
-        return sum(member.point.arguments["num_rounds"] for member in self.members)
+        """Return the rounds of all points together, at most."""
+        return sum(member.point.run.num_rounds for member in self.members)
 
     def is_finished(self) -> bool:
-        """Whether all points are."""
+        """Return True if all points are."""
         return all(member.is_finished() for member in self.members)
 
     def is_summarized(self) -> bool:
-        """Whether the summaries of its finished runs are; see `Member`."""
+        """Return True if the summaries of its finished runs are, see `Member`."""
         return all(member.is_summarized() for member in self.members if member.is_finished())
 
     def rounds_kept(self) -> int:
-        """Of the checkpoint from which its runs go on; 0 where there is none."""
+        """Return the rounds of the checkpoint from which its runs go on; 0 where there is none."""
         first, *others = self.members
-        if not first.point.arguments["checkpoint"]:
+        if not first.point.run.checkpoint:
             return 0
         place = (self.shared if others else first.folder) / "checkpoint"
         return max((step for part in (place, *place.glob("seeds_*")) for step in snapshots(part)), default=0)
 
     def begins_anew(self) -> bool:
-        """Whether it is one point that does, see `Member`; a batch goes on from what its points share."""
+        """Return True if it is one point that does, see `Member`; a batch goes on from what its points share."""
         return len(self.members) == 1 and self.members[0].begins_anew()
 
 
@@ -122,49 +121,30 @@ class Batch(NamedTuple):
 
 
 def batch_of(points: Sequence[Point]) -> Batch:
-    """What the points of a batch differ in: a float that follows from an option, as well as the option itself."""
-    keys = jnp.stack([jax.random.key(point.arguments["seed"]) for point in points])
-    if all(point.floats == points[0].floats for point in points):
+    """Return what the points of a batch differ in: a float that follows from an option, as well as the option."""
+    keys = jnp.stack([jax.random.key(point.run.seed) for point in points])
+    if all(point.run.floats == points[0].run.floats for point in points):
         return Batch(keys, {})
-    leaves = [methods.leaves(run_command.choice(point.arguments)) for point in points]
-    differing = [name for name in leaves[0] if len({of_point[name] for of_point in leaves}) > 1]
+    leaves = [point.run.leaves for point in points]
+    numbers = [name for name, leaf in leaves[0].items() if isinstance(leaf, float)]
+    differing = [name for name in numbers if len({of_point[name] for of_point in leaves}) > 1]
     return Batch(keys, {name: jnp.asarray([float(of_point[name]) for of_point in leaves]) for name in differing})
 
 
 def alike(points: Iterable[Point]) -> list[list[Point]]:
-    """Points that one program can run: they differ in seed and in floats that are its arguments.
+    """Return points by programs that can run them: they differ in seed and in floats that are its arguments.
 
     A run that ends by a limit ends when the slowest of its batch does, so these run alone.
     """
-    groups: dict[str, list[Point]] = {}
+    groups: dict[Hashable, list[Point]] = {}
     for point in points:
-        arguments = point.arguments
-        rest = {name: value for name, value in point.record.items() if name not in point.floats}
-        rest |= {name: arguments[name] for name in ("models", "checkpoint")} | {"seed": None}
-        rest["floats"] = [*point.floats]
-        if arguments["target"] is not None or arguments["time_limit"] is not None:
-            rest["alone"] = point.id
-        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(point)
+        is_limited = point.run.target is not None or point.run.time_limit is not None
+        groups.setdefault((point.run.program(), point.id if is_limited else ""), []).append(point)
     return list(groups.values())
 
 
-class Datasets:
-    """Loads data sets; keeps the last one, which neighbours in a grid share."""
-
-    def __init__(self) -> None:
-        self._known: tuple[Any, FederatedSource] | None = None
-
-    def __call__(self, arguments: Mapping[str, Any]) -> FederatedSource:
-        """The data set that is asked for; errors as of `load_data`."""
-        asked = {option.name: arguments[option.name] for option in run_command.DATA}
-        if self._known is None or self._known[0] != asked:
-            self._known = None  # its memory first
-            self._known = asked, run_command.load_data(arguments)
-        return self._known[1]
-
-
 def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: int | None = None) -> list[Unit]:
-    """Divides points among units, those that the folder's book has first, so that a batch keeps its points for good.
+    """Divide points among units, those that the folder's book has first, so that a batch keeps its points for good.
 
     A batch of the book is broken up where some of its points are not asked for any more, where one program cannot run
     them any more (a limit was set), or where it is larger than `at_most`; its finished points stay finished.
@@ -184,15 +164,14 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
         book = _read(out)
         member = {of_point.point.id: of_point for of_point in members(of_id.values(), out)}
         finished = {name for name in of_id if member[name].is_finished()}
-        kept = {
-            unit: tuple(member[name] for name in of_unit)
-            for unit, of_unit in book.items()
-            if of_unit.keys() <= of_id.keys()
-            and (
-                of_unit.keys() <= finished
-                or (len({group[name] for name in of_unit}) == 1 and (at_most is None or len(of_unit) <= at_most))
-            )
-        }
+
+        def is_kept(of_unit: Iterable[str]) -> bool:
+            names = {*of_unit}
+            one_program = len({group[name] for name in names & of_id.keys()}) == 1
+            fits = one_program and (at_most is None or len(names) <= at_most)
+            return names <= of_id.keys() and (names <= finished or fits)
+
+        kept = {unit: tuple(member[name] for name in of_unit) for unit, of_unit in book.items() if is_kept(of_unit)}
         placed = {of_point.point.id for of_unit in kept.values() for of_point in of_unit}
         for points, at_once in groups:
             new = [member[point.id] for point in points if point.id not in placed]
@@ -215,7 +194,7 @@ def _check(units: Iterable[Unit]) -> None:
         kept = unit.rounds_kept()
         for member in unit.members:
             try:
-                asked = member.point.arguments["num_rounds"]
+                asked = member.point.run.num_rounds
                 if kept > asked and not member.is_finished():
                     places = [] if len(unit.members) == 1 else [f"{str(unit.shared)!r}, which its batch shares"]
                     if not places or (member.folder / "summary.json").is_file():
@@ -228,12 +207,11 @@ def _check(units: Iterable[Unit]) -> None:
                     member.begins_anew()
             except ValueError as error:
                 problems.add(error, member.point.name)
-    if problems:
-        raise problems.error()
+    problems.refuse()
 
 
 def members(found: Iterable[Point], out: Path) -> list[Member]:
-    """Points with their folders: those that the book of a folder has, or new ones."""
+    """Return points with their folders: those that the book of a folder has, or new ones."""
     folders = {name: folder for of_unit in _read(out).values() for name, folder in of_unit.items()}
     return [Member(point, out / folders.get(point.id, point.folder)) for point in found]
 

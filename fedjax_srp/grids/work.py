@@ -2,41 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_srp import stored
-from fedjax_srp.commands import run as run_command
-from fedjax_srp.commands import run_options
+from fedjax_srp._checks import is_ours
+from fedjax_srp.base import FederatedSource
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
-from fedjax_srp.grids.units import Datasets, Member, Unit, batch_of
+from fedjax_srp.grids.units import Member, Unit, batch_of
+from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.runs import words
+from fedjax_srp.runs.run import load_data
 from fedjax_srp.watch import Progress
 
 Tell = Callable[[int], None]  # how many rounds the points of a unit have completed, all together
+ERROR = "error.txt"  # in the folder that a unit's points share
+_LINE = 300  # letters of an error
 
 
 class Cost(NamedTuple):
-    """What a short run of a unit took, in seconds."""
+    """Seconds that a short run of a unit took."""
 
     compile: float
     per_round: float  # of all points together, evaluations included
 
 
+class Done(NamedTuple):
+    """A unit has ended."""
+
+    error: str | None  # in one line
+    is_elsewhere: bool = False  # another process is running it
+    result: Any = None
+
+
+class Datasets:
+    """Loads data; keeps the last ones, which neighbours in a grid share."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Any, FederatedSource] | None = None
+
+    def __call__(self, given: Mapping[str, Any]) -> FederatedSource:
+        """Return the data of a run; errors as of `load_data`."""
+        if self._known is None or self._known[0] != given:
+            self._known = None  # its memory first
+            self._known = given, load_data(given)
+        return self._known[1]
+
+
 class Worker:
-    """Runs units one after the other; keeps data sets and programs between them."""
+    """Runs units one after the other; keeps data and programs between them."""
 
     def __init__(self) -> None:
         self._datasets, self._loaded = Datasets(), set[str]()
 
+    def perform(self, task: str, unit: Unit, tell: Tell) -> Done:
+        """Do a task, "run" or "measure"; an error is one line, with a traceback in the unit's folder if it is a bug."""
+        try:
+            for file in unit.members[0].point.run.load:
+                if file not in self._loaded:
+                    words.load([file])
+                    self._loaded.add(file)
+            return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
+        except Exception as error:
+            full = stored.as_full_disk(error, unit.shared)
+            line = " ".join(str(error if full is None else full.strerror).split())
+            if full is None and not is_ours(error):
+                line = f"{type(error).__name__}: {line}"
+                with contextlib.suppress(OSError):
+                    unit.shared.mkdir(parents=True, exist_ok=True)
+                    (unit.shared / ERROR).write_text(traceback.format_exc(), "utf-8")
+                    line = f"{line[:_LINE]}; see {unit.shared / ERROR}"
+            return Done(line, isinstance(error, stored.HeldError))
+
     def run(self, unit: Unit, tell: Tell) -> None:
-        """Runs what is not finished of a unit, from its checkpoint if there is one, and mends summaries of other costs.
+        """Run what is not finished of a unit, from its checkpoint if there is one, and mend summaries of other costs.
 
         Raises:
             HeldError: another process is running it.
             ValueError: an argument out of range, a damaged checkpoint.
             OSError: the disk is full.
         """
-        self._load(unit)
         if len(unit.members) == 1:
             self._run_one(unit.members[0], tell)
             return
@@ -48,53 +95,40 @@ class Worker:
                     self._run_one(member, tell)
 
     def measure(self, unit: Unit) -> Cost:
-        """Runs a unit up to its first evaluation, and keeps nothing of it."""
-        self._load(unit)
-        arguments = unit.members[0].point.arguments
-        num_rounds = min(arguments["eval_every"], arguments["num_rounds"])
-        simulated = self._simulation(unit) | {"num_rounds": num_rounds, "eval_first": 0}
-        if len(unit.members) == 1:
-            history = simulate(**simulated)
-        else:
-            batch = batch_of([member.point for member in unit.members])
-            del simulated["key"]
-            history = simulate_seeds(**simulated, **batch._asdict())[0]
+        """Run a unit up to its first evaluation, and keep nothing of it."""
+        run = unit.members[0].point.run
+        num_rounds = min(run.eval_every, run.num_rounds)
+        history = self._simulated(unit, num_rounds=num_rounds, eval_first=0)[0]
         return Cost(history.compile_seconds, history.seconds_per_round)
 
-    def _load(self, unit: Unit) -> None:
-        """Runs the files of `load`, once."""
-        for file in unit.members[0].point.arguments["load"]:
-            if file not in self._loaded:
-                run_options.load([file])
-                self._loaded.add(file)
-
-    def _simulation(self, unit: Unit) -> dict[str, Any]:
-        arguments = unit.members[0].point.arguments
-        return run_command.simulation(arguments, self._datasets(arguments))
+    def _simulated(self, unit: Unit, **options: Any) -> list[Any]:
+        """The histories of a unit's points, together."""
+        points = [member.point for member in unit.members]
+        given: dict[str, Any] = points[0].run.simulation(self._datasets(points[0].run.data))
+        given |= {"progress": False, **options}
+        if len(points) == 1:
+            return [simulate(**given)]
+        del given["key"]
+        return simulate_seeds(**given, **batch_of(points)._asdict())
 
     def _run_one(self, member: Member, tell: Tell) -> None:
-        run_command.run(
-            {**member.point.arguments, "out": str(member.folder), "overwrite": member.begins_anew()},
+        run_folder.execute(
+            member.point.run,
+            member.folder,
+            overwrite=member.begins_anew(),
             say=lambda line: None,
             load=self._datasets,
             callback=_telling(tell),
         )
 
     def _run_batch(self, unit: Unit, tell: Tell) -> None:
-        points = [member.point for member in unit.members]
-        arguments, simulated = points[0].arguments, self._simulation(unit)
-        del simulated["key"]
-        histories = simulate_seeds(
-            **simulated,
-            **batch_of(points)._asdict(),
-            checkpoint_dir=unit.shared / "checkpoint" if arguments["checkpoint"] else None,
-            keep_clients=arguments["models"],
-            callback=_telling(tell),
-        )
+        run = unit.members[0].point.run
+        place = unit.shared / "checkpoint" if run.checkpoint else None
+        histories = self._simulated(unit, checkpoint_dir=place, keep_clients=run.models, callback=_telling(tell))
         for member, history in zip(unit.members, histories, strict=True):
             with stored.held(member.folder, "out"):
                 if not member.is_finished():
-                    run_command.save(history, member.folder, member.point.arguments, arguments["models"])
+                    run_folder.save(history, member.folder, member.point.run, run.models)
 
 
 def _telling(tell: Tell) -> Callable[[Progress], None]:

@@ -27,9 +27,6 @@ def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixe
 
     Returns:
         A phase for `FederatedAlgorithm.prepare`; the server state must have a field `representation`.
-
-    Raises:
-        ValueError: d x d matrices would be too large.
     """
     if dim**2 * itemsize > MAX_BYTES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""How a round of Algorithm 2 gets its samples: in full, or only as much of them as the round can tell apart.
+"""Samples of a round of Algorithm 2: in full, or only the part of them that the round can tell apart.
 
 A round sees a fresh batch X (m, d), y only through F = X B and y (the head may be anything computed from those) and
 then through X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b with P an
@@ -29,7 +29,7 @@ from fedjax_srp.linear.subspace import eigh, exact_matmul, orthonormalize
 
 
 class Sampler(NamedTuple):
-    """What Algorithm 2 asks of samples.
+    """The interface of Algorithm 2 to samples.
 
     Attributes:
         locate: `(B, B*) -> position`, what `draw` needs to know of B* besides the client's truth.
@@ -76,7 +76,7 @@ class Position(NamedTuple):
 
 
 class SubspaceBatch(NamedTuple):
-    """What a round can tell of a batch, up to an orthogonal transformation of its samples."""
+    """The part of a batch that a round can see, up to an orthogonal transformation of its samples."""
 
     features: Array  # (rows, k) F
     y: Array  # (rows,)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
-from fedjax_srp.linear.small import LARGEST, gram_schmidt, jacobi_eigh
+from fedjax_srp.linear.decompositions import LARGEST, gram_schmidt, jacobi_eigh
 from fedjax_srp.loops import sequential
 
 exact_matmul = jax.default_matmul_precision("highest")  # accelerators would round products to three digits
@@ -17,9 +17,9 @@ exact_matmul = jax.default_matmul_precision("highest")  # accelerators would rou
 def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); under vmap, one matrix after the other.
 
-    Small ones on an accelerator are decomposed by `small`. The batched decomposition of jaxlib 0.10 waits for the
-    thread pool that it runs in. Where every CPU device is in it at once (seeds vmapped over several devices), nobody is
-    left to work, and the program stands still for good.
+    Small ones on an accelerator are decomposed by `decompositions`. The batched decomposition of jaxlib 0.10 waits for
+    the thread pool that it runs in. Where every CPU device is in it at once (seeds vmapped over several devices),
+    nobody is left to work, and the program stands still for good.
     """
     if _is_for_small(matrix.shape[1]):
         return jacobi_eigh(matrix)

@@ -1,4 +1,4 @@
-"""Which part of a method reads which option: fields of its algorithm, policy and model, see `fedjax_srp.options`."""
+"""Options of a method by the part that reads them: fields of algorithm, policy and model, see `fedjax_srp.options`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
 
 
 class Routes(NamedTuple):
-    """Which part of a method reads which options, by their short names."""
+    """Options of a method by the part that reads them, under short names."""
 
     factory: Factory
     participation: str
@@ -30,7 +30,7 @@ class Routes(NamedTuple):
     policy: dict[str, Option]
 
     def sources(self) -> dict[Callable[..., Any], tuple[str, ...]]:
-        """What makes a part -> its options that can be written down."""
+        """Maker of a part -> its options that can be written down."""
         of_policy = {POLICIES[self.participation]: tuple(self.policy)} if self.policy else {}
         return {self.factory: tuple(name for name, option in self.algorithm.items() if not option.is_part)} | of_policy
 
@@ -170,7 +170,8 @@ def _chosen(
 ) -> dict[str, Any]:
     """The options of a method: its own, and those of the shared ones that it takes; refuses what nobody takes."""
     what = name if isinstance(name, str) else name_of(name)
-    readers = _readers()
+    strange = [option for option in (*options, *(shared or {})) if option not in known]
+    readers = _readers() if strange else {}  # slow, and only what is strange needs it
     for option in options:
         if option in known:
             continue
@@ -220,6 +221,6 @@ def _readers() -> dict[str, list[str]]:
 
 
 def name_of(maker: Callable[..., Any]) -> str:
-    """What a maker of parts is called: a class of parts by its `name`, a function by its own."""
+    """Name of a maker of parts: of a class its `name`, of a function its own."""
     inner = maker.func if isinstance(maker, functools.partial) else maker
     return str(getattr(inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__))

@@ -29,7 +29,7 @@ class Recipe(NamedTuple):
 
     @property
     def doubling(self) -> bool:
-        """Whether its cohorts double, as SRPFL's and FLANP's; its curves are solid then, and dashed otherwise."""
+        """True if its cohorts double, as SRPFL's and FLANP's; its curves are solid then, and dashed otherwise."""
         return self.participation in ("doubling", "statistical_accuracy")
 
 
@@ -81,6 +81,15 @@ RECIPES: dict[str, Recipe] = {
     "l2gd": Recipe(algorithms.L2GD, label="L2GD", source="Hanzely and Richtarik 2020, epochs of local SGD"),
     "apfl": Recipe(algorithms.APFL, label="APFL", source="Deng et al. 2020"),
     "ditto": Recipe(algorithms.Ditto, label="Ditto", source="Li et al. 2021"),
+    "fedavgm": Recipe(algorithms.FedOpt, label="FedAvgM", source="Hsu et al. 2019", options={"rule": "momentum", "server_step_size": 1.0}),  # noqa: E501
+    "fedadagrad": Recipe(algorithms.FedOpt, label="FedAdagrad", source="Reddi et al. 2021", options={"rule": "adagrad", "beta1": 0.0}),  # noqa: E501
+    "fedadam": Recipe(algorithms.FedOpt, label="FedAdam", source="Reddi et al. 2021", options={"rule": "adam"}),
+    "fedyogi": Recipe(algorithms.FedOpt, label="FedYogi", source="Reddi et al. 2021", options={"rule": "yogi"}),
+    "moon": Recipe(algorithms.MOON, label="MOON", source="Li et al. 2021, features compared at the cut"),
+    "fedbabu": Recipe(algorithms.FedBABU, label="FedBABU", source="Oh et al. 2022"),
+    "fedrod": Recipe(algorithms.FedRoD, label="FedRoD", source="Chen and Chao 2022, linear personal heads"),
+    "fedproto": Recipe(algorithms.FedProto, label="FedProto", source="Tan et al. 2022, prototypes at the cut"),
+    "knn_per": Recipe(algorithms.KNNPer, label="kNN-Per", source="Marfoq et al. 2022, one share for all clients"),
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
@@ -137,6 +146,6 @@ def check_factory(factory: Any) -> None:
 
 
 def label(name: str) -> str:
-    """How a method is called in tables and figures; a name that is none stays as it is."""
+    """Label of a method in tables and figures; an unknown name stays as it is."""
     base, plus, policy = name.partition(" + ")
     return (RECIPES[base].label or base) + plus + policy if base in RECIPES else name

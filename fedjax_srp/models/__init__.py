@@ -4,14 +4,15 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fedjax_srp._checks import checked, short, unknown
+from fedjax_srp._checks import checked, unknown
 from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
+from fedjax_srp.models.from_module import from_module
 from fedjax_srp.models.lenet import Dropout, LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.linear_regression import LinearRegression, half_square
 from fedjax_srp.models.lstm import LSTM
-from fedjax_srp.models.mlp import MLP
+from fedjax_srp.models.mlp import MLP, Dense
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
 from fedjax_srp.options import options_of, own_maker
 from fedjax_srp.parts import is_part
@@ -22,6 +23,7 @@ __all__ = [
     "MLP",
     "Convolution",
     "CropAndFlip",
+    "Dense",
     "Dropout",
     "Layer",
     "LeNet5",
@@ -32,6 +34,7 @@ __all__ = [
     "SplitParams",
     "augmentation",
     "cross_entropy",
+    "from_module",
     "get",
     "half_square",
     "names",
@@ -64,10 +67,6 @@ def register(name: str, factory: Factory) -> None:
         factory: a class of models, or a function `(input_shape, num_classes, ...) -> SplitModel`, called with the shape
             of one example and the number of classes of a data set. Its other arguments have defaults and are options,
             on the command line those with a type.
-
-    Raises:
-        ValueError: a name of the package's own, a factory that does not take two arguments, or an option without a name
-            or a default.
 
     Example:
         >>> import fedjax_srp as srp
@@ -106,13 +105,7 @@ def get(
         initialization: where parameters start: "torch" for the defaults of PyTorch, in which FedRep's experiments
             were run; None for those of Flax.
         **options: of the model of that name.
-
-    Raises:
-        ValueError: an unknown name (with the nearest ones), a head with more layers than the model, an unknown option,
-            an option out of range, examples that the model does not take.
     """
-    if name not in FACTORIES:
-        raise unknown("model", name, FACTORIES)
     check_dataset(dataset)
     _check_options(name, options)
     try:
@@ -124,11 +117,7 @@ def get(
 
 
 def adjusted(model: SplitModel, dataset: Any, augment: str | None, initialization: Any) -> SplitModel:
-    """A model with augmentation and initialization by name, each None for what it has already.
-
-    Raises:
-        ValueError: an unknown name, or one that does not fit the data or the model.
-    """
+    """A model with augmentation and initialization by name, each None for what it has already."""
     if initialization is not None:
         model = dataclasses.replace(model, initialization=initialization)
     return model if augment is None else dataclasses.replace(model, augment=augmentation(augment, dataset))
@@ -136,11 +125,7 @@ def adjusted(model: SplitModel, dataset: Any, augment: str | None, initializatio
 
 @checked
 def options(name: str) -> dict[str, Any]:
-    """Option -> default: what `get` passes to the model of a name. Its cut follows from `head_layers`.
-
-    Raises:
-        ValueError: an unknown name (with the nearest ones).
-    """
+    """Option -> default: what `get` passes to the model of a name. Its cut follows from `head_layers`."""
     if name not in FACTORIES:
         raise unknown("model", name, FACTORIES)
     known = options_of(FACTORIES[name])
@@ -150,13 +135,11 @@ def options(name: str) -> dict[str, Any]:
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuses what the model of that name does not take."""
-    if "cut" in given:
-        shown = short(given["cut"])
-        raise ValueError(f"cut={shown}: the cut follows from head_layers; give that, or model.recut(layer)")
-    known = {model: options(model) for model in FACTORIES}
+    known = options(name)
     for option in given:
-        owners = " or ".join(repr(model) for model in known if option in known[model])
-        if owners and option not in known[name]:
-            raise ValueError(f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out")
-        if option not in known[name]:
-            raise unknown(f"option of model {name!r}", option, known[name])
+        if option not in known:
+            error = unknown(f"option of model {name!r}", option, known)
+            owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))
+            hint = f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out"
+            cut = "cut: it follows from head_layers; give that, or model.recut(layer)"
+            raise ValueError(cut if option == "cut" else hint if owners else str(error))

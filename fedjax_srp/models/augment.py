@@ -25,9 +25,6 @@ class CropAndFlip:
         fill: value of the added pixels as the model sees them: a scalar, one per channel, or anything that broadcasts
             over an image. Black is 0 only before normalisation; afterwards it is -mean / std, `FederatedData.offset`.
 
-    Raises:
-        ValueError: a negative padding, a fill that is not finite; when called, something other than images.
-
     Example:
         >>> import dataclasses, jax, fedjax_srp as srp
         >>> plain = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
@@ -95,16 +92,8 @@ def augmentation(name: str, dataset: Any) -> CropAndFlip:
     Args:
         name: "crop_flip": `CropAndFlip` with padding 4, filled with black.
         dataset: gives `example_shape`, and black as `offset` where it has one.
-
-    Raises:
-        ValueError: an unknown name, or examples that are no images.
     """
     check_choice("augment", name, AUGMENTATIONS)
     check_dataset(dataset)
-    shape = tuple(dataset.example_shape)
-    if len(shape) not in (2, 3):
-        raise ValueError(
-            f"augment={name!r} takes images (h, w) or (h, w, c), not examples of shape {shape}; leave it out"
-        )
     offset = getattr(dataset, "offset", None)
     return CropAndFlip(padding=4, fill=0.0 if offset is None else offset)

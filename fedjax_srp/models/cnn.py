@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import jax
 
-from fedjax_srp.models.convolution import Convolution, Strategy, resolve
+from fedjax_srp.models.convolution import Convolution, Strategy, check_images
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import Count, part
-
-CONVOLUTIONS, SMALLEST = 6, 8  # three poolings leave 1 x 1 of 8 x 8
 
 
 @part
@@ -31,31 +29,18 @@ class CNN(SplitModel):
         convolution: as for `LeNet5`, for whose 5 x 5 kernels "auto" was measured.
         cut: first layer of the head, of conv1 to conv6, fc1, fc2, out; None for a model without a head.
 
-    Raises:
-        ValueError: an image too small, `cut` no layer, a width below 1, not six channels or two hidden widths, an
-            unknown convolution.
-
     Example:
         >>> import fedjax_srp as srp
         >>> srp.models.CNN((32, 32, 3), num_classes=100).layer_names[-1]
         'out'
     """
 
-    channels: tuple[Count, ...] = (32, 64, 128, 128, 256, 256)
-    hidden: tuple[Count, ...] = (1024, 512)
+    channels: tuple[Count, Count, Count, Count, Count, Count] = (32, 64, 128, 128, 256, 256)
+    hidden: tuple[Count, Count] = (1024, 512)
     convolution: Strategy = "auto"
 
     def __post_init__(self) -> None:
-        shape = self.input_shape
-        if len(shape) not in (2, 3) or min(shape[:2]) < SMALLEST:
-            raise ValueError(
-                f"input_shape={shape}: cnn takes images (h, w) or (h, w, c) of at least {SMALLEST} x {SMALLEST}; mlp "
-                "takes any shape"
-            )
-        for argument, widths, number in (("channels", self.channels, CONVOLUTIONS), ("hidden", self.hidden, 2)):
-            if len(widths) != number:
-                raise ValueError(f"{argument}={widths}: cnn has {number} of them; give as many")
-        resolve(self.convolution)
+        check_images(self.name, self.input_shape, 8)  # three poolings leave 1 x 1
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
@@ -64,7 +49,7 @@ class CNN(SplitModel):
         convolutions = [
             Layer(
                 f"conv{i}",
-                Convolution(width, (3, 3), strategy=self.convolution, padding=1, **of_type),
+                Convolution(width, (3, 3), strategy=self.convolution, padding="SAME", **of_type),
                 pooled_relu if i % 2 == 0 else jax.nn.relu,
                 block=BLOCK,
             )

@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_choice
+from fedjax_srp._checks import check_choice, check_integer
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
 
 Strategy = Literal["auto", "patches", "winograd", "xla"]
-STRATEGIES = ("auto", "patches", "winograd", "xla")
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # where Winograd's polynomials are evaluated, and at infinity
 WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than the products they save
 
 
 def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
-    """What "auto" stands for on this backend for a kernel (height, width, c, n); other strategies are returned.
-
-    Raises:
-        ValueError: no such strategy, or a kernel too large for "winograd".
-    """
-    check_choice("convolution", strategy, STRATEGIES)
+    """Return the strategy that "auto" is on this backend for a kernel (height, width, c, n); others as they are."""
+    check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
     if strategy == "winograd" and not fits:
@@ -46,6 +41,15 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
     return "winograd" if fits and channels >= WINOGRAD_CHANNELS else "patches"
 
 
+def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
+    """Raises a ValueError of one line unless examples are images of a size that a model takes."""
+    if len(shape) not in (2, 3) or min(shape[:2]) < smallest:
+        raise ValueError(
+            f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; mlp "
+            "takes any shape"
+        )
+
+
 def convolve(x: Array, kernel: Array, strategy: str = "auto") -> Array:
     """Convolution (cross-correlation) of stride 1 without padding.
 
@@ -56,9 +60,6 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto") -> Array:
 
     Returns:
         (batch, h - kernel height + 1, w - kernel width + 1, n).
-
-    Raises:
-        ValueError: as `resolve`.
     """
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
@@ -154,7 +155,8 @@ class Convolution(nn.Module):
         kernel_size: (height, width).
         strategy: of `convolve`.
         param_dtype: of kernel and bias.
-        padding: rows and columns of zeros on each side of the image.
+        padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the image, so that it
+            keeps its size; or how many rows and columns of zeros on each side.
     """
 
     channels: int
@@ -162,14 +164,16 @@ class Convolution(nn.Module):
     strategy: str = "auto"
     param_dtype: Any = jnp.float32
     kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
-    padding: int = 0
+    padding: Literal["VALID", "SAME"] | int = "VALID"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
         x = x[..., None] if x.ndim == 3 else x
-        if self.padding:
-            x = jnp.pad(x, ((0, 0), (self.padding,) * 2, (self.padding,) * 2, (0, 0)))
+        around = [((size - 1) // 2, size // 2) for size in self.kernel_size]  # of "SAME", as flax has it
+        if self.padding != "SAME":
+            around = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * 2
+        x = jnp.pad(x, ((0, 0), *around, (0, 0))) if any(map(any, around)) else x
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)

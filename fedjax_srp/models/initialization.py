@@ -1,4 +1,4 @@
-"""Where parameters start other than at Flax's defaults, for comparisons with experiments that were run elsewhere.
+"""Initial parameters other than Flax's defaults, for comparisons with experiments that were run elsewhere.
 
 Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch, in
 which FedRep's experiments were run, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the variance.

@@ -27,9 +27,6 @@ class LinearRegression(SplitModel):
         num_classes: of outputs, 1.
         cut: as for every model, see `SplitModel`.
 
-    Raises:
-        ValueError: a width below 1.
-
     Example:
         >>> import fedjax_srp as srp
         >>> srp.models.LinearRegression((20,)).name

@@ -87,9 +87,6 @@ class LSTM(SplitModel):
         features: of the LSTM's state.
         dense: width of fc1.
         cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
-
-    Raises:
-        ValueError: `input_shape` is no (length,), `cut` no layer, or a width below 1.
     """
 
     vocabulary: Annotated[int, AtLeast(2)] = 10_000
@@ -99,9 +96,7 @@ class LSTM(SplitModel):
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 1:
-            raise ValueError(
-                f"input_shape={self.input_shape}: lstm takes token sequences of shape (length,); mlp takes any shape"
-            )
+            raise ValueError(f"input_shape={self.input_shape}: lstm takes token sequences (length,); choose mlp")
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:

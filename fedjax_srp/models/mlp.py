@@ -33,9 +33,6 @@ class MLP(SplitModel):
             applies it a second time, as the SRPFL authors' code does; only for comparison with it.
         cut: first layer of the head: "out" for FedRep's, "fc3" for the last two layers that LG-FedAvg shares; None for
             a model without a head.
-
-    Raises:
-        ValueError: `cut` is no layer of the model, a width below 1, or `output` is neither of the two.
     """
 
     hidden: tuple[Count, ...] = (512, 256, 64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from fedjax_srp._checks import check_integer, nearest, short
+from fedjax_srp._checks import check_integer, nearest, per_example, short
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
@@ -64,11 +63,8 @@ class Layer(NamedTuple):
 def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
     """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
     try:
-        fits = (
-            dtype is not None
-            and not isinstance(dtype, jax.Array | np.ndarray)
-            and jnp.issubdtype(jnp.dtype(dtype), kind)
-        )
+        is_type = dtype is not None and not isinstance(dtype, jax.Array | np.ndarray)
+        fits = is_type and jnp.issubdtype(jnp.dtype(dtype), kind)
     except (TypeError, ValueError):
         fits = False
     if not fits:
@@ -95,10 +91,7 @@ class SplitModel:
             run; None for those of Flax.
 
     Attributes:
-        takes_classes: whether the loss takes integer labels.
-
-    Raises:
-        ValueError: a field out of range, no layer called `cut`, or an initialization that does not know the layers.
+        takes_classes: True if the loss takes integer labels.
     """
 
     name = "model"
@@ -131,7 +124,7 @@ class SplitModel:
         raise NotImplementedError(f"{type(self).__name__} defines no stack(self)")
 
     def loss(self, logits: Array, y: Array) -> Array:
-        """What algorithms descend, of each example: (batch, num_classes), (batch,) -> (batch,)."""
+        """The loss that algorithms descend, of each example: (batch, num_classes), (batch,) -> (batch,)."""
         return cross_entropy(logits, y)
 
     @property
@@ -141,7 +134,7 @@ class SplitModel:
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether inputs are integers (tokens); else they are floats."""
+        """True if inputs are integers (tokens), False if they are floats."""
         return bool(jnp.issubdtype(self.input_dtype, jnp.integer))
 
     @property
@@ -174,24 +167,12 @@ class SplitModel:
         return dataclasses.replace(self, cut=cut)
 
     def cut_above(self, head_layers: int) -> Any:
-        """The same model with its last `head_layers` layers as head.
-
-        Raises:
-            ValueError: the model has fewer layers.
-        """
-        if (head_layers := check_integer("head_layers", head_layers, 0)) > len(self.layer_names):
-            raise ValueError(
-                f"head_layers={head_layers} of model {self.name!r}, which has the {len(self.layer_names)} layers "
-                f"{', '.join(self.layer_names)}"
-            )
+        """The same model with its last `head_layers` layers as head."""
+        head_layers = check_integer("head_layers", head_layers, 0, maximum=len(self.layer_names))
         return self.recut(self.layer_names[-head_layers] if head_layers else None)
 
     def init(self, key: Key) -> SplitParams:
-        """The parameters before training.
-
-        Raises:
-            ValueError: a module that keeps more than parameters, or that fails.
-        """
+        """The parameters before training."""
         params, x = {}, jnp.zeros((1, *self.input_shape), self.input_dtype)
         below, above = self._sides
         for layer in (*below, *above):
@@ -224,7 +205,7 @@ class SplitModel:
         return self.classify(params.head, self.represent(params.representation, x, key), key)
 
     def stem(self, representation: PyTree, x: Array) -> Array:
-        """What `represent` computes before anything random: the same in every epoch while the representation is frozen.
+        """The part of `represent` before anything random, the same in every epoch while the representation is frozen.
 
         Fast for many inputs; take no gradient through it.
         """
@@ -246,46 +227,47 @@ class SplitModel:
         return _apply(self._sides[0][len(settled) :], representation, x, key)
 
     def check_fits(self, data: Any) -> None:
-        """Raises `ValueError` where the examples or labels of `data`, as far as it tells them, do not fit the model."""
-        name, shape = getattr(data, "name", type(data).__name__), getattr(data, "example_shape", None)
-        num_classes, client = getattr(data, "num_classes", None) or 0, None
+        """Raises a `ValueError` of one line where the examples or labels of `data`, as far as known, do not fit."""
+        client = None
         if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # which was looked at as a whole
             client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
-        if isinstance(client, Examples) and shape is None:
-            shape = client.x.shape[1:]
+        examples = client if isinstance(client, Examples) else None
+        shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
+        num_classes = getattr(data, "num_classes", None) or 0
+        misfit = None
         if num_classes > self.num_classes:
-            raise ValueError(
-                f"labels of data set {name!r} reach {num_classes - 1} but model {self.name!r} has {self.num_classes} "
-                f"classes; build it with num_classes={num_classes}"
-            )
-        if shape is not None and tuple(shape) != self.input_shape:
-            raise ValueError(
-                f"examples of data set {name!r} have shape {tuple(shape)} but model {self.name!r} takes "
-                f"{self.input_shape}; build it with input_shape={tuple(shape)}"
-            )
-        if isinstance(client, Examples):
-            self._check_type(name, client.x.dtype)
-            self._check_labels(name, client.y.dtype)
+            of_data = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
+            misfit = f"has {self.num_classes} classes", of_data
+        elif shape is not None and tuple(shape) != self.input_shape:
+            of_data = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
+            misfit = f"takes {self.input_shape}", of_data
+        elif examples is not None:
+            misfit = self._misfit(*examples[:2])
+        if misfit is not None:
+            name = getattr(data, "name", type(data).__name__)
+            raise ValueError(f"model {self.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}")
 
-    def _check_labels(self, data_name: str, dtype: Any) -> None:
-        if self.takes_classes and not jnp.issubdtype(dtype, jnp.integer):
-            raise ValueError(
-                f"labels of data set {data_name!r} are {dtype} and model {self.name!r} takes classes; choose "
-                "model=srp.models.LinearRegression((dim,)), or give labels as integers"
-            )
-
-    def _check_type(self, data_name: str, dtype: Any) -> None:
-        has_tokens = jnp.issubdtype(dtype, jnp.integer)
-        if self.takes_tokens and not has_tokens:
-            raise ValueError(
-                f"model {self.name!r} takes integer tokens, data set {data_name!r} has {dtype} inputs; choose "
-                "model='mlp'"
-            )
-        if has_tokens and not self.takes_tokens:
-            raise ValueError(
-                f"model {self.name!r} takes floats, data set {data_name!r} has {dtype} inputs; choose model='lstm' for "
-                "tokens, or give numbers as floats"
-            )
+    def _misfit(self, x: Any, y: Any) -> tuple[str, str] | None:
+        """Texts of what the model takes and what a client's examples (x, y) are, where these do not fit."""
+        if self.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
+            if self.takes_tokens:
+                return "takes integer tokens", f"{x.dtype} inputs; choose model='mlp'"
+            return "takes floats", f"{x.dtype} inputs; choose model='lstm' for tokens, or give numbers as floats"
+        if self.takes_classes and not jnp.issubdtype(y.dtype, jnp.integer):
+            regression = "choose model=srp.models.LinearRegression((dim,)), or give labels as integers"
+            return "takes classes", f"labels that are {y.dtype}; {regression}"
+        inputs = jax.ShapeDtypeStruct(x.shape, self.input_dtype)
+        outputs = jax.eval_shape(lambda x, key: self.logits(self.init(key), x, key), inputs, jax.random.key(0))
+        returns = f"returns {outputs.shape[1:]} for an example"
+        if outputs.shape != (*y.shape, self.num_classes) if self.takes_classes else outputs.ndim < y.ndim:
+            wanted = f"labels of shape {y.shape[1:]}, for which it is to be {(*y.shape[1:], self.num_classes)}"
+            return returns, f"{wanted}; flatten before a dense layer, as srp.models.Dense does"
+        try:
+            with jax.numpy_dtype_promotion("standard"):  # whole numbers may be a regression's labels
+                per_example(jax.eval_shape(self.loss, outputs, y), len(y))
+        except (TypeError, ValueError) as error:
+            return returns, f"labels of shape {y.shape[1:]}, on which its loss fails: {' '.join(str(error).split())}"
+        return None
 
 
 def _forward(layer: Layer, params: PyTree, x: Array) -> Array:
@@ -311,7 +293,7 @@ def _apply_noisy(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | N
 
 @contextlib.contextmanager
 def _in_layer(layer: Layer, x: Array) -> Iterator[None]:
-    """Says in one line which layer failed."""
+    """Names the layer that failed, in one line."""
     try:
         yield
     except (TypeError, ValueError, FlaxError) as error:
@@ -333,7 +315,7 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
 
 
-def _without_lists(module: nn.Module) -> nn.Module:
+def without_lists(module: nn.Module) -> nn.Module:
     """A module with tuples for lists, which have no hash: `nn.Sequential([...])`."""
     fields = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
     lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
@@ -353,10 +335,6 @@ class Split(SplitModel):
         cut: first layer of the head; None leaves the head empty.
         dtype: of the inputs; integers are tokens.
 
-    Raises:
-        ValueError: no layer is called `cut`, two layers have one name, or a module is none of flax.linen; in `init`, a
-            module that keeps more than parameters, or that fails.
-
     Example:
         >>> import flax.linen as nn, fedjax_srp as srp
         >>> layers = [srp.models.Layer("fc", nn.Dense(8), nn.relu), srp.models.Layer("out", nn.Dense(2))]
@@ -369,26 +347,23 @@ class Split(SplitModel):
     loss: Callable[[Array, Array], Array] = cross_entropy  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        if not self.layers:
-            raise ValueError("layers=() must have at least one; give srp.models.Layer(name, module)")
         for place, layer in enumerate(self.layers):
-            if not isinstance(layer, Layer):
-                raise ValueError(f"layers[{place}]={short(layer)} is no layer; give srp.models.Layer(name, module)")
-            if not isinstance(layer.module, nn.Module):
+            module = getattr(layer, "module", layer)
+            if not isinstance(layer, Layer) or not isinstance(module, nn.Module):
                 raise ValueError(
-                    f"layer {layer.name!r}: module={short(layer.module)} is no flax.linen module; give e.g. "
-                    "nn.Dense(10), called, and functions as activation"
+                    f"layers[{place}]={short(module)} is no layer with a flax.linen module; give "
+                    "srp.models.Layer(name, module), e.g. nn.Dense(10), called, and functions as activation"
                 )
-        twice = [name for name, number in collections.Counter(la.name for la in self.layers).items() if number > 1]
-        if twice:
-            raise ValueError(f"layers: {twice[0]!r} is the name of several of model {self.name!r}; give each its own")
-        layers = tuple(layer._replace(module=_without_lists(layer.module)) for layer in self.layers)
+        names = [layer.name for layer in self.layers]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"layers have the names {names}; give one or more, each its own")
+        layers = tuple(layer._replace(module=without_lists(layer.module)) for layer in self.layers)
         object.__setattr__(self, "layers", layers)
         super().__post_init__()
 
     @property
     def takes_classes(self) -> bool:  # type: ignore[override]
-        """Whether the loss takes integer labels."""
+        """True if the loss takes integer labels."""
         return self.loss is cross_entropy
 
     def _check_dtype(self) -> None:

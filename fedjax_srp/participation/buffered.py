@@ -10,10 +10,10 @@ from fedjax_srp.parts import Count, part
 
 
 class BufferedState(NamedTuple):
-    """Where the jobs stand at the last server step.
+    """State of all jobs at the last server step.
 
-    What remains is kept, not when a job ends: an absolute time grows, and float32 then has no digits left for the
-    difference of two of them. An error in what remains ends with the job.
+    The state has the time that remains of each job, not the time at which it ends: absolute times grow, and float32
+    then has no digits left for the difference of two of them.
     """
 
     remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
@@ -41,9 +41,6 @@ class Buffered(ParticipationPolicy):
 
     Args:
         k: size of the buffer, jobs per server step.
-
-    Raises:
-        ValueError: if k is no integer or below 1, or, in `init`, larger than num_clients.
 
     Example:
         >>> import jax

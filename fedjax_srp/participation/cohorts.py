@@ -1,4 +1,4 @@
-"""What policies share, yours too: pools, orders of clients by time, cohorts."""
+"""Building blocks of policies, yours too: pools, orders of clients by time, cohorts."""
 
 import math
 
@@ -56,7 +56,7 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
 
 
 def number_on_time(share: float, size: int) -> int:
-    """How many clients are a share of so many: rounded up, at least one."""
+    """Number of clients that a share is, rounded up, at least one."""
     return max(1, math.ceil(share * size - 1e-9))
 
 

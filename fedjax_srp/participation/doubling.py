@@ -12,7 +12,7 @@ from fedjax_srp.parts import AtLeast, Count, part
 
 
 class DoublingState(NamedTuple):
-    """Where the run is, and the key of the pools of the stages."""
+    """The progress of the run, and the key of the pools of the stages."""
 
     round: Array  # () int32, the round to come
     key: Key
@@ -39,11 +39,6 @@ class Doubling(ParticipationPolicy):
         pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
         redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
         by: the times that rank the pool.
-
-    Raises:
-        ValueError: for what is no integer; initial, pool or rounds_per_stage below 1; an entry below 0; initial > pool;
-            an unknown `redraw` or `by`. In `init`, where num_clients is known: pool or initial above num_clients; more
-            entries than stages.
 
     Example:
         >>> import jax

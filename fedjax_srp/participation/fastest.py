@@ -20,9 +20,6 @@ class Fastest(ParticipationPolicy):
         k: clients per round.
         by: the times that rank the clients.
 
-    Raises:
-        ValueError: if k is no integer or below 1, `by` is unknown, or, in `init`, k is larger than num_clients.
-
     Example:
         >>> import jax
         >>> import jax.numpy as jnp

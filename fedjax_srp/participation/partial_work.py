@@ -27,9 +27,6 @@ class PartialWork(ParticipationPolicy):
         max_work: units of work that nobody exceeds.
         on_time: share of the clients that do all of it, rounded up; 1 for everybody, who then do equal work.
 
-    Raises:
-        ValueError: if max_work is no integer or below 1, or on_time is not in [0, 1].
-
     Example:
         >>> import jax
         >>> import jax.numpy as jnp

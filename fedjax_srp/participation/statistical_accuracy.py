@@ -14,7 +14,7 @@ Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
 
 
 class StatisticalAccuracyState(NamedTuple):
-    """Where the run is, and what the criterion said of the last round."""
+    """The progress of the run, and what the criterion said of the last round."""
 
     stage: Array  # () int32, of the round to come; one too many behind the last stage
     scale: Array  # () float, the threshold of one client, or of the first stage; nan until it is known
@@ -53,10 +53,6 @@ class StatisticalAccuracy(ParticipationPolicy):
             cohort changes from round to round where the clock does.
         max_work: units of local work in a round, as of `PartialWork`.
         on_time: share of the cohort that does them all; the others do what fits, as in `PartialWork`.
-
-    Raises:
-        ValueError: if initial or max_work is no integer or below 1, some of the constants are given and not all, one is
-            not positive, a share is not in [0, 1], or `by` is unknown. In `init`: initial above num_clients.
 
     Example:
         >>> import fedjax_srp as srp

@@ -16,9 +16,6 @@ class Uniform(ParticipationPolicy):
     Args:
         k: clients per round.
 
-    Raises:
-        ValueError: if k is no integer or below 1, or, in `init`, larger than num_clients.
-
     Example:
         >>> import jax
         >>> import jax.numpy as jnp

@@ -1,1 +1,1 @@
-"""What a run or a grid of runs leaves on disk."""
+"""Tables, figures and the page about runs."""

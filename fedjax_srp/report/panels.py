@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_srp import run_folder, stored
 from fedjax_srp.report import drawing, table
 
 if TYPE_CHECKING:
@@ -19,23 +20,23 @@ HIDDEN = 0.8  # share of every run that a cut may leave out
 
 
 def figure(histories: table.Repeats, target: table.Target, communications: Sequence[float], title: str = "") -> Figure:
-    """Accuracy over simulated time, a panel a communication cost, the target dotted.
+    """Draw accuracy over simulated time, a panel a communication cost, the target dotted.
 
     A panel ends a little after the last run has reached the target, with the longest run where one never does. Where
     that would leave out more than 80 % of every run in some panel, all show whole runs.
     """
     import matplotlib as mpl
-    import matplotlib.figure
 
     groups = {name: list(runs) for name, runs in histories.items()}
-    names = drawing.evaluation_names(groups, None)
-    counts = sorted({len(runs) for runs in groups.values()})
-    styles, labels = drawing.styles(groups), drawing.labels(groups, None, names, count=len(counts) > 1)
+    names, is_known = drawing.evaluation_names(groups, None), math.isfinite(target.accuracy)
+    is_uneven = len({len(runs) for runs in groups.values()}) > 1
+    styles, labels = drawing.styles(groups), drawing.labels(groups, None, names, count=is_uneven)
     with mpl.rc_context(drawing.RC):
         width = max(4.4, 3.6 * len(communications))
-        drawn = matplotlib.figure.Figure(figsize=(width, HEIGHT), layout="constrained")
+        drawn = drawing.new_figure((width, HEIGHT))
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         handles: dict[str, Any] = {}
+        notes = [drawing.plain(title)] if title else []
         columns = [
             {name: runs for name, runs in groups.items() if not (cost and runs[0].asynchronous)}
             for cost in communications
@@ -45,21 +46,19 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
             if not shown:  # nothing but runs whose rounds overlap
                 ax.set_axis_off()
                 continue
-            handles |= drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels, cost)
-            if math.isfinite(target.accuracy):
+            more, how = drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels)
+            handles, notes = handles | more, [*dict.fromkeys([*notes, *how])]
+            if is_known:
                 ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
             ax.set_title(f"communication cost {cost:g}")
             ax.set_xlabel(drawing.TIME_LABEL)
             if cut is not None:
                 ax.set_xlim(0, cut)
-        panels[0].set_ylabel("mean test accuracy" + (f"\n({names[0]})" if len(names) == 1 else ""))
+        panels[0].set_ylabel(drawing.score_label(groups, names))
         final = [run.final_accuracy for runs in groups.values() for run in runs]
         lowest = min(filter(math.isfinite, final), default=1.0)  # no curve stays below the panel
-        aim = target.accuracy if math.isfinite(target.accuracy) else 1.0
-        panels[0].set_ylim(max(0.0, min(aim - 0.4, lowest - 0.1)), 1.0)
-        notes = [title] if title else []
-        notes += [f"lines: mean of {'/'.join(map(str, counts))} seeds, bands: lowest to highest"] * (counts[-1] > 1)
-        notes += [f"dotted: target of {table.shown(target)}"] if math.isfinite(target.accuracy) else []
+        panels[0].set_ylim(max(0.0, min((target.accuracy if is_known else 1.0) - 0.4, lowest - 0.1)), 1.0)
+        notes += [f"dotted: target of {table.shown(target)}"] * is_known
         ordered = {text: handles[text] for text in [*labels.values(), *handles] if text in handles}
         height = drawing.legend_below(drawn, ordered, width, notes, loc="outside lower center")
         drawn.set_figheight(max(HEIGHT, PANEL + height))
@@ -67,28 +66,27 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
 
 
 def files(
-    folder: Path, frame: pd.DataFrame, text: str, drawn: Figure, suffix: str = ""
+    folder: Path, frame: pd.DataFrame, text: str, draw: Callable[[], Figure], suffix: str = ""
 ) -> dict[Path, Callable[[Path], object]]:
-    """What writes the `FILES` of a comparison, for `stored.replace`.
+    """Return the writers of the `FILES` of a comparison, for `stored.replace`; without a figure that fails.
 
     Args:
-        folder: where to.
+        folder: they are written to.
         frame: see `table.comparison`.
         text: see `table.render`.
-        drawn: see `figure`.
-        suffix: what their names have.
+        draw: makes the figure.
+        suffix: of their names.
     """
-    image = drawing.png(drawn)
-    writers: list[Callable[[Path], object]] = [
-        lambda path: path.write_text(text + "\n", "utf-8"),
-        lambda path: frame.to_csv(path, index=False),
-        lambda path: path.write_bytes(image),
-    ]
-    return {folder / name.format(suffix): writer for name, writer in zip(FILES, writers, strict=True)}
+    names = [name.format(suffix) for name in FILES]
+    image = run_folder.image(draw, names[2])
+    written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: stored.as_csv(frame)}
+    if image is not None:
+        written[names[2]] = lambda path: path.write_bytes(image)
+    return {folder / name: writer for name, writer in written.items()}
 
 
 def _cuts(columns: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:
-    """Where each panel is cut, a little after the target; None where it is not."""
+    """Return the ends of the panels, a little after the target; None where one is not cut."""
     cuts: list[float | None] = []
     for shown, cost in zip(columns, costs, strict=True):
         runs = [run for repeats in shown.values() for run in repeats]

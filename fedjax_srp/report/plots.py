@@ -9,13 +9,15 @@ their figure has no layout (`layout="constrained"`) that would make room for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_srp import theory
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.report import drawing, table
-from fedjax_srp.report.drawing import Curve, Spread
+from fedjax_srp.report.drawing import Curve, Spread, X
 from fedjax_srp.report.page import report_page
 
 if TYPE_CHECKING:
@@ -34,35 +36,36 @@ def accuracy_over_time(
     evaluation: str | None = None,
     ax: Axes | None = None,
     spread: Spread = "range",
+    x: X = "time",
 ) -> Figure:
-    """Mean test accuracy of every method over simulated time.
+    """Draw the mean accuracy of every method over simulated time.
 
     Lines join the evaluations; a hollow circle marks where a new stage of participation begins. Repeats are drawn as
-    their mean with a band, interpolated between evaluations and only where every repeat has values: nothing is drawn
-    beyond the end of the shortest. Where that is less than half of the time that the shortest repeat lasts, each is a
-    thin line of its own.
+    their mean with a band, interpolated between evaluations, from where all have begun to the end of the longest: a run
+    that has ended keeps its last value, and the line gets thinner. So a line ends with the final accuracy of the table.
+    Where some repeats begin after others end, each is a thin line of its own.
 
     Args:
         histories: see the module.
         communication: cost per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         ax: axes to draw in; None makes a figure.
-        spread: what a band shows of the repeats: "range", from the lowest to the highest run, or "std", a sample
-            standard deviation on both sides of their mean.
+        spread: of repeats: "range", a band from the lowest to the highest run; "std", a band of a sample standard
+            deviation on both sides of their mean; "seeds", a thin line for each run and no mean.
+        x: "time" for simulated time, "rounds" for completed rounds.
 
     Returns:
         The figure; display it in a notebook or call `savefig`.
 
     Raises:
-        ValueError: when there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that
-            are no repeats; another spread.
+        ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that are no
+            repeats; another spread or x.
     """
-    groups = _groups(histories)
+    groups = drawing.checked_groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
-    curve = drawing.accuracy_curve(communication, evaluation)
-    score = "/".join(dict.fromkeys(run.score_name for repeats in groups.values() for run in repeats))
-    ylabel = f"mean test {score}\n({names[0]})" if len(names) == 1 else f"mean test {score}"
-    return _single(groups, curve, drawing.labels(groups, evaluation, names), communication, ylabel, ax, spread)
+    curve = drawing.accuracy_curve(communication, evaluation, x)
+    labels = drawing.labels(groups, evaluation, names)
+    return _single(groups, curve, labels, _x_label(communication, x), drawing.score_label(groups, names), ax, spread)
 
 
 def metric_over_time(
@@ -71,21 +74,23 @@ def metric_over_time(
     communication: float = 0.0,
     ax: Axes | None = None,
     spread: Spread = "range",
+    x: X = "time",
 ) -> Figure:
-    """A per-round metric over simulated time, logarithmic where all that is drawn is positive (linear: "distance").
+    """Draw a per-round metric over simulated time, logarithmic where all that is drawn is positive.
 
     Args:
         histories: see the module.
-        metric: its name; None takes the first one of the first history.
+        metric: name, e.g. "distance" for linear tasks; None takes the first one of the first history.
         communication: cost per communicating round, in time units.
         ax: axes to draw in; None makes a figure.
-        spread: what a band shows, as in `accuracy_over_time`.
+        spread: of repeats, as in `accuracy_over_time`.
+        x: as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw, a history lacks the metric, or a list has runs of one name that are
-            no repeats; another spread.
+        ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one name that are no
+            repeats; another spread or x.
     """
-    groups = _groups(histories)
+    groups = drawing.checked_groups(histories)
     runs = [run for repeats in groups.values() for run in repeats]
     name = next(iter(runs[0].metrics), None) if metric is None else metric
     for run in runs:
@@ -95,20 +100,28 @@ def metric_over_time(
             available = ", ".join(run.metrics) or "none"
             raise ValueError(f"metric={metric!r} is not in the run of {run.name!r}; available: {available}")
 
-    def curve(history: History) -> tuple[np.ndarray, np.ndarray]:
+    def curve(history: History) -> Curve:
         values = history.metrics[str(name)]
-        return history.elapsed(communication), np.where(np.isfinite(values), values, np.nan)
+        ends = history.round if x == "rounds" else history.elapsed(communication)
+        return Curve(ends, np.where(np.isfinite(values), values, np.nan), ends)
 
-    ylabel = str(name).replace("_", " ")
-    figure = _single(groups, curve, drawing.labels(groups), communication, ylabel, ax, spread)
+    x_label, y_label = _x_label(communication, x), drawing.plain(str(name).replace("_", " "))
+    figure = _single(groups, curve, drawing.labels(groups), x_label, y_label, ax, spread)
     _logarithmic(ax or figure.axes[0])
     return figure
+
+
+def of_run(history: History, communication: float, evaluation: str | None, ax: Axes | None, x: X) -> Figure:
+    """Draw one run; see `History.plot`."""
+    if len(history.eval_round) or evaluation is not None or not history.metrics:
+        return accuracy_over_time(history, communication, evaluation, ax, x=x)
+    return metric_over_time(history, communication=communication, ax=ax, x=x)
 
 
 def contraction_over_run(
     histories: History | Sequence[History], a: float, initial: float | None = None, ax: Axes | None = None
 ) -> Figure:
-    """The measured distance of a run on a linear task over its rounds, and what SRPFL's theory predicts beside it.
+    """Draw the distance of a run on a linear task over its rounds, and the prediction of SRPFL's theory beside it.
 
     The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with the run's own
     number n of participants, from the distance measured after round 1; dotted, the fixed point of every stage. Values
@@ -126,8 +139,6 @@ def contraction_over_run(
             that differ in participants; `a` out of range.
     """
     import matplotlib as mpl
-
-    from fedjax_srp import theory
 
     runs = list(histories) if isinstance(histories, Sequence) else [histories]
     if not runs or not runs[0].num_rounds:
@@ -168,7 +179,7 @@ def figure3(
     logarithmic: bool = False,
     spread: Spread = "range",
 ) -> Figure:
-    """Accuracy over simulated time: a column a data set, a row a communication cost, as in figure 3 of SRPFL's paper.
+    """Draw accuracy over simulated time, a column a data set and a row a cost, as in figure 3 of SRPFL's paper.
 
     Args:
         histories_by_dataset: title of the column -> histories, see the module.
@@ -176,7 +187,7 @@ def figure3(
         evaluation: name of the evaluation; None takes the default one of every history.
         panel_size: width and height of one panel, in inches; None fits the legend.
         logarithmic: draw time on a logarithmic axis, where a speed-up is a shift.
-        spread: what a band shows, as in `accuracy_over_time`.
+        spread: of repeats, as in `accuracy_over_time`.
 
     Raises:
         ValueError: when there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are
@@ -189,8 +200,7 @@ def figure3(
             f"histories_by_dataset is a {type(histories_by_dataset).__name__}: give a dict from data set to histories, "
             "e.g. {'digits': histories}; accuracy_over_time draws one data set"
         )
-    drawing.check_spread(spread)
-    columns = {title: _groups(histories) for title, histories in histories_by_dataset.items()}
+    columns = {title: drawing.checked_groups(histories) for title, histories in histories_by_dataset.items()}
     table.check_communications(communications)
     if not columns:
         raise ValueError("histories_by_dataset is empty: give at least one data set")
@@ -206,11 +216,13 @@ def figure3(
         figure = drawing.new_figure(size)
         panels = figure.subplots(len(communications), len(columns), squeeze=False, sharey="col")
         handles: dict[str, Any] = {}
+        notes: list[str] = []
         for row, communication in zip(panels, communications, strict=True):
             curve = drawing.accuracy_curve(communication, evaluation)
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
-                handles |= drawing.draw(ax, groups, curve, styles, labels, communication, spread)
-                ax.set_title(f"{title}, C = {communication:g}")
+                more, how = drawing.draw(ax, groups, curve, styles, labels, spread)
+                handles, notes = handles | more, [*dict.fromkeys([*notes, *how])]
+                ax.set_title(drawing.plain(f"{title}, C = {communication:g}"))
                 if logarithmic:
                     ax.set_xscale("log")
                     ax.autoscale(axis="x")
@@ -220,55 +232,46 @@ def figure3(
         for ax in panels[-1]:
             ax.set_xlabel(drawing.TIME_LABEL)
         for ax in panels[:, 0]:
-            ax.set_ylabel("mean test accuracy")
+            ax.set_ylabel(drawing.score_label(merged, names))
         ordered = {label: handles[label] for label in [*labels.values(), *handles] if label in handles}
-        notes = [f"evaluation: {names[0]}"] if len(names) == 1 else []
-        counts = sorted({len(repeats) for groups in columns.values() for repeats in groups.values()})
-        if counts[-1] > 1:
-            runs = "/".join(map(str, counts))
-            notes.append(f"line: mean of {runs} runs, band: {drawing.SPREADS[spread]}")
-        notes += ["C: cost of a communicating round"]
+        notes.append("C: cost of a communicating round")
         height = drawing.legend_below(figure, ordered, size[0], notes, loc="outside lower center")
         figure.set_figheight(max(size[1], panel_size[1] * len(communications) + 0.3 + height))
     return figure
 
 
-def _groups(histories: Histories) -> dict[str, list[History]]:
-    drawing.check_repeats(histories)
-    return drawing.groups(histories)
+def _x_label(communication: float, x: X) -> str:
+    if x == "rounds":
+        return "round"
+    check_numbers("communication", communication, "give a cost in time units, e.g. 10.0", max_ndim=0)
+    return drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else "")
 
 
 def _logarithmic(ax: Axes) -> None:
-    """Where all that is drawn is positive; matplotlib refuses it where nothing is."""
+    """Make an axis logarithmic if all that is drawn is positive; matplotlib refuses it where nothing is."""
     if 0 < ax.dataLim.ymin < np.inf:
         ax.set_yscale("log")
 
 
 def _single(
     groups: dict[str, list[History]],
-    curve: Curve,
+    curve: Callable[[History], Curve],
     labels: dict[str, str],
-    communication: float,
-    ylabel: str,
+    x_label: str,
+    y_label: str,
     ax: Axes | None,
     spread: Spread,
 ) -> Figure:
     import matplotlib as mpl
 
-    drawing.check_spread(spread)
     with mpl.rc_context(drawing.RC):
         own = None if ax is not None else drawing.new_figure((6.4, 4.0))
         ax = ax if own is None else own.subplots()
         assert ax is not None
-        handles = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, communication, spread)
-        ax.set_xlabel(drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else ""))
-        ax.set_ylabel(ylabel)
-        repeated = any(len(repeats) > 1 for repeats in groups.values())
-        notes = ["line: mean of the runs", f"band: {drawing.SPREADS[spread]}"] if repeated else []
-        if drawing.fits_inside(handles) or ax.figure.get_layout_engine() is None:
-            drawing.legend_inside(ax, handles, notes)
-        else:
-            height = drawing.legend_under(ax, handles, notes)
-            if own is not None:
-                own.set_figheight(4.0 + height)
+        handles, notes = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, spread)
+        ax.set_xlabel(x_label)
+        ax.set_ylabel(y_label)
+        height = drawing.legend(ax, handles, notes)
+        if own is not None:
+            own.set_figheight(4.0 + height)
         return ax.figure  # pyright: ignore[reportReturnType]

@@ -1,6 +1,6 @@
-"""Which runs are repeats of each other: those that differ in the seed alone. All others are rows of their own.
+"""Rows of a table: runs that differ in the seed alone are repeats of one row, all others are rows of their own.
 
-A run says in `History.config` what made it, whether Python or the command line saved it.
+`History.config` says what made a run, whether Python or the command line saved it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "
 
 
 class Run(NamedTuple):
-    """A run folder, and what made the run."""
+    """Run folder, with what made the run."""
 
     folder: Path
     history: History
@@ -45,18 +45,18 @@ class Run(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """The key where it is recorded, which says the same in Python and on the command line."""
+        """Key where it is recorded, which is the same in Python and on the command line."""
         known = (self.history.config.get(name) for name in ("key", "seed"))
         return str(next((seed for seed in known if seed is not None), self.folder))
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The parts that do not say what made them."""
+        """Parts that do not say what made them."""
         return tuple(map(str, self.history.config.get("unknown") or ()))
 
 
 class Rows(NamedTuple):
-    """What the runs are to a table."""
+    """Runs as the rows of a table."""
 
     runs: dict[str, list[Run]]  # name of the row -> its repeats
     twins: dict[str, str]  # row -> the row of the same algorithm without doubling
@@ -65,7 +65,7 @@ class Rows(NamedTuple):
 
     @property
     def histories(self) -> dict[str, list[History]]:
-        """Name of the row -> the histories of its repeats."""
+        """Name of the row -> histories of its repeats."""
         return {name: [run.history for run in runs] for name, runs in self.runs.items()}
 
 
@@ -77,12 +77,12 @@ class _Row(NamedTuple):
 
 
 def read(folder: Path) -> Run:
-    """A run folder; errors as of `History.load`."""
+    """Return the run of a folder; errors as of `History.load`."""
     return of(History.load(folder), folder)
 
 
 def judged_by(run: Run, evaluation: str | None) -> Run:
-    """The run with this evaluation as its default one; None leaves it as it is.
+    """Return the run with this evaluation as its default one; None leaves it as it is.
 
     Raises:
         ValueError: it has no such evaluation.
@@ -99,12 +99,12 @@ def judged_by(run: Run, evaluation: str | None) -> Run:
 
 
 def of(history: History, folder: Path) -> Run:
-    """A run that is in memory and in its folder."""
+    """Return the run of a history in memory and its folder."""
     return Run(folder, history, _made(history))
 
 
 def scored_by(histories: Iterable[History]) -> str:
-    """Why runs cannot be compared by accuracy, behind words that say that they cannot."""
+    """Return the end of a message that none of these runs was judged by accuracy: the reason, and the remedy."""
     evaluated = [history for history in histories if history.accuracies and len(history.eval_round)]
     if names := sorted({history.score_name for history in evaluated}):
         drawn = "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
@@ -113,7 +113,7 @@ def scored_by(histories: Iterable[History]) -> str:
 
 
 def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
-    """Runs that belong into one table, by data set and number of clients; and those whose scores are errors."""
+    """Return the runs of each table, by data set and number of clients; and the runs whose scores are errors."""
     tasks: dict[str, list[Run]] = {}
     errors = []
     for run in runs:
@@ -126,7 +126,7 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
 
 
 def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Runs without those that are others a second time, to the last bit; and these, each with the one that stays."""
+    """Return the runs without copies, equal to the last bit; and the copies, each with the run that stays."""
     kept: dict[Any, list[Run]] = {}
     twice = []
     for run in runs:
@@ -140,7 +140,7 @@ def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
 
 
 def rows(runs: Sequence[Run]) -> Rows:
-    """The rows of a table: in the order of the methods, then of the values that differ.
+    """Return the rows of a table, in the order of the methods, then of the values that differ.
 
     Raises:
         ValueError: two folders hold the same run.
@@ -151,22 +151,21 @@ def rows(runs: Sequence[Run]) -> Rows:
     found.sort(key=lambda row: (place_of.get(row.method, len(place_of)), row.method, _ranks(row, differing)))
     shown, places = _shown(found, differing), {place for row in found for place in row.said}
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
-    if held_out := [name for name, row in zip(names, found, strict=True) if _is_held_out(row)]:
+    named = [*zip(names, found, strict=True)]
+    if held_out := [name for name, row in named if row.runs[0].history.judged_on == "validation"]:
         which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))
         notes.append(f"judged by training data that were held out, not by test data: {which}")
-    return Rows(
-        {name: row.runs for name, row in zip(names, found, strict=True)},
-        {name: twin for name, row in zip(names, found, strict=True) if (twin := _twin(row, found, names)) is not None},
-        {
-            name: {_called(place, places).rstrip("= "): row.said[place] for place in of_row}
-            for name, row, of_row in zip(names, found, shown, strict=True)
-        },
-        notes,
-    )
+    twins = {name: _twin(row, found, names) for name, row in named}
+    options = {
+        name: {_called(place, places).rstrip("= "): row.said[place] for place in of_row}
+        for (name, row), of_row in zip(named, shown, strict=True)
+    }
+    runs_of = {name: row.runs for name, row in named}
+    return Rows(runs_of, {name: twin for name, twin in twins.items() if twin is not None}, options, notes)
 
 
 def _made(history: History) -> dict[Place, str]:
-    """What made a run, but for the seed and what changes no result."""
+    """Return all that made a run but the seed, and options that change no result."""
     left_out = {*_SAID_TWICE, *_SEED, *_NO_EFFECT, *_TASK}
     made = {place: text for place, text in _flat(history.config) if place[0] not in left_out}
     for place in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
@@ -187,16 +186,12 @@ def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
         if isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            yield (*before, name), _class(value) if name == PART else _text(value)
-
-
-def _class(path: str) -> str:
-    """The class of a part, its module too where it is one's own."""
-    return path.rpartition(".")[2] if path.startswith(_PACKAGE) else path
+            is_ours = name == PART and value.startswith(_PACKAGE)  # parts of others are called with their module
+            yield (*before, name), value.rpartition(".")[2] if is_ours else _text(value)
 
 
 def _text(value: Any) -> str:
-    """The same text for equal numbers, also for 0.1 and its neighbour in float32."""
+    """Return one text for equal numbers, also for 0.1 and its neighbour in float32."""
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, float):
@@ -209,7 +204,7 @@ def _text(value: Any) -> str:
 
 
 def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
-    """Runs that were made alike, by seed. Where they prove to be no repeats all the same, a row each."""
+    """Return runs that were made alike as one row each, and notes; a row a folder where their results disagree."""
     groups: dict[Any, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.history.name, sorted(run.made.items()), run.seed, run.folder)):
         groups.setdefault((run.history.name, frozenset(run.made.items())), []).append(run)
@@ -230,21 +225,17 @@ def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
         for run in group:
             folder = {("folder",): os.path.relpath(run.folder, common)}
             found.append(_Row(method, {**made, **folder}, {**said, **folder}, [run]))
-    notes = []
     remedy = "make it of numbers, texts, named functions and parts (srp.part)"
-    if parts := sorted({*doubtful["averaged"]}):
-        notes.append(
-            f"repeats may differ in more than the seed: what made {', '.join(parts)} is not recorded; {remedy}"
-        )
-    if parts := sorted({*doubtful["apart"]}):
-        notes.append(
-            f"a row a folder: runs of one seed differ, and what made {', '.join(parts)} is not recorded; {remedy}"
-        )
-    return found, notes
+    why = {
+        "averaged": "repeats may differ in more than the seed:",
+        "apart": "a row a folder: runs of one seed differ, and",
+    }
+    parts = {how: ", ".join(sorted({*of_rows})) for how, of_rows in doubtful.items() if of_rows}
+    return found, [f"{why[how]} what made {names} is not recorded; {remedy}" for how, names in parts.items()]
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
-    """Whether runs that were made alike differ in the seed; False where equal seeds gave unequal results.
+    """True if runs that were made alike differ in the seed, False if equal seeds gave unequal results.
 
     Raises:
         ValueError: two folders hold the same run.
@@ -268,14 +259,8 @@ def _same_results(one: History, other: History) -> bool:
     )
 
 
-def _is_held_out(row: _Row) -> bool:
-    """Whether clients are judged by a share of their training data: `load(..., validation=)`, or `holdout` itself."""
-    asked = row.said.get(("dataset_options", "validation"), "None")
-    return asked != "None" or ("dataset_options", "fraction") in row.said
-
-
 def _differing(found: Sequence[_Row]) -> list[Place]:
-    """The options that differ among the rows that have them; those of a method, within one."""
+    """Return the options that differ among the rows that have them; those of a method, within one."""
     differing: dict[Place, None] = {}
     for place in dict.fromkeys(place for row in found for place in row.said):
         having = [row for row in found if place in row.said]
@@ -290,7 +275,7 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
 
 
 def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]]:
-    """Numbers by size, words by letter, what is not there first."""
+    """Return the key to sort a row by: numbers by size, words by letter, options that it lacks first."""
 
     def rank(text: str | None) -> tuple[int, float, str]:
         if text is None:
@@ -304,7 +289,7 @@ def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]
 
 
 def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place]]:
-    """What the name of every row says beside its method: the differing options that it has; more where needed."""
+    """Return the options in the name of every row: the differing ones that it has; more where names would be equal."""
     places = {place for row in found for place in row.said}
     shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
@@ -321,39 +306,35 @@ def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place
 
 
 def _name(row: _Row, shown: Sequence[Place], places: set[Place]) -> str:
-    words = [f"{_called(place, places)}{_shortened(row.said[place])}" for place in shown]
+    words = []
+    for place in shown:
+        text = row.said[place]
+        short = text if len(text) <= _LONG else f"{text[: _LONG - 12]}...{zlib.crc32(text.encode()):08x}"
+        words.append(_called(place, places) + short)
     return ", ".join([methods.label(row.method), *words]) if words else row.method
 
 
 def _called(place: Place, places: set[Place]) -> str:
-    """An option in as few words as tell it apart from the others, with the sign before its value."""
+    """Return an option in as few words as tell it apart from the others, with the sign before its value."""
     if place == _DATA:
         return "data "
     if place == ("dataset_options", "seed"):
         return "partition_seed="
-    plain = {_without_name(other) for other in places}
-    words = _without_name(place)
-    fewest = next(n for n in range(1, len(words) + 1) if n == len(words) or _ends(plain, words[-n:]) == 1)
+    words, plain = _without_name(place), {_without_name(other) for other in places}
+    alike = [sum(other[-n:] == words[-n:] for other in plain) for n in range(1, len(words))]
+    fewest = alike.index(1) + 1 if 1 in alike else len(words)
     if fewest == len(words):  # method.alpha, as on the command line, and data.alpha
         return f"{'.'.join((_SECTIONS.get(words[0], words[0]), *words[1:]))}="
     return f"{'clock.' if words[0] == 'clock_options' else ''}{'.'.join(words[-fewest:])}="
 
 
 def _without_name(place: Place) -> Place:
-    """The place of a part for that of its class, the part being what it is called there."""
+    """Return the place of a part for that of its class: the part is called by its class."""
     return place[:-1] if place[-1] in ("name", PART) and len(place) > 2 else place
 
 
-def _ends(places: set[Place], words: Place) -> int:
-    return sum(place[-len(words) :] == words for place in places)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONG else f"{text[: _LONG - 12]}...{zlib.crc32(text.encode()):08x}"
-
-
 def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
-    """The row of the same algorithm without doubling, all that both have being equal; if need be, but how long it is.
+    """Return the row of the same algorithm without doubling: all that both have is equal, if need be but the length.
 
     A time to a target is the same however long a run goes on after it.
     """

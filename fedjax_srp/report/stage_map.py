@@ -1,10 +1,9 @@
-"""Who takes part when, as far as the files of a run tell it.
+"""Map of who takes part when, as far as the files of a run tell it.
 
-A run records how many clients took part in a round and how long the round lasted, not who they were. Where clocks are
-fixed that says all the same who they were: n clients took part, and the round lasted exactly as long as the n-th
-fastest of all clients needs, while the next one needs longer. So they were the n fastest. It costs no byte in the files
-and no work in a run; where it proves nothing (times drawn afresh in every round, clients chosen at random) the map is
-missing rather than guessed.
+A run records how many clients took part in a round and how long the round lasted, not who they were. Where n clients
+took part, and the round lasted exactly as long as the n-th fastest client needs while the next one needs longer, they
+were the n fastest. Where times do not prove that (they are drawn afresh in every round, clients are chosen at random),
+there is no map.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MAX_COLUMNS = 500  # of rounds
 
 
 def took_the_fastest(history: History) -> bool:
-    """Whether the files prove that every round took the fastest clients; trivially so where all took part."""
+    """True if the files prove that every round took the fastest clients, or all of them."""
     if not history.num_rounds or history.asynchronous:
         return False
     times, sizes = np.sort(history.client_time), history.cohort_size
@@ -28,7 +27,7 @@ def took_the_fastest(history: History) -> bool:
 
 
 def shares(history: History) -> np.ndarray | None:
-    """(bands, columns) float32: the share of a band of clients, the fastest first, that takes part in rounds.
+    """Return (bands, columns) float32: the share of a band of clients, the fastest first, that takes part in rounds.
 
     Up to `MAX_BANDS` clients and `MAX_COLUMNS` rounds each has its own, and shares are 0 or 1; more are put together,
     with `np.array_split`. None where the files do not tell who took part.
@@ -43,7 +42,5 @@ def shares(history: History) -> np.ndarray | None:
 
 
 def _edges(count: int, most: int) -> np.ndarray:
-    """Where parts begin, and the end, of `count` things in at most so many parts, as `np.array_split` cuts them."""
-    parts = min(count, most)
-    small, larger = divmod(count, parts)
-    return np.concatenate([[0], np.cumsum(np.where(np.arange(parts) < larger, small + 1, small))])
+    """Return the first places of `count` things cut by `np.array_split` into at most so many parts, and the end."""
+    return np.cumsum([0, *map(len, np.array_split(np.arange(count), min(count, most)))])

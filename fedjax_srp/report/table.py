@@ -21,26 +21,26 @@ Repeats = Mapping[str, Sequence[History]]  # method -> its runs, one a seed
 
 
 class Target(NamedTuple):
-    """An accuracy that every method is timed to, and where it comes from."""
+    """Accuracy that every method is timed to, and where it comes from."""
 
     accuracy: float
     reason: str
 
 
 def check_target(target: float | None) -> None:
-    """Refuses a target that is no accuracy."""
+    """Refuse a target that is no accuracy."""
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
 
 def check_communication(cost: float, argument: str = "communication") -> None:
-    """Refuses a cost per communicating round that is negative or not finite."""
+    """Refuse a cost per communicating round that is negative or not finite."""
     if not is_number(cost) or not 0 <= cost < math.inf:
         raise ValueError(f"{argument}={cost}: must be finite and at least 0, in time units; give 0 for free rounds")
 
 
 def check_communications(costs: Sequence[float]) -> None:
-    """Refuses costs of which there are none, or one is none."""
+    """Refuse anything but one cost or several."""
     if isinstance(costs, str) or not np.iterable(costs):
         raise ValueError(f"communications={short(costs)}: give several costs, e.g. [0, 10], or one, e.g. [0]")
     if not len(costs):
@@ -50,7 +50,7 @@ def check_communications(costs: Sequence[float]) -> None:
 
 
 def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
-    """A fraction of the reference's final accuracy, mean over its runs; without the reference, of the best method's.
+    """Return a fraction of the reference's final accuracy, mean over its runs; without it, of the best method's.
 
     It is rounded to 0.1 %, as accuracies are shown. Of several rows of the reference the best one counts; of rows that
     are equal at 0.1 %, the first.
@@ -74,11 +74,11 @@ def comparison(
     communications: Sequence[float] = (0, 10, 100),
     twins: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """One row a method.
+    """Return a table with one row a method.
 
-    Columns: `method`; `evaluation`, what judged its runs; `twin`, the same algorithm without doubling; `runs`;
-    `diverged`, how many of them; `clock_communication`, what the clock itself adds to a round, to which a cost C comes
-    on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
+    Columns: `method`; `evaluation` that judged its runs; `judged_on`, "test" or "validation" data; `twin`, the same
+    algorithm without doubling; `runs`; `diverged`, how many of them; `clock_communication`, what the clock itself adds
+    to a round, to which a cost C comes on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
     expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
     reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; for
@@ -91,9 +91,6 @@ def comparison(
         target: mean accuracy to time, see `common_target`; nan where no accuracy is known, and nothing reaches it.
         communications: costs per communicating round, in time units.
         twins: method -> its twin; None for those of `srp.methods`.
-
-    Raises:
-        ValueError: a target that no accuracy can reach, a cost that is negative or not finite, or none.
     """
     import pandas as pd
 
@@ -103,8 +100,10 @@ def comparison(
         twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in histories.items():
-        judged_by = "/".join(dict.fromkeys(run.evaluation or "" for run in runs))
-        row: dict[str, Any] = {"method": name, "evaluation": judged_by, "twin": twins.get(name, ""), "runs": len(runs)}
+        row: dict[str, Any] = {"method": name}
+        for column in ("evaluation", "judged_on"):
+            row[column] = "/".join(dict.fromkeys(getattr(run, column) or "" for run in runs))
+        row |= {"twin": twins.get(name, ""), "runs": len(runs)}
         row["diverged"] = sum(run.diverged is not None for run in runs)
         row["clock_communication"] = _in_the_clock(runs)
         row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
@@ -133,18 +132,11 @@ def comparison(
 
 
 def render(frame: pd.DataFrame, target: Target) -> str:
-    """The table of `comparison` as text, with what its numbers mean."""
+    """Return the table of `comparison` as text, with the meaning of its numbers."""
     costs = [name.removeprefix("speed_up_") for name in frame.columns if name.startswith("speed_up_")]
     runs = sorted(set(frame["runs"]))
-    header = [
-        "method",
-        "accuracy %",
-        "worst tenth %",
-        "quarters %, fastest first",
-        *(f"time at C = {cost}" for cost in costs),
-        "host s",
-    ]
-    lines = [header]
+    times = [f"time at C = {cost}" for cost in costs]
+    lines = [["method", "accuracy %", "worst tenth %", "quarters %, fastest first", *times, "host s"]]
     for row in frame.to_dict("records"):
         accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
         quarters = "/".join(_percent(row[name]) for name in QUARTERS)
@@ -153,13 +145,12 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         lines.append([label(row["method"]), *accuracy, quarters, *times, seconds])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     rows = frame.to_dict("records")
-    judged: dict[str, list[str]] = {}
-    for row in rows:
-        judged.setdefault(row["evaluation"], []).append(label(row["method"]))
-    by = "; ".join(f"{evaluation} ({', '.join(names)})" for evaluation, names in judged.items())
+    judged = frame["method"].map(label).groupby(frame["evaluation"], sort=False).agg(", ".join)
+    by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
     notes = [
-        f"judged by: {by if len(judged) > 1 else next(iter(judged))}",
-        f"accuracy: of every client on its own test data, after the last round; {spread}",
+        f"judged by: {by if len(judged) > 1 else judged.index[0]}",
+        f"accuracy: of every client on its own {'/'.join(dict.fromkeys(frame['judged_on']))} data, after the last "
+        f"round; {spread}",
         "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
@@ -181,7 +172,7 @@ def render(frame: pd.DataFrame, target: Target) -> str:
 
 
 def _in_the_clock(runs: Sequence[History]) -> float:
-    """What the clock of these runs adds to a round for communication; nan where it is not one known number."""
+    """Return what the clock of these runs adds to a round for communication; nan unless it is one known number."""
     options = [run.config.get("clock_options") for run in runs]
     known = [math.nan if of is None else of.get("communication", 0.0) for of in options]
     is_one = all(isinstance(cost, int | float) for cost in known) and len(set(known)) == 1
@@ -189,26 +180,26 @@ def _in_the_clock(runs: Sequence[History]) -> float:
 
 
 def host_seconds(runs: Sequence[History]) -> float:
-    """What the simulator took for all runs; those that were simulated together each carry the time of all of them."""
+    """Return the seconds of the simulator for all runs; of those that ran together, each carries the time of all."""
     return sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; the latter nan for one value, and where the mean is not finite."""
+    """Return mean and sample standard deviation; the latter nan for one value, and where the mean is not finite."""
     array = np.asarray(values, np.float64)
     mean = float(array.mean()) if len(array) else math.nan
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
 
 
 def time_to(run: History, target: float, cost: float = 0.0) -> float:
-    """Simulated time to a target; nan where rounds overlap, so that a cost cannot be added, inf without a target."""
+    """Return the simulated time to a target; nan if rounds overlap and there is a cost, inf without a target."""
     if run.asynchronous and cost:
         return math.nan
     return math.inf if math.isnan(target) else run.time_to(target, cost)
 
 
 def shown(target: Target) -> str:
-    """A target in percent: at 0.1, as accuracies are shown, unless it was given more precisely."""
+    """Return a target in percent: at 0.1, as accuracies are shown, unless it was given more precisely."""
     percent = 100 * target.accuracy
     if math.isnan(percent):
         return "a target that is not known"
@@ -216,12 +207,12 @@ def shown(target: Target) -> str:
 
 
 def _column(cost: float) -> str:
-    """A cost in the name of a column, as short as tells it from any other."""
+    """Return a cost for the name of a column, as short as tells it from any other."""
     return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
-    """Whether the target was reached by the first evaluation."""
+    """True if the target was reached by the first evaluation."""
     return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0])
 
 
@@ -246,13 +237,8 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of words as lines, the first column to the left and the last to the right."""
-    widths = [max(len(word) for word in column) for column in zip(*lines, strict=True)]
-    texts = [
-        "  ".join(
-            word.rjust(width) if place == len(widths) - 1 else word.ljust(width)
-            for place, (word, width) in enumerate(zip(words, widths, strict=True))
-        )
-        for words in lines
-    ]
+    """Return rows of words as lines, the last column to the right and all others to the left."""
+    *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
+    texts = ["".join(f"{word:<{width}}  " for word, width in zip(row, widths, strict=False)) for row in lines]
+    texts = [text + row[-1].rjust(last) for text, row in zip(texts, lines, strict=True)]
     return [texts[0], "-" * len(texts[0]), *texts[1:]]

@@ -1,9 +1,9 @@
-"""What the papers' theory says about rounds and simulated time, as functions of NumPy floats and arrays.
+"""The papers' theory of rounds and simulated time, as functions of NumPy floats and arrays.
 
-Every function cites its equation, and `KIND` says what its value is:
+Every function cites its equation, and `KIND` says how far its value can be trusted:
 
 * "exact": an identity under the stated model of times;
-* "exact recursion": what follows, without further bounds, when inequality (9) is taken as an equality in every round;
+* "exact recursion": follows without further bounds when inequality (9) is taken as an equality in every round;
 * "valid bound": proven and checked;
 * "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` and `flanp_ratio_bound` do.
 

@@ -61,9 +61,6 @@ def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
         before: m, those of the stage before, fewer.
         samples: s, per client.
         c: of V_ns = c / (n s).
-
-    Raises:
-        ValueError: `before` is not below n.
     """
     if not 1 <= before < n:
         raise ValueError(f"before={before} must be at least 1 and below n={n}: stages grow")
@@ -94,10 +91,7 @@ def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, no
 def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
-    `times` as for `flanp_time`, in any order.
-
-    Raises:
-        ValueError: Delta0 is c / (5 N s) at most.
+    `times` as for `flanp_time`, in any order; Delta0 is above c / (5 N s).
     """
     gap = _log_gap(initial_gap, len(times), samples, c)
     return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.sort(times)[-1])
@@ -108,9 +102,6 @@ def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, 
     """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
     A ratio of rounds that suffice, not of those that are needed.
-
-    Raises:
-        ValueError: Delta0 is c / (5 N s) at most.
     """
     times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
     return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
@@ -121,9 +112,6 @@ def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: f
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
     Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".
-
-    Raises:
-        ValueError: Delta0 is c / (5 N s) at most.
     """
     gap = _log_gap(initial_gap, num_clients, samples, c)
     return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)

@@ -26,13 +26,10 @@ def max_step_size(sigma_max: float) -> float:
 
 @formula
 def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
-    """The a of Theorem 4.5: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
+    """The a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
     Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That
     of all N heads together is larger, and so is the a that it gives: an optimistic one.
-
-    Raises:
-        ValueError: a is not in (0, 1/4], as the theorem demands (its step size already gives a <= 1/16).
     """
     a = step_size * (1 - initial_distance**2) * sigma_min**2 / 2
     return _checked(a)
@@ -40,17 +37,13 @@ def contraction_rate(step_size: float, initial_distance: float, sigma_min: float
 
 @formula
 def contraction(distance: float, a: float, ratio: float) -> float:
-    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0.
-
-    Raises:
-        ValueError: a out of range.
-    """
+    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
     return distance * math.sqrt(1 - _checked(a)) + a / math.sqrt(ratio * (1 - a))
 
 
 @formula
 def fixed_point(a: float, ratio: float) -> float:
-    """Where eq. 9 ends up with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
+    """The limit of eq. 9 with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
 
     With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): no statement at all up to ratio = 4.
     """
@@ -60,11 +53,7 @@ def fixed_point(a: float, ratio: float) -> float:
 
 @formula
 def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
-    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round.
-
-    Raises:
-        ValueError: a out of range.
-    """
+    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
     _checked(a)
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
@@ -74,11 +63,7 @@ def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np
 
 @formula
 def target_distance(a: float, num_clients: int, initial: int, chat: float) -> float:
-    """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2).
-
-    Raises:
-        ValueError: a or chat out of range, or more clients at first than there are.
-    """
+    """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2)."""
     if initial > num_clients:
         raise ValueError(f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them")
     return _checked_chat(chat) * fixed_point(a, num_clients / initial)
@@ -110,11 +95,7 @@ def switching_distances(
 
 @formula
 def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
-    """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199).
-
-    Raises:
-        ValueError: `end` is not above the fixed point x.
-    """
+    """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
     x = fixed_point(a, ratio)
@@ -129,9 +110,6 @@ def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) ->
 
     2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `initial` has to
     divide `num_clients` into a power of 2. The first stage used and the last need `schedule`.
-
-    Raises:
-        ValueError: a out of range, or sizes of stages that do not double throughout.
     """
     sizes = stage_sizes(initial, num_clients)
     if sizes[-1] != initial * 2 ** (len(sizes) - 1):
@@ -182,9 +160,6 @@ def schedule(
         communication: C, in time units.
         rate: lambda of the clients' exponential times.
         initial_distance: dist(B0, B*).
-
-    Raises:
-        ValueError: as `target_distance`.
     """
     eps = target_distance(a, num_clients, initial, chat)
     sizes = stage_sizes(initial, num_clients)
@@ -205,9 +180,6 @@ def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial
 
     From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point, where chat x < 1,
     else 0; `initial` scales the noise only.
-
-    Raises:
-        ValueError: as `target_distance`.
     """
     eps = target_distance(a, num_clients, initial, chat)
     return rounds_between(initial_distance, eps, a, num_clients / initial)
@@ -223,11 +195,7 @@ def fedrep_time(
     rate: float = 1.0,
     initial_distance: float = 1.0,
 ) -> float:
-    """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1).
-
-    Raises:
-        ValueError: as `target_distance`.
-    """
+    """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1)."""
     rounds = fedrep_rounds(a, num_clients, initial, chat, initial_distance)
     return rounds * (order_statistic_mean(num_clients, num_clients, rate) + communication)
 

@@ -33,10 +33,10 @@ from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer
 import fedjax_srp as srp
 from fedjax_srp.algorithms.examples import with_decay
 from fedjax_srp.base import Examples
-from fedjax_srp.commands.run import outcome
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.traffic import traffic
+from fedjax_srp.runs.folder import outcome
 
 # Three rounds, two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 IDS = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])

@@ -23,8 +23,8 @@ import numpy as np
 
 from fedjax_srp import methods
 from fedjax_srp.commands import cli, demo
-from fedjax_srp.commands import run_options as run_command
 from fedjax_srp.data import archives
+from fedjax_srp.runs import words as run_words
 
 simulation = importlib.import_module("fedjax_srp.engine.simulate")  # srp.simulate is the function
 
@@ -65,7 +65,7 @@ CLOCKS = (
 
 def options():
     """Every option of `run`, in the words of the command line."""
-    return [f"--{option.name.replace('_', '-')}" for group in run_command.groups().values() for option in group]
+    return [f"--{option.replace('_', '-')}" for group in run_words.groups().values() for option in group]
 
 
 def command(rng, folder):

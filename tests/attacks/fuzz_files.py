@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.commands import clock as clock_words
-from fedjax_srp.commands.errors import is_ours
+from fedjax_srp._checks import is_ours
+from fedjax_srp.runs import clocks as clock_words
 
 PER_CLASS, CLASSES = 6, 3
 DTYPES = ("f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", "M8[s]", "O")

@@ -59,21 +59,33 @@ def contents(out):
 
 
 def workers_of(process):
-    """The ids of the processes that a process has started."""
+    """The ids of the workers that a process has started."""
     try:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     except OSError:
         return []
-    return [int(child) for child in children]
+    return [int(child) for child in children if is_worker(child)]
+
+
+def is_worker(child):
+    """Return True if a process that runs is one of a grid, and not what the library starts beside them."""
+    try:
+        return "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
+    except OSError:
+        return False
 
 
 def kill(process, rng, only_a_worker):
-    """SIGKILL for the grid, or for one of its workers."""
+    """SIGKILL for the grid, or for one of its workers; returns how many workers outlive the grid by more than 30 s."""
     workers = workers_of(process)
     if only_a_worker and workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
-    else:
-        process.kill()
+        return 0
+    process.kill()
+    patience = time.monotonic() + 30
+    while any(map(is_worker, workers)) and time.monotonic() < patience:
+        time.sleep(0.1)
+    return sum(map(is_worker, workers))
 
 
 def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longest=None):
@@ -89,7 +101,7 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longes
         seconds.append(time.monotonic() - begin)
     expected = contents(folder / "whole")
     found = {"runs_of_a_grid": len(expected), "kills": 0, "of_workers": 0, "grids": 0, "restarts": 0}
-    found |= {"differences": 0, "failures": []}
+    found |= {"outlived": 0, "differences": 0, "failures": []}
     assert contents(folder / "warm") == expected
     while found["kills"] < number:
         out, is_finished = folder / f"grid_{found['grids']}", False
@@ -100,7 +112,7 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longes
                     process.wait(rng.uniform(0, seconds[1] if longest is None else longest))
                 except subprocess.TimeoutExpired:
                     only_a_worker = rng.random() < 0.5
-                    kill(process, rng, only_a_worker)
+                    found["outlived"] += kill(process, rng, only_a_worker)
                     found["kills"] += 1
                     found["of_workers"] += only_a_worker
             printed, _ = process.communicate()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.commands import clock
+from fedjax_srp.runs import clocks as clock
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedjax_srp import clocks
-from fedjax_srp.commands import clock as words
 from fedjax_srp.data import load
+from fedjax_srp.runs import clocks as words
 
 NUM_CLIENTS = 30
 DISTRIBUTIONS = {

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import resource
 
 from fedjax_srp.commands import cli
-from fedjax_srp.data import _builders, _downloads, load, prepare, records
+from fedjax_srp.data import _builders, archives, load, prepare, records
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
     ("old", "new", "message"),
     [
         ('"fileFormat": "array_record"', '"fileFormat": "tfrecord"', "was prepared as tfrecord files, which only"),
-        ("{", "", "dataset_info.json is damaged (Extra data"),
+        ("{", "", "3.0.1 has a damaged dataset_info.json (Extra data"),
     ],
 )
 def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, no_network, capsys):
@@ -164,19 +164,17 @@ def test_archives_by_hand_need_no_network(tmp_path, no_network):
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (lambda good: good[:-1], r"has [\d,]+ bytes, the original [\d,]+ bytes"),
-        (lambda good: b"x" + good[1:], r"has the sha256 \w{16}\.\.\., the original \w{16}\.\.\."),
-    ],
+    "content", [lambda good: good[:-1], lambda good: b"x" + good[1:]], ids=["another size", "another checksum"]
 )
-def test_another_archive_is_refused(content, found, tmp_path, no_network, capsys):
+def test_another_archive_is_refused(content, tmp_path, no_network, capsys):
     small_archives.emnist(tmp_path)
     path = tmp_path / "downloads" / "manual" / "gzip.zip"
     path.write_bytes(content(path.read_bytes()))
     assert main("emnist/digits", "--data-dir", tmp_path) == 2
     error = capsys.readouterr().err
-    assert re.search(f"{re.escape(str(path))}: {found}; delete it and run the command again\n$", error)
+    assert f"{path}, has wrong checksum: " in error
+    assert error.endswith("delete a file that is not the original, make room, or give another data_dir\n")
+    assert error.count("\n") == 1
     assert not no_network
 
 
@@ -202,7 +200,7 @@ def test_what_tensorflow_datasets_downloaded_is_compared_too(spoil, tmp_path, no
     path.write_bytes(spoil(good))
     assert main("mnist", "--data-dir", tmp_path) == 2
     error = capsys.readouterr().err
-    assert re.search(f"{re.escape(str(path))}: has .*, the original .*; delete it and run the command again\n$", error)
+    assert re.search(r"cannot prepare mnist there \(.+\); delete a file that is not the original", error)
     path.write_bytes(good)
     assert main("mnist", "--data-dir", tmp_path) == 0
     assert not no_network
@@ -278,7 +276,7 @@ def test_a_download_of_something_else_is_refused(served, capsys):
     (files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"a page that asks for a login")
     assert main("mnist", "--data-dir", data_dir) == 2
     error = capsys.readouterr().err
-    assert "cannot download (what 127.0.0.1 sends has 28 bytes, the original 39 bytes); put these files into" in error
+    assert "cannot download (ContentDecodingError at 127.0.0.1); put these files into" in error
     assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
     assert error.count("\n") == 1
 
@@ -295,7 +293,7 @@ def test_a_server_without_the_file_is_like_no_network(served, capsys):
 @pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\nso far"])
 def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
     """It accepts connections and then says nothing, or stops in the middle."""
-    monkeypatch.setattr(_downloads, "_TIMEOUT", (0.2, 0.2))
+    monkeypatch.setattr(archives, "_TIMEOUT", (0.2, 0.2))
     small_archives.mnist(tmp_path)
     file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
     file.unlink()
@@ -306,28 +304,26 @@ def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
 
         def answer():
-            while len(connections) < _downloads._ATTEMPTS:
-                connections.append(server.accept()[0])
-                connections[-1].sendall(sends)
+            connections.append(server.accept()[0])
+            connections[-1].sendall(sends)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         assert main("mnist", "--data-dir", tmp_path) == 2
         thread.join()
-        for connection in connections:
-            connection.close()
+        connections[0].close()
     error = capsys.readouterr().err
     assert re.search(rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes", error)
     assert error.count("\n") == 1
-    assert not list(file.parent.glob("*incomplete*"))
+    assert not list(file.parent.glob("*unfinished*"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "names: lists no data set; give one or more of cifar10"),
+        ((), "unknown data set '(none)'; choose from cifar10"),
         (("minst",), "unknown data set 'minst' (did you mean mnist or emnist?); choose from cifar10"),
-        (("mnist", "--data-dir", "{}/file"), "data_dir='{}/file': cannot prepare mnist there ([Errno 17] File exists"),
+        (("mnist", "--data-dir", "{}/file"), "data_dir='{}/file': cannot prepare mnist there ([Errno "),
     ],
 )
 def test_errors_of_use(words, message, tmp_path, capsys):

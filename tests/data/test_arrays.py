@@ -2,10 +2,11 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
 
-from fedjax_srp.data import from_arrays
+from fedjax_srp.data import from_arrays, partition
 
 
 def build(**changes):
@@ -27,44 +28,57 @@ def with_value(value, dtype=np.float32):
     return x
 
 
+MASKED = np.ma.masked_array(np.zeros((6, 2), np.float32), np.eye(6, 2))
+PLAIN = " is no plain array (its mask would be lost: leave masked examples out, or fill them)"
+
 ERRORS = {
-    "x_train[3, 1]: nan is not finite as float32; remove or repair": {"x_train": with_value(np.nan)},
+    "x_train[3, 1]: nan is not finite as float32; repair the example": {"x_train": with_value(np.nan)},
     "x_test[3, 1]: inf is not finite": {"x_test": with_value(np.inf)},
     "x_train[3, 1]: 1e+300 is not finite as float32": {"x_train": with_value(1e300, np.float64)},
-    "x_train[3, 1]: 4294967297 is too large for int32; use smaller integers or": {
+    "x_train[3, 1]: 4294967297 is too large for int32; repair the example, or turn on jax_enable_x64": {
         "x_train": with_value(2**32 + 1, np.int64),
         "x_test": np.zeros((6, 2), np.int64),
     },
-    "x_train: dtype is <U1; inputs are floats or integers": {"x_train": np.full((6, 2), "a")},
-    "x_train: dtype is bool; inputs are floats": {"x_train": np.zeros((6, 2), bool)},
-    "x_train: is a single number": {"x_train": 1.0},
+    "x_train: is <U1 of shape (6, 2); give floats or integers": {"x_train": np.full((6, 2), "a")},
+    "x_train: is bool of shape (6, 2); give floats": {"x_train": np.zeros((6, 2), bool)},
+    "x_train: is float64 of shape (); give floats or integers, one example per row": {"x_train": 1.0},
+    "x_train: is float64 of shape (6, 0); give": {"x_train": np.zeros((6, 0))},
     "x_test: examples are (3,) float32, those of x_train are (2,) float32; prepare both": {
         "x_test": np.zeros((6, 3), np.float32)
     },
     "x_test: examples are (2,) uint8, those of x_train are (2,) float32": {"x_test": np.zeros((6, 2), np.uint8)},
-    "y_train: shape is (5,) but x_train has 6 examples; give one class number": {"y_train": np.zeros(5, int)},
-    "y_test: shape is (6, 3) but x_test has 6 examples; give one class number per example (one-hot rows: argmax(-1))": {
+    "y_train: is int64 of shape (5,) but x_train has 6 examples; give one whole class": {"y_train": np.zeros(5, int)},
+    "y_test: is float64 of shape (6, 3) but x_test has 6 examples; give one whole class number per example (one-hot": {
         "y_test": np.eye(6, 3)
     },
-    "y_train: dtype is float64; labels are integers, e.g. y_train.astype('int32')": {"y_train": np.zeros(6)},
-    "y_test[2]: label -1 is negative; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
-    "y_train: label 4294967296 does not fit int32": {"y_train": np.full(6, 2**32)},
+    "y_train: is float64 of shape (6,) but x_train has 6": {"y_train": np.zeros(6)},
+    "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
+    "y_train[0]: label 4294967296 is outside 0..1048575": {"y_train": np.full(6, 2**32)},
     "num_classes=2: there is a label 2; labels are 0..num_classes-1, use num_classes=3": {"num_classes": 2},
-    "test_indices: lists 3 clients and train_indices 2; give both one entry": {"test_indices": [[0], [1], [2]]},
-    "train_indices: lists no clients; give": {"train_indices": [], "test_indices": []},
-    "train_indices[1]: client 1 has no train examples; give it one or leave it out": {"train_indices": [[0], []]},
-    "test_indices[0]: client 0 has no test examples": {"test_indices": [[], [1]]},
-    "train_indices[1]: index 6 is out of range for 6 examples; indices are 0..5": {"train_indices": [[0], [1, 6]]},
-    "test_indices[0]: index -1 is out of range": {"test_indices": [[-1], [1]]},
-    "train_indices[0]: is bool of shape (6,); give a list of row numbers (boolean mask: np.flatnonzero)": {
+    "num_classes=2147483647 must be at most 1048576": {"num_classes": 2**31 - 1},
+    "train_indices lists 2 clients and test_indices 3; give both one": {"test_indices": [[0], [1], [2]]},
+    "train_indices lists 0 clients and test_indices 0; give": {"train_indices": [], "test_indices": []},
+    "train_indices: client 1 has no train examples; give it one or leave it out": {"train_indices": [[0], []]},
+    "test_indices: client 0 has no test examples": {"test_indices": [[], [1]]},
+    "train_indices[1]: is index 6; give row numbers of 0..5": {"train_indices": [[0], [1, 6]]},
+    "test_indices[0]: is index -1; give row numbers": {"test_indices": [[-1], [1]]},
+    "train_indices[0]: is bool of shape (6,); give row numbers of 0..5 (boolean mask: np.flatnonzero)": {
         "train_indices": [np.ones(6, bool), [1]]
     },
     "train_indices[0]: is float64 of shape (1,)": {"train_indices": [[0.0], [1]]},
     "train_indices: example 2 belongs to clients 0 and 1; give each example to one": {"train_indices": [[0, 2], [2]]},
     "test_indices: example 1 is listed twice for client 1": {"test_indices": [[0], [1, 1]]},
-    "scale: shape (3,) does not broadcast over examples of shape (2,); give one number": {"scale": np.ones(3)},
-    "offset: shape (6, 2) does not broadcast over examples of shape (2,)": {"offset": np.ones((6, 2))},
+    "scale=array([1., 1., 1.]): must be finite as float32, not 0, and broadcast over examples of shape (2,)": {
+        "scale": np.ones(3)
+    },
+    "offset=array([[1., 1.], [1., 1.]]): must be finite as float32 and broadcast over": {"offset": np.ones((2, 2))},
     "scale=nan: must be finite": {"scale": np.nan},
+    "scale=0: must be finite as float32, not 0, and": {"scale": 0},
+    "scale=1e-50: must be finite as float32, not 0, and": {"scale": 1e-50},
+    f"x_train:{PLAIN}": {"x_train": MASKED},
+    f"y_test:{PLAIN}": {"y_test": np.ma.masked_equal([0, 1, 2, 0, 1, 2], 2)},
+    f"train_indices[0]:{PLAIN}": {"train_indices": np.ma.masked_equal([[0, 1], [2, 3]], 1)},
+    f"scale:{PLAIN}": {"scale": np.ma.masked_equal([1.0, 2.0], 2)},
 }
 
 
@@ -73,6 +87,22 @@ def test_errors(message):
     with pytest.raises(ValueError, match="^" + re.escape(message)) as error:
         build(**ERRORS[message])
     assert "\n" not in str(error.value)
+
+
+def test_bytes_in_the_other_order_are_the_same_numbers():
+    """As HDF5, FITS and IDX files have them."""
+    native = {
+        "x_train": np.arange(12.0).reshape(6, 2).astype(np.float32),
+        "y_train": np.arange(6) % 3,
+        "train_indices": np.array([[0, 1], [2, 3]]),
+        "scale": np.array([0.5, 2.0]),
+    }
+    swapped = {name: value.astype(value.dtype.newbyteorder(">")) for name, value in native.items()}
+    assert all(value.dtype.byteorder == ">" for value in swapped.values())
+    jax.tree.map(np.testing.assert_array_equal, build(**native), build(**swapped))
+    for function, options in ((partition.by_classes, {"classes_per_client": 2}), (partition.dirichlet, {"alpha": 0.5})):
+        parts = [function(given["y_train"], given["y_train"], 2, **options) for given in (native, swapped)]
+        jax.tree.map(np.testing.assert_array_equal, *parts)
 
 
 def test_one_pool_must_be_disjoint():

@@ -12,7 +12,7 @@ import pytest
 from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp.data import FederatedData, holdout, load
+from fedjax_srp.data import FederatedData, holdout, holdout_clients, load
 
 COUNTS = (2, 3, 5, 10, 99)
 
@@ -102,15 +102,18 @@ def test_load_holds_out_the_same():
     assert wanted.options == {"data": {"name": "digits"} | data.options, "fraction": 0.3, "seed": 5}
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.2, 20, float("nan")])
-def test_no_share_is_refused(fraction):
+@pytest.mark.parametrize(
+    ("fraction", "bound"), [(0, "positive"), (1, "below 1"), (-0.2, "positive"), (20, "below 1"), (np.nan, "positive")]
+)
+def test_no_share_is_refused(fraction, bound):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for argument, call in {
             "fraction": lambda: holdout(unequal(), fraction),
             "validation": lambda: load("digits", 4, validation=fraction),
+            "fraction ": lambda: holdout_clients(unequal(), fraction=fraction),
         }.items():
-            message = f"{argument}={fraction}: must lie between 0 and 1, e.g. 0.2"
+            message = f"{argument.strip()}={fraction} must be {bound}; give a number between 0 and 1, e.g. 0.2"
             with pytest.raises(ValueError, match="^" + re.escape(message)):
                 call()
 
@@ -121,6 +124,34 @@ def test_other_data_and_seeds_are_refused():
         holdout(task)
     with pytest.raises(ValueError, match=r"^seed=-1 must be at least 0"):
         holdout(unequal(), seed=-1)
+
+
+def test_clients_are_held_out_with_their_examples():
+    data = unequal()
+    sizes = {0.1: 1, 0.5: 2, 0.99: 4}
+    held_before: set[int] = set()
+    for fraction, size in sizes.items():
+        train, new = (holdout_clients(data, part, fraction, seed=3) for part in ("train", "held_out"))
+        assert (train.num_clients, new.num_clients) == (len(COUNTS) - size, size)
+        kept, held = ([COUNTS.index(count) for count in some.train_counts.tolist()] for some in (train, new))
+        assert sorted(kept + held) == [0, 1, 2, 3, 4]
+        assert kept == sorted(kept)
+        assert held_before <= {*held}  # a larger fraction holds out the same and more
+        held_before = {*held}
+        for some, ids in ((train, kept), (new, held)):
+            for kind in ("train_client", "test_client"):
+                for here, there in enumerate(ids):
+                    one, other = getattr(some, kind)(jnp.int32(here)), getattr(data, kind)(jnp.int32(there))
+                    jax.tree.map(np.testing.assert_array_equal, one, other)
+    assert {name: new.options[name] for name in ("part", "fraction", "seed")} == {
+        "part": "held_out",
+        "fraction": 0.99,
+        "seed": 3,
+    }
+    held = [holdout_clients(data, "held_out", 0.4, seed).train_counts.tolist() for seed in range(6)]
+    assert len(set(map(tuple, held))) > 1
+    with pytest.raises(ValueError, match="data: has a single client, so none can be held out"):
+        holdout_clients(unequal((5,)))
 
 
 @pytest.mark.parametrize("name", ["holdout", "npz"])

@@ -168,24 +168,23 @@ def broken(**changes):
 
 
 BROKEN = {
-    "is damaged (Unterminated string": broken()[:-9],
-    "is damaged ('utf-8' codec": b"{\xff}",
-    "has another layout (KeyError('b')); give users, num_samples and user_data": broken(users=["a", "b"]),
-    "has another layout (KeyError('users'))": json.dumps({"x": [1]}),
-    "has another layout (TypeError": json.dumps([1, 2]),
-    "has 1 inputs, 2 labels and num_samples 1 of user 'a'": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
-    "has 1 inputs, 1 labels and num_samples 3 of user 'a'": broken(num_samples=[3]),
-    "has the label 'None', which is no integer; number the classes from 0": broken(
-        user_data={"a": {"x": [[0.5]], "y": [None]}}
-    ),
-    "has the label '0.5', which is no integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
-    "has the label 'e', which is no integer": broken(user_data={"a": {"x": ["to b"], "y": ["e"]}}),
-    "has the input '2' among texts; give texts, or lists of id, date": broken(
-        num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}
-    ),
-    "has no examples; remove it": broken(users=[], num_samples=[]),
-    "has inputs that are no table of numbers": broken(
-        num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}
+    "Unterminated string": broken()[:-9],
+    "'utf-8' codec": b"{\xff}",
+    "KeyError('b')": broken(users=["a", "b"]),
+    "KeyError('users')": json.dumps({"x": [1]}),
+    "list indices must be": json.dumps([1, 2]),
+    "maximum recursion depth": "[" * 100_000,
+    "1 inputs, 2 labels and num_samples 1 of user 'a'": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
+    "1 inputs, 1 labels and num_samples 3 of user 'a'": broken(num_samples=[3]),
+    "int() argument must be": broken(user_data={"a": {"x": [[0.5]], "y": [None]}}),
+    "the label 0.5 is no integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
+    "invalid literal for int() with base 10: 'e'": broken(user_data={"a": {"x": ["to b"], "y": ["e"]}}),
+    "expected str instance, int found": broken(num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}),
+    "there are no examples": broken(users=[], num_samples=[]),
+    "inhomogeneous shape": broken(num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}),
+    "the name 'y' is there twice": broken().replace('"y": [1]', '"y": [1], "y": [2]'),
+    "the name 'a\\x00' is there twice, or has a NUL in it": broken(
+        users=["a", "a\0"], num_samples=[1, 1], user_data={user: {"x": [[0.5]], "y": [1]} for user in ("a", "a\0")}
     ),
 }
 
@@ -197,7 +196,8 @@ def test_a_broken_file_is_named(message, femnist, capsys):
     (folder / "train" / "zzz.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load(folder)
-    assert str(caught.value).startswith(f"name={str(folder)!r}: train/zzz.json ")
+    start = f"name={str(folder)!r}: train/zzz.json is damaged or has another layout ("
+    assert str(caught.value).startswith(start)
     assert "\n" not in str(caught.value)
     assert cli.main(["run", "--method", "srpfl", "--dataset", str(folder)], set_up_cores=False) == 2
     assert capsys.readouterr().err.startswith(f"fedjax-srp: error: dataset={str(folder)!r}: train/zzz.json ")

@@ -355,38 +355,44 @@ ERRORS = {
     "num_clients=101: there are 100 train examples .* use at most 100": lambda: partition.iid(y, y, 101),
     "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(y, y[:50], 60, 1.0),
     "classes_per_client=11: only 10 classes .* use at most 10": lambda: partition.by_classes(y, y, 5, 11),
-    "num_clients=30: class . has 10 train examples for 15 shards; use fewer": lambda: partition.by_classes(y, y, 30, 5),
+    "num_clients=30: class . has 10 train examples for 15 shards of 1 or more; use fewer": lambda: partition.by_classes(
+        y, y, 30, 5
+    ),
     "num_clients=20: class . has 5 test examples for 10 shards": lambda: partition.by_classes(y, y[::2], 20, 5),
     "num_clients=60: class . has 10 train examples for 12 shards": lambda: partition.shards(y, y, 60, 2),
     "shards_per_client=0 must be at least 1": lambda: partition.shards(y, y, 5, 0),
-    "alpha=0: .* positive": lambda: partition.dirichlet(y, y, 5, 0),
-    "alpha=inf: .* finite": lambda: partition.dirichlet(y, y, 5, np.inf),
-    "sigma=-1: .* >= 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
+    "alpha=0 must be positive": lambda: partition.dirichlet(y, y, 5, 0),
+    "alpha=inf must be below inf": lambda: partition.dirichlet(y, y, 5, np.inf),
+    "sigma=-1 must be at least 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
     "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
     "seed=0.5 must be an integer, at least 0": lambda: partition.iid(y, y, 5, 0.5),
-    "users: nobody has both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
-    "num_clients=3: only 2 users .* use at most 2": lambda: partition.natural(np.array([1, 2]), np.array([1, 2]), 3),
-    "max_examples=0 must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
-    r"indices\[1\]: -1 is out of range for 100 labels": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
-    r"indices\[0\]: 100 is out of range for 100 labels": lambda: partition.cap_examples([[99, 100]], y, 2),
-    "examples_per_class=20: class 0 has 10 train examples and its 3 clients need 18 each; use fewer": lambda: (
-        partition.consecutive(y, y, 10, 3, 20)
+    "num_clients=None: 0 users have both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
+    "num_clients=3: 2 users have both .*; use at most that many": lambda: partition.natural(
+        np.array([1, 2]), np.array([1, 2]), 3
     ),
-    "examples_per_class=4: class 0 has 2 test examples and its 3 clients need 1 each": lambda: partition.consecutive(
+    "max_examples=0 must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
+    r"indices\[1\]: is index -1; give row numbers of 0..99": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
+    r"indices\[0\]: is index 100; give row numbers of 0..99": lambda: partition.cap_examples([[99, 100]], y, 2),
+    "class 0 has 10 train examples for 3 shards of 18 or more; use fewer": lambda: partition.consecutive(
+        y, y, 10, 3, 20
+    ),
+    "class 0 has 2 test examples for 3 shards of 1 or more": lambda: partition.consecutive(
         np.repeat(y, 9), y[::5], 10, 3, 4
     ),
-    "examples_per_class=1: leaves no training examples beside 1": lambda: partition.consecutive(y, y, 10, 3, 1),
-    "test_fraction=1.0: must lie between": lambda: partition.consecutive(y, y, 10, 3, 20, test_fraction=1.0),
+    "examples_per_class=1 must be at least 2": lambda: partition.consecutive(y, y, 10, 3, 1),
+    "test_fraction=1.0 must be below 1; give a number between": lambda: partition.consecutive(
+        y, y, 10, 3, 20, test_fraction=1.0
+    ),
     "classes_per_client=11: only 10 classes have": lambda: partition.consecutive(y, y, 10, 11),
-    "reserved_classes=6: leaves 4 of 10 classes .* hold 5 each; use at most 5": lambda: partition.by_classes(
-        y, y, 5, 5, reserved_classes=6
+    "reserved_classes=6 for the last 1 clients: leaves 4 of 10 classes .* hold 5 each; reserve fewer": lambda: (
+        partition.by_classes(y, y, 5, 5, reserved_classes=6)
     ),
     "reserved_classes=-1 must be at least 0": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
-    "reserved_fraction=1: must lie between": lambda: partition.by_classes(
+    "reserved_fraction=1 must be below 1; give a number between": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=1
     ),
     "reserved_fraction=0.2: no classes are reserved": lambda: partition.by_classes(y, y, 5, 5, reserved_fraction=0.2),
-    "reserved_fraction=0.9: is all of num_clients=5 clients; use a smaller": lambda: partition.by_classes(
+    "reserved_classes=1 for the last 5 clients: .* other 0 clients": lambda: partition.by_classes(
         y, y, 5, 5, reserved_classes=1, reserved_fraction=0.9
     ),
     "num_clients=3: too few examples for client . to train and be tested on one class": lambda: partition.dirichlet(

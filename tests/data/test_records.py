@@ -2,12 +2,12 @@
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +85,11 @@ def test_the_second_time_not_even_the_reader_is_imported(data_dir, monkeypatch):
     second = records.read("mnist", data_dir)
     for one, other in zip(first[:4], second[:4], strict=True):
         np.testing.assert_array_equal(one, other)
-    assert isinstance(second.x_train, np.memmap)
     assert "tensorflow" not in sys.modules
 
 
-def folder_of(data_dir):
-    return data_dir / cache.FOLDER / "mnist" / "3.0.1"
+def cache_of(data_dir):
+    return data_dir / cache.FOLDER / "mnist" / "3.0.1.npz"
 
 
 def truncate(path):
@@ -104,25 +103,40 @@ def flip(path, place=10_000):
 
 
 DAMAGES = {
-    "x_train.npy has 47068 bytes of sha256": lambda place: truncate(place / "x_train.npy"),
-    "x_test.npy has 15808 bytes of sha256": lambda place: flip(place / "x_test.npy"),
-    "No such file or directory": lambda place: (place / "y_train.npy").unlink(),
-    "Expecting": lambda place: (place / "manifest.json").write_text("{"),
-    "'sha256'": lambda place: (place / "manifest.json").write_text(
-        json.dumps({"origin": json.loads((place / "manifest.json").read_text())["origin"]})
-    ),
+    "Bad CRC-32 for file 'x_train.npy'": flip,
+    "Bad CRC-32 for file 'y_test.npy'": lambda path: flip(path, path.read_bytes().index(b"y_test.npy") + 200),
+    "File is not a zip file": truncate,
+    "allow_pickle": lambda path: path.write_text("{"),
+    "'origin": lambda path: np.savez(path, x_train=np.zeros(3)),
 }
 
 
 @pytest.mark.parametrize("reason", DAMAGES)
 def test_a_damaged_cache_is_decoded_again(reason, data_dir):
-    good = np.array(records.read("mnist", data_dir).x_train)
-    DAMAGES[reason](folder_of(data_dir))
+    good = records.read("mnist", data_dir).x_train
+    DAMAGES[reason](cache_of(data_dir))
     with pytest.warns(UserWarning, match="the cache is damaged .*; decoding the data again") as caught:
         again = records.read("mnist", data_dir)
     assert [reason in str(warning.message) for warning in caught] == [True]
     np.testing.assert_array_equal(again.x_train, good)
     records.read("mnist", data_dir)  # without a warning
+
+
+def test_no_flipped_bit_of_a_cache_is_believed(tmp_path):
+    """Each byte in turn: the arrays are what was written, or decoded again."""
+    file, origin = tmp_path / "c.npz", [tmp_path / "origin"]
+    origin[0].write_text("")
+    made = {"x": np.arange(7, dtype=np.uint8), "y": np.arange(3)}
+    cache.cached([file], origin, lambda: made)
+    good = file.read_bytes()
+    for place in range(len(good)):
+        file.write_bytes(good)
+        flip(file, place)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = cache.cached([file], origin, lambda: made)
+        assert found.keys() == made.keys()
+        assert all((found[name] == made[name]).all() and found[name].dtype == made[name].dtype for name in made)
 
 
 def test_a_cache_of_other_records_is_not_used(data_dir, small):
@@ -136,32 +150,31 @@ def test_a_cache_of_other_records_is_not_used(data_dir, small):
 
 
 def test_a_cache_that_was_not_finished_is_not_trusted(data_dir, monkeypatch):
-    save = np.save
+    place, savez = cache_of(data_dir), np.savez
 
-    def killed(path, array, **options):
-        if path.name == "x_test.npy":
-            os.rename(path.parent, path.parent.with_name("left"))  # as by SIGKILL: nothing is tidied up
-            raise KeyboardInterrupt
-        save(path, array, **options)
+    def killed(file, **arrays):
+        savez(file, **arrays)
+        file.flush()
+        shutil.copy(file.name, place.with_name("left"))  # as by SIGKILL: nothing is tidied up
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(np, "save", killed)
+        patch.setattr(np, "savez", killed)
         with pytest.raises(KeyboardInterrupt):
             records.read("mnist", data_dir)
-    left, place = folder_of(data_dir).parent / "left", folder_of(data_dir)
-    assert not place.exists()
+    assert [path.name for path in place.parent.iterdir()] == ["left"]
     for name, age in (("old", 2 * 86_400), ("young", 60)):
-        shutil.copytree(left, place.with_name(f"3.0.1.incomplete-{name}"))
-        os.utime(place.with_name(f"3.0.1.incomplete-{name}"), (time.time() - age,) * 2)
+        shutil.copy(place.with_name("left"), place.with_name(f".3.0.1.npz.unfinished-{name}"))
+        os.utime(place.with_name(f".3.0.1.npz.unfinished-{name}"), (time.time() - age,) * 2)
     assert len(records.read("mnist", data_dir).x_train) == 60
-    assert sorted(path.name for path in place.parent.iterdir()) == ["3.0.1", "3.0.1.incomplete-young", "left"]
+    assert sorted(path.name for path in place.parent.iterdir()) == [".3.0.1.npz.unfinished-young", "3.0.1.npz", "left"]
 
 
 def test_read_only_data_is_kept_elsewhere(data_dir, tmp_path, monkeypatch):
     (data_dir / cache.FOLDER).write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    assert isinstance(records.read("mnist", data_dir).x_train, np.memmap)
-    assert len(list((tmp_path / "own").glob("fedjax_srp/*/mnist/3.0.1/manifest.json"))) == 1
+    records.read("mnist", data_dir)
+    assert len(list((tmp_path / "own").glob("fedjax_srp/*/mnist/3.0.1.npz"))) == 1
     monkeypatch.setattr(records, "_decode", None)
     records.read("mnist", data_dir)
 
@@ -175,18 +188,16 @@ def test_without_any_place_for_a_cache(data_dir, tmp_path, monkeypatch):
 
 
 def test_many_at_once(data_dir):
-    """Two processes that decode at the same time: the second to finish takes what the first has written."""
-    place, origin = folder_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
-    written = []
+    """Two processes that decode at the same time: whoever is last replaces an equal file."""
+    place, origin = cache_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
 
     def decode():
         cache.cached([place], origin, lambda: {"x": np.arange(5)})
-        written.append((place / "manifest.json").stat().st_ino)
         return {"x": np.arange(5)}
 
     np.testing.assert_array_equal(cache.cached([place], origin, decode)["x"], np.arange(5))
-    assert (place / "manifest.json").stat().st_ino == written[0]
-    assert [path.name for path in place.parent.iterdir()] == ["3.0.1"]
+    np.testing.assert_array_equal(cache.cached([place], origin, None)["x"], np.arange(5))
+    assert [path.name for path in place.parent.iterdir()] == ["3.0.1.npz"]
 
 
 def test_a_cache_of_another_decoder_is_not_used(data_dir, monkeypatch):
@@ -202,19 +213,21 @@ UNFINISHED = {
     "its preparation did not finish (incomplete.AB_3.0.1)": lambda folder: folder.rename(
         folder.parent / "incomplete.AB_3.0.1"
     ),
-    "is no folder; give data_dir=": lambda folder: shutil.rmtree(folder.parents[1]),
+    "it has not been prepared in data_dir='": lambda folder: shutil.rmtree(folder.parents[1]),
 }
 DAMAGED = {
     "lacks dataset_info.json, its preparation or a copy did not finish": lambda folder: (
         folder / "dataset_info.json"
     ).unlink(),
     "3.0.1 lacks dataset_info.json": lambda folder: [path.unlink() for path in folder.iterdir()],
-    "dataset_info.json is damaged (Expecting": lambda folder: (folder / "dataset_info.json").write_text("{"),
+    "has a damaged dataset_info.json (Expecting": lambda folder: (folder / "dataset_info.json").write_text("{"),
     "is damaged (Corrupted Riegeli/records file: chunk data hash mismatch": lambda folder: flip(folder / RECORDS),
     "is damaged (Corrupted Riegeli": lambda folder: truncate(folder / RECORDS),
     "is damaged (ArrayRecord file should be": lambda folder: (folder / RECORDS).write_bytes(b""),
     "is damaged (open() failed: No such file": lambda folder: (folder / RECORDS).unlink(),
-    "is damaged (image 0 has shape (32, 32, 3), not (28, 28))": lambda folder: replace(folder, "cifar10/3.0.2"),
+    "is damaged (could not broadcast input array from shape (32,32,3) into shape (28,28))": lambda folder: replace(
+        folder, "cifar10/3.0.2"
+    ),
     "has the train labels 1..26, not 0..9": lambda folder: replace(folder, "emnist/letters/3.1.0"),
     "lacks train or test records": lambda folder: edit(folder, '"name": "test"', '"name": "rest"'),
 }
@@ -247,7 +260,9 @@ def test_one_line_says_what_to_do(message, damage, data_dir, no_network):
 
 def test_another_format_is_refused(data_dir):
     edit(data_dir / "mnist" / "3.0.1", "array_record", "tfrecord")
-    with pytest.raises(ValueError, match="was prepared as tfrecord files, which only TensorFlow reads; prepare it as"):
+    with pytest.raises(
+        ValueError, match="was prepared as tfrecord files, which only TensorFlow reads; prepare it in another folder"
+    ):
         load("mnist", 4, data_dir=data_dir)
 
 

@@ -107,13 +107,19 @@ def test_a_file_says_how_it_is_scaled_however_it_is_divided(tmp_path):
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"num_classes": 4.0}, "num_classes is float64 of shape (); give one whole number"),
-        ({"num_classes": [4]}, "num_classes is int64 of shape (1,); give one whole number"),
+        ({"num_classes": 4.0}, "num_classes=4.0 must be an integer"),
+        ({"num_classes": [4]}, "num_classes=array([4]) must be an integer, at least 1"),
         ({"num_classes": 3}, "num_classes=3: there is a label 3"),
         ({"num_classes": 0}, "num_classes=0 must be at least 1"),
-        ({"scale": "1/16"}, "must be of real numbers; give one number, or one per channel"),
+        (
+            {"scale": "1/16"},
+            "scale=array('1/16', dtype='<U4'): must be finite as float32, not 0, and broadcast over examples",
+        ),
         ({"scale": np.nan}, "must be finite as float32"),
-        ({"offset": np.ones(3)}, "offset: shape (3,) does not broadcast over examples of shape (2,)"),
+        (
+            {"offset": np.ones(3)},
+            "offset=array([1., 1., 1.]): must be finite as float32 and broadcast over examples of shape (2,); give one",
+        ),
         ({"scale": np.array({})}, "damaged, or not an .npz file of plain arrays"),
     ],
 )
@@ -137,15 +143,19 @@ def single(dtype=np.float32):
 @pytest.mark.parametrize(
     ("make", "file", "message"),
     [
-        (single, "mine.csv", "must end in .npz, which is how load knows the file"),
-        (single, "nowhere/mine.npz", "no such folder "),
+        (single, "mine.csv", "must end in .npz, and its folder must be there"),
+        (single, "nowhere/mine.npz", "must end in .npz, and its folder must be there"),
         (
             lambda: holdout(single()),
             "mine.npz",
             "data: client 0 has no test examples, and load leaves such clients out",
         ),
-        (lambda: single(np.uint8).stored(), "mine.npz", "data: uint8 inputs without a scale would be read as pixels"),
-        (lambda: single(jnp.bfloat16), "mine.npz", "data: inputs are bfloat16, which .npz files do not know"),
+        (
+            lambda: single(np.uint8).stored(),
+            "mine.npz",
+            "data: inputs are uint8, which load would not read as they are",
+        ),
+        (lambda: single(jnp.bfloat16), "mine.npz", "data: inputs are bfloat16, which load would not read"),
         (lambda: linear_task(jax.random.key(0), 3, 4, 2), "mine.npz", "must be a FederatedData; give srp.data.load("),
     ],
 )

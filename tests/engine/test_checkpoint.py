@@ -80,8 +80,8 @@ def test_a_run_that_goes_on_lets_go_of_the_states_it_would_have_started_from(tmp
     job.run(tmp_path / "checkpoints", num_rounds=2)
     start, started, alive = Program.start, [], []
 
-    def watched(self, root, data):
-        found = start(self, root, data)
+    def watched(self, root, data, **options):
+        found = start(self, root, data, **options)
         started.extend(map(weakref.ref, jax.tree.leaves((found.state.server, found.state.clients))))
         return found
 

@@ -78,66 +78,43 @@ def with_state(state):
     return {"init_client": lambda key, server, value: begin, **in_round(client=client_of(state=state))}
 
 
-class FourArguments:
-    def __call__(self, key, broadcast, state, value):
-        return ClientOutput(value)
-
-
 def judged(personalize):
     return {"evaluations": {"mine": personalize}}
 
 
 PARTS = {"a": jnp.zeros(2), "b": jnp.zeros(3)}
-FEW, MANY = (lambda one: one), (lambda one, two, three, four, five, six: one)  # nothing takes one argument, or six
-OF_CLIENT = "(key, broadcast, client state, client data, context)"
+FEW, NO_TEXT = (lambda one: one), "returned a value of type <class 'str'>"
+TWO, TEXT = {"a": jnp.zeros(3), "b": jnp.zeros(())}, lambda *args: "x"
 BROKEN_ALGORITHMS = {
     # What a client returns.
-    "bare_message": (in_round(client=returning(jnp.zeros(2))), "round.client returned the array float32[2], it"),
+    "bare_message": (in_round(client=returning(jnp.zeros(2))), "round.client returned float32[2], it must return srp."),
     "client_none": (in_round(client=returning(None)), "round.client returned None, it must return"),
-    "client_tuple": (in_round(client=returning((EACH, ()))), "round.client returned (the array float32[4], ()),"),
-    "text_alone": (in_round(client=returning("x")), "round.client returned a str, it must return arrays"),
-    "text_inside": (in_round(client=client_of(message={"a": "x"})), "round.client returned something with a str in"),
-    "array_of_text": (in_round(client=client_of(message=np.array(["x"]))), "something with a ndarray in it"),
-    "object_as_state": (in_round(client=client_of(state=object())), "something with an object in it"),
-    "shape_as_message": (in_round(client=client_of(message=jax.ShapeDtypeStruct((3,), int))), "a ShapeDtypeStruct"),
-    "key_as_message": (
-        in_round(client=lambda key, *rest: ClientOutput({"k": key})),
-        "round.client returned the message ['k'] = key<fry>[], the engine averages numbers",
-    ),
-    "state_lacks": (with_state({"a": jnp.zeros(3)}), "the state {a: float32[3]} (without ['b']), it must be like"),
-    "state_with_more": (
-        with_state({"a": jnp.zeros(3), "b": jnp.zeros(()), "c": jnp.zeros(())}),
-        "(with ['c'] besides), it must be like what init_client makes: {a: float32[3], b: float32[]}",
-    ),
-    "state_of_other_type": (with_state((jnp.zeros(3), jnp.zeros(()))), "the state (float32[3], float32[])"),
-    "state_of_other_shape": (
-        with_state({"a": jnp.zeros(4), "b": jnp.zeros(())}),
-        "round.client returned the state ['a'] = float32[4], it must be like what init_client makes: float32[3]",
-    ),
-    "state_of_other_dtype": (with_state({"a": jnp.zeros(3), "b": jnp.int32(0)}), "the state ['b'] = int32[], it"),
-    "state_where_none_was_made": (in_round(client=client_of(state=jnp.zeros(2))), "the state float32[2], it"),
-    "weight_no_prefix": (
-        in_round(client=client_of(weight={"a": 1.0})),
-        "the weight {a: float32[]}, which is no prefix",
-    ),
+    "client_tuple": (in_round(client=returning((EACH, ()))), "round.client returned (float32[4], ()), it must return"),
+    "text_inside": (in_round(client=client_of(message={"a": "x"})), f"round.client: {NO_TEXT}"),
+    "object_as_state": (in_round(client=client_of(state=object())), "round.client: returned a value of type <class 'o"),
+    "key_as_message": (in_round(client=lambda key, *rest: ClientOutput({"k": key})), "message {k: key<fry>[]} with th"),
+    "state_lacks": (with_state({"a": jnp.zeros(3)}), "{a: float32[3], b: float32[]} (they differ in ['b'])"),
+    "state_with_more": (with_state(TWO | {"c": jnp.zeros(())}), "{a: float32[3], b: float32[]} (they differ in ['c'])"),
+    "state_of_other_type": (with_state((jnp.zeros(3), jnp.zeros(()))), "the state (float32[3], float32[]), it must be"),
+    "state_of_other_shape": (with_state(TWO | {"a": jnp.zeros(4)}), "the state {a: float32[4], b: float32[]}, it must"),
+    "state_of_other_dtype": (with_state(TWO | {"b": jnp.int32(0)}), "the state {a: float32[3], b: int32[]}, it must b"),
+    "state_where_none_was_made": (in_round(client=client_of(state=jnp.zeros(2))), "the state float32[2], it must be"),
     "weight_of_other_parts": (
         in_round(client=client_of(message=PARTS, weight={"a": 1.0, "c": 1.0})),
-        "which is no prefix of the message {a: float32[2], b: float32[3]}; give a scalar, or one for each part",
+        "the message {a: float32[2], b: float32[3]} with the weight {a: float32[], c: float32[]}: give numbers, with",
     ),
-    "weight_none": (in_round(client=client_of(weight=None)), "the weight None, which is no prefix"),
-    "weight_vector": (in_round(client=client_of(weight=jnp.ones(3))), "the weight float32[3], it must be a"),
+    "weight_none": (in_round(client=client_of(weight=None)), "the message float32[] with the weight None: give"),
+    "weight_vector": (in_round(client=client_of(weight=jnp.ones(3))), "with the weight float32[3]: give numbers, with"),
     "weight_by_entry": (
-        in_round(client=client_of(message=PARTS, weight={"a": jnp.ones(2), "b": 1.0})),
-        "the weight float32[2], it must be a scalar or scalars by part",
+        in_round(client=client_of(message=PARTS, weight={"a": EACH, "b": 1.0})),
+        "the weight {a: float32",
     ),
-    "weight_key": (in_round(client=lambda key, *rest: ClientOutput(rest[2], weight=key)), "the weight"),
-    "info_list": (in_round(client=client_of(info=[1.0])), "round.client returned info: a list, it must be a dict"),
-    "info_none": (in_round(client=client_of(info=None)), "returned info: None, it must be a dict of"),
+    "weight_key": (in_round(client=lambda key, *rest: ClientOutput(rest[2], weight=key)), "with the weight key<fry>[]"),
+    "info_list": (in_round(client=client_of(info=[1.0])), "round.client returned info: [float32[]], it must be a dict"),
     "info_vector": (in_round(client=client_of(info={"loss": EACH})), "info: 'loss' = float32[4], it must be a"),
     "info_nested": (in_round(client=client_of(info={"l": {"a": 1.0}})), "info: 'l' = {a: float32[]}, it must"),
-    "info_key": (in_round(client=lambda key, *rest: ClientOutput(rest[2], info={"k": key})), "info: 'k' ="),
-    "info_number_as_name": (in_round(client=client_of(info={1: 1.0})), "a dict with the name 1, names must be"),
-    "info_mixed_names": (in_round(client=client_of(info={1: 1.0, "a": 1.0})), "a dict with names of several"),
+    "info_key": (in_round(client=lambda key, *rest: ClientOutput(rest[2], info={"k": key})), "info: 'k' = key<fry>[]"),
+    "info_complex": (in_round(client=client_of(info={"a": 1j})), "info: 'a' = complex64[], it must be a"),
     "info_as_metric": (
         {**in_round(client=client_of(info={"loss": 1.0})), "metrics": lambda server, data: {"loss": server}},
         "'loss' is recorded twice in a round; rename one, of metrics or of info",
@@ -146,28 +123,14 @@ BROKEN_ALGORITHMS = {
         {**in_round(client=client_of(info={"a": 1.0})), "finish": Phase(nothing, client_of(info={"a": 1.0}), KEEP)},
         "'a' is recorded twice in a round; rename one, of metrics or of info",
     ),
-    "info_complex": (in_round(client=client_of(info={"a": 1j})), "info: 'a' = complex64[], it must be a"),
-    "info_column": (
-        in_round(client=client_of(info={"elapsed": 1.0})),
-        "metrics or info has 'elapsed', which is a colum",
-    ),
-    "metrics_column": (
-        {"metrics": lambda *args: {"round": 1}},
-        "metrics or info has 'round', which is a column of his",
-    ),
-    "metrics_accuracy": (
-        {"metrics": lambda *args: {"accuracy_value": 1.0}},
-        "which is a column of history.csv",
-    ),
+    "info_column": (in_round(client=client_of(info={"elapsed": 1.0})), "has 'elapsed', which is a column of history.c"),
+    "metrics_column": ({"metrics": lambda *args: {"round": 1}}, "metrics or info has 'round', which is a column of hi"),
+    "metrics_accuracy": ({"metrics": lambda *args: {"accuracy_value": 1.0}}, "which is a column of history.csv"),
     # What the server and the rest return.
-    "server_structure": (in_round(server=lambda *args: (args[1],)), "round.server returned (float32[],), it must"),
+    "server_structure": (in_round(server=lambda *args: (args[1],)), "round.server returned (float32[],), it must be l"),
     "server_none": (in_round(server=lambda *args: None), "round.server returned None, it must be like what init"),
-    "server_shape": (
-        in_round(server=lambda *args: EACH),
-        "round.server returned float32[4], it must be like what init",
-    ),
+    "server_shape": (in_round(server=lambda *args: EACH), "round.server returned float32[4], it must be like what ini"),
     "server_dtype": (in_round(server=lambda *args: jnp.int32(1)), "round.server returned int32[], it must be"),
-    "server_text": (in_round(server=lambda *args: "x"), "round.server returned a str, it must return"),
     "mean_of_integers": (
         {
             "init": lambda key, data: jnp.int32(0),
@@ -175,83 +138,45 @@ BROKEN_ALGORITHMS = {
         },
         "round.server returned float32[], it must be like what init makes: int32[]",
     ),
-    "init_text": ({"init": lambda key, data: {"a": "x"}}, "init returned something with a str in it"),
-    "init_client_text": ({"init_client": lambda key, server, value: "x"}, "init_client returned a str"),
-    "broadcast_text": (in_round(broadcast=lambda server, context: "x"), "round.broadcast returned a str"),
     "finish_state": ({"finish": Phase(nothing, client_of(state=EACH), lambda *a: a[1])}, "finish.client returned"),
     "finish_server": ({"finish": Phase(nothing, client_of(), lambda *a: EACH)}, "finish.server returned"),
     "prepare_server": ({"prepare": Phase(nothing, client_of(), lambda *a: EACH)}, "prepare.server returned"),
     "prepare_client": ({"prepare": Phase(nothing, returning(EACH), lambda *a: a[1])}, "prepare.client returned"),
-    "evaluation_array": (judged(lambda key, server, state, value: value), "evaluation 'mine' returned the array"),
-    "evaluation_none": (judged(lambda key, server, state, value: None), "returned None, it must return a function,"),
-    "predict_of_two": (judged(lambda *args: lambda x, y: x), "evaluation 'mine': predict takes (x, y), it is"),
-    "predict_of_none": (judged(lambda *args: lambda: 1), "evaluation 'mine': predict takes (), it is called with"),
-    "predict_none": (judged(lambda *args: lambda x: None), "evaluation 'mine': predict returned None, not an"),
-    "predict_text": (judged(lambda *args: lambda x: "x"), "evaluation 'mine': predict returned a str, not an"),
-    "predict_shape": (judged(lambda *args: lambda x: EACH), "data.score returned (float32[4], float32[]), it"),
-    "metrics_vector": (
-        {"metrics": lambda server, data: {"w": EACH}},
-        "metrics returned 'w' = float32[4], it must be a",
-    ),
+    "evaluation_array": (judged(lambda key, server, state, value: value), "evaluation 'mine': 'DynamicJaxprTracer' ob"),
+    "predict_of_two": (judged(lambda *args: lambda x, y: x), "evaluation 'mine': "),
+    "predict_text": (judged(lambda *args: lambda x: "x"), "evaluation 'mine': "),
+    "predict_shape": (judged(lambda *args: lambda x: EACH), "data.score returned (float32[4], float32[]), it must"),
+    "metrics_vector": ({"metrics": lambda server, data: {"w": EACH}}, "metrics returned 'w' = float32[4], it must be "),
     "metrics_none_inside": ({"metrics": lambda server, data: {"w": None}}, "metrics returned 'w' = None, it must"),
-    "metrics_key": ({"metrics": lambda server, data: {"k": jax.random.key(0)}}, "metrics returned 'k' ="),
-    "metrics_list": ({"metrics": lambda server, data: [server]}, "metrics returned a list, it must be a dict of"),
-    "metrics_scalar": ({"metrics": lambda server, data: server}, "metrics returned the array float32[], it must be"),
-    "communicates_float": (
-        {"communicates": lambda server, context: server},
-        "communicates returned float32[], it must",
-    ),
+    "metrics_scalar": ({"metrics": lambda server, data: server}, "metrics returned float32[], it must be a dict of"),
+    "communicates_float": ({"communicates": lambda server, context: server}, "communicates returned float32[], it mus"),
     "communicates_vector": ({"communicates": lambda server, context: EACH > 0}, "communicates returned bool[4],"),
     "communicates_none": ({"communicates": lambda server, context: None}, "communicates returned None, it must"),
-    "sends_number": ({"sends": {"w": 12}}, "sends has an int in it, it must hold jax.ShapeDtypeStruct(shape,"),
-    # What functions take.
-    "init_few": ({"init": FEW}, "init takes (one), it is called with (key, data)"),
-    "init_many": ({"init": MANY}, "init takes (one, two, three, four, five, six), it is called with (key,"),
-    "init_keyword": ({"init": lambda key, data, *, rank: EACH}, "init takes (key, data, *, rank), it is called"),
-    "init_client_few": ({"init_client": FEW}, "init_client takes (one), it is called with (key, server state,"),
-    "init_client_many": ({"init_client": MANY}, "init_client takes (one, two, three, four, five, six), it is"),
-    "broadcast_few": (
-        in_round(broadcast=FEW),
-        "round.broadcast takes (one), it is called with (server state, context)",
+    # What Python or JAX refuses comes in one line, with the function and the line of code.
+    "server_text": (in_round(server=TEXT), f"round.server: {NO_TEXT}, which is not a valid JAX type"),
+    "init_text": ({"init": TEXT}, f"init: {NO_TEXT}"),
+    "init_client_text": ({"init_client": TEXT}, f"init_client: {NO_TEXT}"),
+    "broadcast_text": (in_round(broadcast=TEXT), f"round.broadcast: {NO_TEXT}"),
+    "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
+    "init_client_few": ({"init_client": FEW}, "init_client: <lambda>() takes 1 positional argument but 3 were given"),
+    "broadcast_few": (in_round(broadcast=FEW), "round.broadcast: <lambda>() takes 1 positional argument but 2"),
+    "client_few": (in_round(client=FEW), "round.client: <lambda>() takes 1 positional argument but 5 were given"),
+    "server_few": (in_round(server=FEW), "round.server: <lambda>() takes 1 positional argument but 4"),
+    "finish_few": ({"finish": Phase(nothing, FEW, FEW)}, "finish.client: <lambda>() takes 1 positional argument"),
+    "prepare_few": ({"prepare": Phase(FEW, FEW, FEW)}, "prepare.broadcast: <lambda>() takes 1 positional argument"),
+    "evaluation_few": (judged(FEW), "evaluation 'mine': <lambda>() takes 1 positional argument but 4 were given"),
+    "metrics_few": ({"metrics": FEW}, "metrics: <lambda>() takes 1 positional argument but 2 were given"),
+    "communicates_few": ({"communicates": FEW}, "communicates: <lambda>() takes 1 positional argument but 2"),
+    "init_array": ({"init": np.zeros((2, 2))}, "init: 'numpy.ndarray' object is not callable"),
+    "broadcast_none": (in_round(broadcast=None), "round.broadcast: 'NoneType' object is not callable"),
+    "round_function": ({"round": FEW}, "round.broadcast: 'function' object has no attribute 'broadcast'"),
+    "finish_tuple": ({"finish": (nothing, FEW, FEW)}, "finish.broadcast: 'tuple' object has no attribute 'broadcast'"),
+    "evaluation_number": (judged(3), "evaluation 'mine': 'int' object is not callable"),
+    "shapes": (in_round(client=lambda *args: ClientOutput(jnp.zeros((2, 3)) @ EACH)), "round.client: dot_general requ"),
+    "if_on_an_array": (
+        in_round(client=lambda *args: client_of()(*args) if args[3] > 0 else None),
+        "boolean conversion",
     ),
-    "broadcast_many": (in_round(broadcast=MANY), "round.broadcast takes (one, two, three, four, five, six), it"),
-    "client_few": (in_round(client=FEW), f"round.client takes (one), it is called with {OF_CLIENT}"),
-    "client_many": (in_round(client=MANY), "round.client takes (one, two, three, four, five, six), it is called"),
-    "client_partial": (
-        in_round(client=functools.partial(lambda scale, key, broadcast, state, value: value, 2.0)),
-        f"round.client takes (key, broadcast, state, value), it is called with {OF_CLIENT}",
-    ),
-    "client_object": (in_round(client=FourArguments()), "round.client takes (key, broadcast, state, value), it"),
-    "client_class": (in_round(client=FourArguments), "round.client takes (), it is called with"),
-    "client_jitted": (in_round(client=jax.jit(FourArguments().__call__)), "round.client takes (key, broadcast,"),
-    "client_annotated": (in_round(client=FourArguments().__call__), "(key, broadcast, state, value), it is"),
-    "server_few": (in_round(server=FEW), "round.server takes (one), it is called with (key, server state, mean"),
-    "server_many": (in_round(server=MANY), "round.server takes (one, two, three, four, five, six), it is called"),
-    "finish_few": ({"finish": Phase(nothing, FEW, FEW)}, "finish.client takes (one), it is called with"),
-    "prepare_few": ({"prepare": Phase(FEW, FEW, FEW)}, "prepare.broadcast takes (one), it is called with (server"),
-    "evaluation_few": (judged(FEW), "evaluation 'mine' takes (one), it is called with (key, server state, client"),
-    "evaluation_many": (judged(MANY), "evaluation 'mine' takes (one, two, three, four, five, six), it is called"),
-    "metrics_few": ({"metrics": FEW}, "metrics takes (one), it is called with (server state, data)"),
-    "metrics_many": ({"metrics": MANY}, "metrics takes (one, two, three, four, five, six), it is called"),
-    "communicates_few": ({"communicates": FEW}, "communicates takes (one), it is called with (server state,"),
-    "communicates_many": ({"communicates": MANY}, "communicates takes (one, two, three, four, five, six), it"),
-    # What is no function, phase or name at all.
-    "init_array": (
-        {"init": np.zeros((2, 2))},
-        "init is array([[0., 0.], [0., 0.]]), it must be a function of (key, da",
-    ),
-    "init_client_empty": ({"init_client": ()}, "init_client is (), it must be a function of (key, server state,"),
-    "broadcast_none": (in_round(broadcast=None), "round.broadcast is None, it must be a function of (server state,"),
-    "metrics_dict": ({"metrics": {}}, "metrics is {}, it must be a function of (server state, data)"),
-    "communicates_flag": ({"communicates": True}, "communicates is True, it must be a function of (server"),
-    "round_function": ({"round": FEW}, "it must be srp.Phase(broadcast, client, server)"),
-    "round_tuple": ({"round": (nothing, FEW, FEW)}, "it must be srp.Phase(broadcast, client, server)"),
-    "finish_function": ({"finish": FEW}, "it must be srp.Phase(broadcast, client, server)"),
-    "prepare_function": ({"prepare": FEW}, "it must be srp.Phase(broadcast, client, server)"),
-    "evaluation_number": (judged(3), "evaluation 'mine' is 3, it must be a function of (key, server state, client"),
-    "evaluations_function": ({"evaluations": FEW}, "it must be a dict of functions by name"),
-    "evaluations_list": ({"evaluations": [FEW]}, "it must be a dict of functions by name"),
-    "evaluations_none": ({"evaluations": None}, "evaluations is None, it must be a dict of functions by"),
 }
 
 
@@ -265,7 +190,7 @@ def test_a_broken_algorithm_is_named_with_the_function_and_what_it_did(case):
 
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_name_is_a_string(name):
-    assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a string"
+    assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a str"
 
 
 def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():
@@ -274,7 +199,7 @@ def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():
     assert "needs the global gradient but algorithm 'few_lines' has no `gradient`" in refusal(
         algorithm, participation=policy
     )
-    for gradient, words in ((FEW, "gradient takes (one)"), (returning(EACH), "gradient returned the array float32[4]")):
+    for gradient, words in ((FEW, "gradient: <lambda>() takes 1"), (returning(EACH), "gradient returned float32[4]")):
         wrong = changed(algorithm, gradient=gradient)
         assert f"algorithm 'few_lines': {words}" in refusal(wrong, participation=policy)
         simulate(wrong)  # nobody asks for it
@@ -296,13 +221,17 @@ class Scaled(srp.FederatedAlgorithm):
         return mean
 
 
-@pytest.mark.parametrize("method", ["client", "server", "init", "broadcast", "init_client", "metrics"])
-def test_methods_of_a_class_are_looked_at_without_self(method):
+@pytest.mark.parametrize("method", ["client", "server", "init"])
+def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method):
+    def branches(self, *args):
+        return getattr(Scaled, method)(self, *args) if self.rate > 0 else None
+
     simulate(Scaled())
-    wrong = srp.part(type("Wrong", (Scaled,), {method: lambda self, one: one}))
-    message = refusal(wrong())
+    message = refusal(srp.part(type("Wrong", (Scaled,), {method: branches}))())
     assert message.startswith("algorithm 'wrong': ")
-    assert f"{method} takes (one), it is called with (" in message
+    assert (
+        f"{method}: Attempted boolean conversion of traced array with shape bool[]. (test_contract.py, line" in message
+    )
 
 
 def test_an_algorithm_within_another_is_no_evaluation():
@@ -358,15 +287,14 @@ def test_a_class_that_a_function_defines_is_another_in_every_call(place):
         return place(Own(jnp.zeros(3)))
 
     algorithm = algorithm_of(client_of(state=made()), init_client=lambda key, server, value: made())
-    message = refusal(algorithm)
-    assert "which is of another class Own: one that a function defines is another in every call; define" in message
+    assert "of other classes: define a class at the top of the file, not in a function" in refusal(algorithm)
 
 
 def test_long_structures_are_cut_and_the_difference_is_named():
     layers = {f"layer_{i}": jnp.zeros((100, 100)) for i in range(50)}
     fewer = {name: layer for name, layer in layers.items() if name != "layer_37"}
     message = refusal(algorithm_of(client_of(), init=lambda key, data: layers, **in_round(server=lambda *args: fewer)))
-    assert "(without ['layer_37']), it must be like what init makes" in message
+    assert message.endswith("... (they differ in ['layer_37'])")
 
 
 def test_what_a_function_raises_by_itself_comes_through_as_it_is():
@@ -378,8 +306,6 @@ def test_what_a_function_raises_by_itself_comes_through_as_it_is():
 
     with pytest.raises(MineError, match=r"^two\nlines"):
         simulate(algorithm_of(client))
-    with pytest.raises(TypeError, match=r"dot_general"):
-        simulate(algorithm_of(lambda *args: ClientOutput(jnp.zeros((2, 3)) @ jnp.zeros(4))))
     with pytest.raises(KeyError, match="loss"):
         simulate(
             algorithm_of(client_of()), participation=policy_of(update=lambda state, info: state + info.metrics["loss"])
@@ -410,44 +336,31 @@ def ids(*shape, dtype=jnp.int32):
 
 
 BROKEN_POLICIES = {
-    "bare_cohort": (
-        {"select": lambda key, state, times: COHORT},
-        "select returned a Cohort, it must return (Cohort, s",
-    ),
-    "swapped": ({"select": lambda key, state, times: (state, COHORT)}, "select returned (the array float32[2], a"),
-    "list": ({"select": lambda key, state, times: [COHORT, state]}, "select returned a list, it must return"),
+    "bare_cohort": ({"select": lambda key, state, times: COHORT}, "duration=None), it must return (Cohort, state)"),
+    "swapped": ({"select": lambda key, state, times: (state, COHORT)}, "returned (float32[2], Cohort(client_ids=int32"),
     "select_none": ({"select": lambda key, state, times: None}, "select returned None, it must return (Cohort,"),
-    "float_ids": (picking(client_ids=jnp.zeros(2)), "select returned client_ids = float32[2], a Cohort has:"),
-    "short_ids": (picking(client_ids=ids(2, dtype=jnp.int8)), "client_ids = int8[2], a Cohort has:"),
-    "ids_of_two_axes": (picking(client_ids=ids(2, 1)), "client_ids = int32[2, 1], they must be (pool,) ids"),
-    "one_id": (picking(client_ids=ids()), "client_ids = int32[], they must be (pool,) ids"),
-    "no_ids": (picking(client_ids=ids(0)), "client_ids = int32[0], they must be (pool,) ids"),
-    "ids_none": (picking(client_ids=None), "client_ids = None, they must be (pool,) ids"),
-    "ids_list": (picking(client_ids=[0, 1]), "client_ids = [int32[], int32[]], they must be (pool,) ids"),
-    "pool_too_large": (picking(client_ids=ids(5), work=ids(5)), "int32[5], they must be (pool,) ids, of at most 4"),
-    "python_size": (picking(size=2), "select returned size = 2, it must be an array; jnp.asarray makes one"),
-    "python_stage": (picking(stage=0), "select returned stage = 0, it must be an array"),
-    "size_vector": (picking(size=ids(1)), "select returned size = int32[1], a Cohort has: int32[]"),
-    "size_none": (picking(size=None), "(without size), a Cohort has: Cohort("),
-    "float_stage": (picking(stage=jnp.zeros(())), "select returned stage = float32[], a Cohort has:"),
-    "work_of_other_length": (picking(work=ids(3)), "select returned work = int32[3], a Cohort has:"),
-    "text_as_stage": (picking(stage="x"), "select returned something with a str in it, it must return"),
-    "durations": (picking(duration=EACH), "select returned duration = float32[4], a Cohort has: float32[]"),
-    "integer_duration": (picking(duration=jnp.int32(3)), "select returned duration = int32[], a Cohort has:"),
+    "float_ids": (picking(client_ids=jnp.zeros(2)), "(they differ in .client_ids)"),
+    "short_ids": (picking(client_ids=ids(2, dtype=jnp.int8)), "Cohort(client_ids=int8[2], size=int32[], work=int32[2]"),
+    "ids_of_two_axes": (picking(client_ids=ids(2, 1)), "client_ids = int32[2, 1], they must be (pool,), at most 4"),
+    "one_id": (picking(client_ids=ids()), "client_ids = int32[], they must be (pool,)"),
+    "no_ids": (picking(client_ids=ids(0)), "client_ids = int32[0], they must be (pool,)"),
+    "ids_none": (picking(client_ids=None), "client_ids = None, they must be (pool,)"),
+    "ids_list": (picking(client_ids=[0, 1]), "client_ids = [int32[], int32[]], they must be (pool,)"),
+    "pool_too_large": (picking(client_ids=ids(5), work=ids(5)), "int32[5], they must be (pool,), at most 4"),
+    "size_vector": (picking(size=ids(1)), "(they differ in .size)"),
+    "size_none": (picking(size=None), "(they differ in .size)"),
+    "float_stage": (picking(stage=jnp.zeros(())), "a Cohort has: Cohort(client_ids=int32[2], size=int32[], work=int32"),
+    "work_of_other_length": (picking(work=ids(3)), "(they differ in .work)"),
+    "text_as_stage": (picking(stage="x"), "select: returned a value of type <class 'str'>"),
+    "durations": (picking(duration=EACH), "(they differ in .duration)"),
     "state_shape": ({"select": lambda *args: (COHORT, EACH)}, "select returned the state float32[4], it must be"),
     "state_none": ({"select": lambda *args: (COHORT, None)}, "select returned the state None, it must be like what"),
     "update_dtype": ({"update": lambda state, info: state > 0}, "update returned bool[2], it must be like what init"),
     "update_none": ({"update": lambda state, info: None}, "update returned None, it must be like what init"),
-    "init_text": ({"init": lambda key, num_clients: "x"}, "init returned a str, it must return arrays"),
-    "init_few": ({"init": FEW}, "init takes (one), it is called with (key, num_clients)"),
-    "init_many": ({"init": MANY}, "init takes (one, two, three, four, five, six), it is called with (key,"),
-    "init_empty": ({"init": ()}, "init is (), it must be a function of (key, num_clients)"),
-    "select_without_key": ({"select": lambda state, times: 0}, "select takes (state, times), it is called with"),
-    "select_many": ({"select": MANY}, "select takes (one, two, three, four, five, six), it is called with (key,"),
-    "update_few": ({"update": FEW}, "update takes (one), it is called with (state, info)"),
-    "update_many": ({"update": MANY}, "update takes (one, two, three, four, five, six), it is called with (state,"),
-    "metrics_many": ({"metrics": MANY}, "metrics takes (one, two, three, four, five, six), it is called with (state)"),
-    "metrics_vector": ({"metrics": lambda state: {"a": state}}, "metrics returned 'a' = float32[2], it must be a s"),
+    "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
+    "select_without_key": ({"select": lambda state, times: 0}, "select: <lambda>() takes 2 positional arguments but 3"),
+    "update_few": ({"update": FEW}, "update: <lambda>() takes 1 positional argument but 2 were given"),
+    "metrics_vector": ({"metrics": lambda state: {"a": state}}, "metrics returned 'a' = float32[2], it must be a r"),
     "metrics_column": ({"metrics": lambda state: {"stage": state[0]}}, "which is a column of history.csv already"),
     "metrics_twice": ({"metrics": lambda state: {"loss": state[0]}}, "'loss' is recorded twice in a round; rename"),
 }
@@ -486,29 +399,20 @@ def times(expected, realised=EACH):
 
 
 BROKEN_CLOCKS = {
-    "only_times": (
-        {"sample": lambda key, state: ClientTimes(EACH, EACH)},
-        "sample returned a ClientTimes, it must ret",
-    ),
-    "one_array": ({"sample": lambda key, state: EACH}, "sample returned the array float32[4], it must return"),
-    "plain_times": ({"sample": lambda key, state: ((EACH, EACH), state)}, "it must return (ClientTimes,"),
-    "swapped": ({"sample": lambda key, state: (state, ClientTimes(EACH, EACH))}, "(the array float32[2], a"),
-    "too_many": (times(jnp.ones(5)), "sample returned expected = float32[5], there must be a time for each client:"),
-    "too_few": (times(EACH, jnp.ones(3)), "sample returned realised = float32[3], there must be a time for"),
-    "one_number": (times(1.0, 1.0), "sample returned expected = float32[], there must be a time for each"),
-    "integers": (times(jnp.ones(4, int)), "sample returned expected = int32[4], there must be a time for each"),
+    "only_times": ({"sample": lambda key, state: ClientTimes(EACH, EACH)}, "communication=None), it must return (Clie"),
+    "plain_times": ({"sample": lambda key, state: ((EACH, EACH), state)}, "it must return (ClientTimes, state)"),
+    "too_many": (times(jnp.ones(5)), "(they differ in .expected)"),
+    "too_few": (times(EACH, jnp.ones(3)), "realised=float32[3], communication=None), there must be a time for each"),
+    "one_number": (times(1.0, 1.0), "sample returned ClientTimes(expected=float32[], realised=float32[], comm"),
+    "integers": (times(jnp.ones(4, int)), "(they differ in .expected)"),
     "communication_by_client": (
         {"sample": lambda key, state: (ClientTimes(EACH, EACH, EACH), state)},
-        "sample returned communication = float32[4], it must be one number for all clients: float32[]",
+        "communication=float32[]) (they differ in .communication)",
     ),
-    "unknown": (times(EACH, None), "(without realised), there must be a time for each client"),
+    "unknown": (times(EACH, None), "(they differ in .realised)"),
     "state_shape": ({"sample": lambda key, state: (ClientTimes(EACH, EACH), EACH)}, "the state float32[4], it must"),
-    "state_dtype": ({"sample": lambda key, state: (ClientTimes(EACH, EACH), state > 0)}, "the state bool[2], it"),
-    "init_text": ({"init": lambda key, num_clients: "x"}, "init returned a str, it must return arrays"),
-    "init_few": ({"init": FEW}, "init takes (one), it is called with (key, num_clients)"),
-    "init_many": ({"init": MANY}, "init takes (one, two, three, four, five, six), it is called with (key,"),
-    "sample_few": ({"sample": FEW}, "sample takes (one), it is called with (key, state)"),
-    "sample_many": ({"sample": MANY}, "sample takes (one, two, three, four, five, six), it is called with (key,"),
+    "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
+    "sample_few": ({"sample": FEW}, "sample: <lambda>() takes 1 positional argument but 2 were given"),
 }
 
 
@@ -560,55 +464,27 @@ def test_data_of_four_members_are_enough_for_a_model(judged):
     assert history.num_clients == 3
     others = srp.algorithms.FedAvg(srp.models.MLP((4, 2), 3, hidden=()))
     name = type(data).__name__
-    with pytest.raises(ValueError, match=rf"data set '{name}' have shape \(6,\) but model 'mlp' takes \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=rf"model 'mlp' takes \(4, 2\), data set '{name}' has examples of shape \(6,\)"
+    ):
         srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
     with pytest.raises(ValueError, match=r"has no example_shape; .* or that attribute to a class of your own"):
         srp.methods.get("fedavg", dataset=data)
 
 
-ALGORITHM = algorithm_of(client_of())
-X, Y = np.zeros((30, 4)), np.zeros(30, int)
-NO_PARTS = {
-    "name": (("fedavg", DATA, {}), "algorithm='fedavg' is no algorithm; give srp.methods.get(name,"),
-    "factory": ((srp.algorithms.FedAvg, DATA, {}), "is no algorithm; give srp.methods.get(name, dataset=data) or"),
-    "model": ((model(), DATA, {}), "algorithm=MLP("),
-    "swapped": ((DATA, ALGORITHM, {}), "data='few_lines' is an algorithm; the algorithm comes first, then the"),
-    "data_pair": ((ALGORITHM, (X, Y), {}), "is no federation, it has no num_clients; give srp.data.load(name, ...),"),
-    "data_name": ((ALGORITHM, "digits", {}), "data='digits' is no federation, it has no num_clients; give"),
-    "data_none": ((ALGORITHM, None, {}), "data=None is no federation"),
-    "data_array": ((ALGORITHM, X, {}), "data=array([[0., 0., 0., 0.], [0., 0., 0., 0.]"),
-    "data_unregistered": ((ALGORITHM, Unregistered(), {}), "is no pytree; register its class,"),
-    "data_without_clients": ((ALGORITHM, source(num_clients=0), {}), "data.num_clients=0 must be at least"),
-    "data_method": ((ALGORITHM, source(train_client=lambda self: 0), {}), "data: train_client takes (), it is"),
-    "data_text": (
-        (ALGORITHM, source(test_client=lambda self, i: "x"), {}),
-        "data: test_client returned a str, it must",
-    ),
-    "score": (
-        (ALGORITHM, source(score=lambda self, predict, test: predict(test)), {}),
-        "data.score returned float32[]",
-    ),
-    "policy_factory": ((ALGORITHM, DATA, {"participation": srp.participation.Full}), "call one:"),
-    "policy_name": ((ALGORITHM, DATA, {"participation": "full"}), "participation='full' is no policy"),
-    "policy_clock": (
-        (ALGORITHM, DATA, {"participation": clock_of()}),
-        "participation='mine' is no participation but made for clock=",
-    ),
-    "distribution": (
-        (ALGORITHM, DATA, {"clock": srp.clocks.Exponential(1.0)}),
-        "clock is the distribution 'exponential'; say when it is drawn: srp.clocks.Fixed(...) once",
-    ),
-    "clock_factory": ((ALGORITHM, DATA, {"clock": srp.clocks.Fixed}), "is no clock; give"),
-    "clock_times": ((ALGORITHM, DATA, {"clock": np.ones(4)}), "clock=array([1., 1., 1., 1.]) is no clock"),
-    "evaluations": ((ALGORITHM, DATA, {"evaluations": 3}), "evaluations=3 must be a name, several, None"),
-    "run_name": ((ALGORITHM, DATA, {"name": 3}), "name=3 must be a string"),
+BROKEN_DATA = {
+    "unregistered": (Unregistered(), "it is no pytree (jax.tree_util.register_dataclass); give"),
+    "without_clients": (source(num_clients=0), "data.num_clients=0 must be at least"),
+    "method": (source(train_client=lambda self: 0), "data: train_client: <lambda>() takes 1 positional argument"),
+    "text": (source(test_client=lambda self, i: "x"), f"data: test_client: {NO_TEXT}"),
+    "score": (source(score=lambda self, predict, test: predict(test)), "data.score returned float32[]"),
 }
 
 
-@pytest.mark.parametrize("case", NO_PARTS)
-def test_what_is_no_part_at_all_is_told_what_it_should_be(case):
-    (algorithm, data, options), words = NO_PARTS[case]
-    assert words in refusal(algorithm, data, **options)
+@pytest.mark.parametrize("case", BROKEN_DATA)
+def test_data_of_ones_own_that_break_the_contract_are_refused(case):
+    data, words = BROKEN_DATA[case]
+    assert words in refusal(algorithm_of(client_of()), data)
 
 
 # What keeps to the contract.

@@ -12,7 +12,7 @@ from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same
 import fedjax_srp as srp
 from fedjax_srp.engine.owned import OwnedData, is_by_client, place_data
 from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import layout, spread
+from fedjax_srp.engine.sharding import lay_out, spread
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
 KEY = jax.random.key(5)
@@ -104,20 +104,20 @@ def test_evaluate_takes_sharded_data():
 
 @pytest.mark.parametrize("devices", [2, 3])
 def test_a_device_holds_the_examples_of_its_own_clients(devices):
-    plan = layout(devices, 1, DATA.num_clients)
-    placed = place_data(plan, DATA, shard_data=True)
+    layout = lay_out(devices, 1, DATA.num_clients)
+    placed = place_data(layout, DATA, shard_data=True)
     assert isinstance(placed, OwnedData)
     assert placed.num_clients == 7
     for name in ("x_train", "x_test"):
         assert getattr(placed.own, name).dtype == jnp.uint8
 
     def own_clients(data):
-        return jax.vmap(data.own.train_client)(jnp.arange(plan.owned)), jax.vmap(data.own.test_client)(
-            jnp.arange(plan.owned)
+        return jax.vmap(data.own.train_client)(jnp.arange(layout.owned)), jax.vmap(data.own.test_client)(
+            jnp.arange(layout.owned)
         )
 
-    held = jax.jit(spread(own_clients, plan, (is_by_client(placed),), True))(placed)
-    for split, mine in zip(("train", "test"), jax.tree.map(plan.by_id, held), strict=True):
+    held = jax.jit(spread(own_clients, layout, (is_by_client(placed),), True))(placed)
+    for split, mine in zip(("train", "test"), jax.tree.map(layout.by_id, held), strict=True):
         for client in range(7):
             expected = getattr(DATA, f"{split}_client")(jnp.int32(client))
             count = int(expected.count)
@@ -131,11 +131,11 @@ def test_a_device_holds_the_examples_of_its_own_clients(devices):
 
 
 def test_images_move_as_bytes():
-    plan = layout(4, 2, DATA.num_clients)
+    layout = lay_out(4, 2, DATA.num_clients)
     policy = srp.participation.Full()
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    compiled = program(ALGORITHMS["fedavg"], policy, clock, (), plan)
-    root, data = jax.device_put(KEY, plan.sharding()), place_data(plan, DATA, shard_data=True)
+    compiled = program(ALGORITHMS["fedavg"], policy, clock, (), layout)
+    root, data = jax.device_put(KEY, layout.sharding()), place_data(layout, DATA, shard_data=True)
     start = compiled.start(root, data)
     compiled.segment(1, start.state, root, data)
     (text,) = [c.as_text() for (name, *_), c in compiled.shared.compiled.items() if name == ("segment", 1)]  # pyright: ignore

@@ -429,8 +429,8 @@ def test_states_of_python_scalars_and_keys_and_odd_types_go_through_rounds():
         round=Phase(nothing, client, server),
     )
     run = run_of(algorithm)
-    keys = jax.random.key_data(run.plan.by_id(run.state.clients.key))[:7]
-    flags = np.array(run.plan.by_id(run.state.clients.flag))[:7]
+    keys = jax.random.key_data(run.layout.by_id(run.state.clients.key))[:7]
+    flags = np.array(run.layout.by_id(run.state.clients.flag))[:7]
     for _ in range(3):
         run.rounds()
     assert run.program.num_traces == 2
@@ -438,7 +438,7 @@ def test_states_of_python_scalars_and_keys_and_odd_types_go_through_rounds():
         {"mean": VALUES.mean(), "weak": 3.5, "rounds": 3}
     )
     taken = sum(np.isin(np.arange(7), ids) for ids, _ in ROUNDS)
-    state = jax.tree.map(lambda leaf: run.plan.by_id(leaf)[:7], run.state.clients)
+    state = jax.tree.map(lambda leaf: run.layout.by_id(leaf)[:7], run.state.clients)
     np.testing.assert_array_equal(state.flag, flags ^ (taken % 2 == 1))
     np.testing.assert_array_equal(state.small, taken - 3)
     np.testing.assert_array_equal(state.count, taken)
@@ -622,9 +622,9 @@ def test_accelerators_have_large_chunks_by_default():
     assert default_chunks("gpu", *sizes, 100) == (100, 0, 100)
     assert default_chunks("gpu", 14 * mebibyte, 0, 0, 100) == (50, 0, 100)  # there is memory for 73
     assert default_chunks("cpu", 100, 100, 100, 1_000) == (16, 0, 16)
-    plan = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
-    assert [part.chunk_size for part in plan.parts] == [3 * 156, 156]
-    assert [part.chunk_size for part in plan.for_evaluation().parts] == [512]
+    layout = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
+    assert [part.chunk_size for part in layout.parts] == [3 * 156, 156]
+    assert [part.chunk_size for part in layout.for_evaluation().parts] == [512]
 
 
 # What a trip costs.

@@ -12,7 +12,7 @@ from fedjax_srp.engine.sharding import (
     AXIS,
     Window,
     device_index,
-    layout,
+    lay_out,
     my_chunk,
     owners_first,
     put,
@@ -50,9 +50,9 @@ def plain(tree):
     return jax.tree.map(leaf_bits, tree)
 
 
-def padded(plan, tree):
-    missing = plan.owned * plan.num_devices - NUM_CLIENTS
-    return jax.tree.map(lambda leaf: plan.by_owner(jnp.concatenate([leaf, leaf[:missing]])), tree)
+def padded(layout, tree):
+    missing = layout.owned * layout.num_devices - NUM_CLIENTS
+    return jax.tree.map(lambda leaf: layout.by_owner(jnp.concatenate([leaf, leaf[:missing]])), tree)
 
 
 SOME = np.array([5, 0, 6, 3, 1, 2, 4], np.int32)
@@ -67,27 +67,27 @@ SOME = np.array([5, 0, 6, 3, 1, 2, 4], np.int32)
     ],
 )
 def test_take_and_put_move_bits_of_the_clients_asked_for(devices, chunk_size, ids, away):
-    plan = layout(devices, chunk_size, NUM_CLIENTS)
-    ids = np.resize(ids, plan.window)
-    active = np.arange(plan.window) < min(3, plan.window)
-    positions = np.asarray(window_positions(plan))
+    layout = lay_out(devices, chunk_size, NUM_CLIENTS)
+    ids = np.resize(ids, layout.window)
+    active = np.arange(layout.window) < min(3, layout.window)
+    positions = np.asarray(window_positions(layout))
     old, new = states(), jax.tree.map(lambda leaf: leaf[::-1], states())
 
-    @functools.partial(spread, plan=plan, in_by_client=(True, False, False), out_by_client=(True, True))
+    @functools.partial(spread, layout=layout, in_by_client=(True, False, False), out_by_client=(True, True))
     def exchange(shard, window, replacement):
-        rows = take(plan, shard, window)
-        mine = my_chunk(plan, window.client_ids)
-        return rows, put(plan, shard, window, jax.tree.map(lambda leaf: leaf[mine], replacement))
+        rows = take(layout, shard, window)
+        mine = my_chunk(layout, window.client_ids)
+        return rows, put(layout, shard, window, jax.tree.map(lambda leaf: leaf[mine], replacement))
 
-    shard = jax.device_put(padded(plan, old), plan.sharding(by_client=True))
+    shard = jax.device_put(padded(layout, old), layout.sharding(by_client=True))
     window = Window(ids[positions], active[positions], np.bool_(away))
-    rows, written = jax.jit(exchange)(shard, *jax.device_put((window, new), plan.sharding()))
+    rows, written = jax.jit(exchange)(shard, *jax.device_put((window, new), layout.sharding()))
     assert_same_bits(plain(rows), plain(jax.tree.map(lambda leaf: leaf[ids[positions]], old)))
     taking_part = np.isin(np.arange(NUM_CLIENTS), ids[active])
     expected = jax.tree.map(
         lambda o, n: np.where(taking_part.reshape(-1, *(1,) * (o.ndim - 1)), n, o), plain(old), plain(new)
     )
-    assert_same_bits(jax.tree.map(lambda leaf: plan.by_id(leaf)[:NUM_CLIENTS], plain(written)), expected)
+    assert_same_bits(jax.tree.map(lambda leaf: layout.by_id(leaf)[:NUM_CLIENTS], plain(written)), expected)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_take_and_put_move_bits_of_the_clients_asked_for(devices, chunk_size, id
 )
 def test_devices_serve_their_own_clients_first(devices, num_clients, size):
     """Everybody once, as many at home as the device with the fewest has, in turn; the others behind, as they came."""
-    plan, seen = layout(devices, 1, num_clients), set()
+    layout, seen = lay_out(devices, 1, num_clients), set()
     for seed in range(5):
         ids = np.random.default_rng(seed).permutation(num_clients).astype(np.int32)
-        at_home, dealt, tens = map(np.asarray, owners_first(plan, ids, jnp.int32(size), jnp.asarray(10 * ids)))
+        at_home, dealt, tens = map(np.asarray, owners_first(layout, ids, jnp.int32(size), jnp.asarray(10 * ids)))
         np.testing.assert_array_equal(tens, 10 * dealt)
         assert sorted(dealt[:size]) == sorted(ids[:size])
         owners = ids[:size] % devices
@@ -115,33 +115,40 @@ def test_devices_serve_their_own_clients_first(devices, num_clients, size):
 
 @pytest.mark.parametrize(("devices", "chunk_size"), [(1, 3), (2, 2), (4, 2)])
 def test_position_p_is_served_by_device_p_modulo_the_number_of_devices(devices, chunk_size):
-    plan = layout(devices, chunk_size, 20)
+    layout = lay_out(devices, chunk_size, 20)
 
-    @functools.partial(spread, plan=plan, in_by_client=(False,), out_by_client=(True, True))
+    @functools.partial(spread, layout=layout, in_by_client=(False,), out_by_client=(True, True))
     def serve(window):
-        mine = my_chunk(plan, window)
-        return mine, jnp.broadcast_to(device_index(plan), mine.shape)
+        mine = my_chunk(layout, window)
+        return mine, jnp.broadcast_to(device_index(layout), mine.shape)
 
-    served, by = jax.jit(serve)(jax.device_put(window_positions(plan), plan.sharding()))
-    assert sorted(np.asarray(served)) == list(range(plan.window))
+    served, by = jax.jit(serve)(jax.device_put(window_positions(layout), layout.sharding()))
+    assert sorted(np.asarray(served)) == list(range(layout.window))
     np.testing.assert_array_equal(by, np.asarray(served) % devices)
 
 
 def test_total_is_the_sum_over_devices():
-    plan = layout(4, 1, NUM_CLIENTS)
-    sums = spread(lambda x: total(plan, {"x": x * device_index(plan).astype(x.dtype)}), plan, (False,), {"x": False})
-    assert float(jax.jit(sums)(jax.device_put(jnp.float32(2.0), plan.sharding()))["x"]) == 2.0 * (0 + 1 + 2 + 3)
+    layout = lay_out(4, 1, NUM_CLIENTS)
+    sums = spread(
+        lambda x: total(layout, {"x": x * device_index(layout).astype(x.dtype)}), layout, (False,), {"x": False}
+    )
+    assert float(jax.jit(sums)(jax.device_put(jnp.float32(2.0), layout.sharding()))["x"]) == 2.0 * (0 + 1 + 2 + 3)
 
 
 def test_layouts():
-    plan = layout(4, 3, NUM_CLIENTS)
-    assert (plan.num_devices, plan.owned, plan.chunk_size, plan.window) == (4, 2, 2, 8)  # no chunk beyond the clients
-    assert plan.mesh.axis_names == (AXIS,)
-    assert layout(jax.devices()[2:3], None, NUM_CLIENTS).devices == (jax.devices()[2],)
-    assert layout(None, None, NUM_CLIENTS).num_devices == 4
-    small, large = (layout(1, None, 10_000, held) for held in (100, 10_000_000))
+    layout = lay_out(4, 3, NUM_CLIENTS)
+    assert (layout.num_devices, layout.owned, layout.chunk_size, layout.window) == (
+        4,
+        2,
+        2,
+        8,
+    )  # no chunk beyond the clients
+    assert layout.mesh.axis_names == (AXIS,)
+    assert lay_out(jax.devices()[2:3], None, NUM_CLIENTS).devices == (jax.devices()[2],)
+    assert lay_out(None, None, NUM_CLIENTS).num_devices == 4
+    small, large = (lay_out(1, None, 10_000, held) for held in (100, 10_000_000))
     assert small.chunk_size > large.chunk_size == 1
-    judged = layout(1, None, 10_000, 10_000_000, 100)  # who is evaluated sends no message
+    judged = lay_out(1, None, 10_000, 10_000_000, 100)  # who is evaluated sends no message
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
-    assert layout(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for
+    assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for

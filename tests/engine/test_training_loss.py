@@ -175,8 +175,8 @@ REFUSED = {
         "record_loss: algorithm 'few_lines' reports no loss of its local training; return ClientO",
     ),
     "a number": (own(loss=jnp.float32(1.0)), "round.client returned the loss float32[], it must be that of local_sgd"),
-    "by step": (own(loss=TrainingLoss(jnp.ones(3), jnp.int32(3))), "the loss mean = float32[3], it must be that of"),
-    "no integer": (own(loss=TrainingLoss(jnp.ones(()), jnp.ones(()))), "the loss steps = float32[], it must be that"),
+    "by step": (own(loss=TrainingLoss(jnp.ones(3), jnp.int32(3))), "(they differ in .mean)"),
+    "no integer": (own(loss=TrainingLoss(jnp.ones(()), jnp.ones(()))), "(they differ in .steps)"),
     "a metric too": (own(info={"training_loss": jnp.float32(1)}), "'training_loss' is recorded twice in a round"),
 }
 

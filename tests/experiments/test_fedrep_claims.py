@@ -12,22 +12,11 @@ FEDREP = EXPERIMENTS / "fedrep"
 def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     monkeypatch.syspath_prepend(str(FEDREP))
     from rivals import PAPER
-    from rivals_table import EXPLAINED
 
     def runs(file):
         return json.loads((FEDREP / f"results/{file}.json").read_text())["runs"]
 
     table, ablation = runs("table1"), runs("ablation")
-    ways = {
-        "with a share of 0.25": "share",
-        "with crops and flips": "cropped",
-        "as in the authors' code": "authors",
-        "with their shards": "shards",
-    }
-    for (column, label), why in EXPLAINED.items():
-        for words, way in ways.items():
-            for number in re.findall(rf"(\S+) {words}", why):
-                check(number, ablation[f"{column}_{way}"][label]["0"]["accuracy"])
 
     def accuracy(column, label="FedAvg", seed="0"):
         return (ablation if column in ablation else table)[column][label][seed]["accuracy"]
@@ -79,7 +68,6 @@ def test_what_fedreps_table_says_of_its_ablation(monkeypatch):
     like_theirs = accuracy(f"{two}_authors", "PerFedAvg")
     claimed(page, "and # above it (#) as in the authors' code;", like_theirs - PAPER["PerFedAvg"][0], like_theirs)
     claimed(page, "with (100, 5) it is # below.", -above[1])
-    claimed(page, "the last # are unexplained", accuracy(f"{two}_authors", prox) - PAPER[prox][0])
     for label in (local, "APFL", "L2GD", "LG-Fed", "Fed-MTL"):
         assert accuracy(five, label) < PAPER[label][1] - 5
     assert accuracy(five, "FedRep") < accuracy(five, "FedPer")
@@ -112,7 +100,6 @@ def test_what_fedreps_table_says_of_cifar100(monkeypatch):
     from rivals import PAPER
 
     page = FEDREP / "README.md"
-    from rivals_table import EXPLAINED
 
     table = json.loads((FEDREP / "results/table1.json").read_text())["runs"]
     runs = table["cifar100_100x5_once"]
@@ -132,9 +119,6 @@ def test_what_fedreps_table_says_of_cifar100(monkeypatch):
     parts = [(five[label] - ours[label]) / (paper[label] - ours[label]) for label in five]
     assert 0.4 < min(parts[:2]) <= max(parts[:2]) < 0.6
     assert 1 / 7 < parts[2] < 1 / 5
-    for label in five:
-        check(EXPLAINED["cifar100_100x5_once", label].split()[0], five[label])
-        check(EXPLAINED["cifar100_100x5", label].split()[1], ours[label])
     below = [paper[label] - ours[label] for label in order]
     claimed(page, "All five are # to # points below the paper.", min(below), max(below))
 
@@ -237,7 +221,7 @@ def test_claims_of_doubling_by_schedule():
     factors = [medians(three, name, evaluation, "0.95 C=0") for name, evaluation in own.items()]
     claimed(page, "in that round, and the factors are # to #.", min(factors), max(factors))
     for name in ("fedper", "fedrep"):
-        claimed(page, "FedPer and FedRep come to # at C = 10.", medians(three, name, "fine_tune", "0.95 C=10"))
+        claimed(page, "FedPer and FedRep reach # at C = 10.", medians(three, name, "fine_tune", "0.95 C=10"))
     pays = {
         who: [round((s["0.95 C=10"][who] - s["0.95 C=0"][who]) / 10) for s in ten["l2gd"]["own_model"]]
         for who in ("everybody", "doubling")

@@ -65,6 +65,19 @@ def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
         assert facts["results"]["D-GD, 1 local update"]["lowest"][-1] > 0.99
 
 
+@pytest.mark.long
+def test_lengths_of_stages_are_compared(beside, tmp_path):
+    beside(EXPERIMENTS / "srpfl")
+    import stage_lengths
+
+    stage_lengths.main(["--scale", "smoke", "--out", str(tmp_path)])
+    rows = np.genfromtxt(tmp_path / "stage_lengths_moments.csv", delimiter=",", names=True)
+    assert sorted(set(rows["length"])) == [1, 3]
+    assert sorted(set(rows["factor"])) == [1.1, 1.3, 2.0]
+    assert (rows["srpfl"] > 0).all()
+    assert (rows["srpfl"] < rows["fedrep"]).all()  # rounds with 16 of the 32 clients come first
+
+
 @pytest.fixture
 def synthetic(beside):
     beside(EXPERIMENTS / "fedrep")

@@ -154,6 +154,23 @@ def test_scripts_run(number, beside, runs, capsys):
         assert results["random start"]["same class"]["mean"] == pytest.approx(np.trace(matrix) / 10, abs=1e-3)
 
 
+def test_the_search_of_steps_reads_what_was_trained(beside, runs, monkeypatch, capsys):
+    """The steps of 0.1 are the models of figure 5."""
+    steps, out = beside("steps"), runs / "steps"
+    monkeypatch.setattr(steps, "STEPS", {1: (0.1,), 5: (0.1, 0.2)})
+    given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
+    steps.main(given)
+    shown = capsys.readouterr().out
+    assert shown.count("global accuracy") == 2  # step 0.2, two trials
+    head, _, *rows = shown[shown.index("| new clients") :].strip().splitlines()
+    assert head.startswith("| new clients | tau | step | 10 | 20 | training loss | global | trials |")
+    assert len(rows) == 2 * 3
+    assert sum("*" in row for row in rows) == 2 * 2  # one step a tau
+    figure = json.loads((runs / "out/figure5.json").read_text())["results"]["new classes"]["C=2"]
+    shown_cell = rows[0].split(" | ")[3].split(" ± ")[0]
+    assert float(shown_cell) == pytest.approx(figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06)
+
+
 def test_a_run_of_other_options_is_refused(beside, runs):
     neural = beside("neural")
     given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--steps", "20"]

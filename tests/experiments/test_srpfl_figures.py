@@ -15,9 +15,12 @@ from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.history import History
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "srpfl"))
+import cause_tables
+import causes
 import every_round
 import paper
 import paper_tables
+import sweep
 
 SETTING = paper.SETTINGS["smoke"]["digits"]._replace(num_rounds=2, eval_every=1, seeds=1)
 
@@ -32,7 +35,7 @@ def trained(tmp_path_factory):
     """A finished run of figure 3 that tests read."""
     out = tmp_path_factory.mktemp("figure3")
     one, lines = study(3, out)
-    one.train("fedavg", 1, together=False)
+    one.train("fedavg", range(1), together=False)
     assert len(lines) == 1
     return out
 
@@ -40,9 +43,9 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("figure", [3, 5])
 def test_one_training_run_serves_both_clocks(figure, trained):
     fixed, _ = study(figure, trained)
-    fixed.train("fedavg", 1, together=False)
+    fixed.train("fedavg", range(1), together=False)
     other, lines = study(figure + 1, trained)
-    other.train("fedavg", 1, together=False)
+    other.train("fedavg", range(1), together=False)
     assert not lines  # nothing was trained anew
     (retimed,) = other.histories(["fedavg"], 1)["fedavg"]
     real = srp.simulate(
@@ -80,18 +83,18 @@ def test_what_a_run_is_judged_by():
 
 def test_a_run_gives_both_curves_and_is_not_done_twice(tmp_path):
     one, lines = study(3, tmp_path)
-    one.train("fedavg", 2, together=True)
+    one.train("fedavg", range(2), together=True)
     assert len(lines) == 2
     curves = one.histories(["fedavg", "fedavg_ft"], 2)
     assert [h.evaluation for h in curves["fedavg"]] == ["global", "global"]
     assert [h.evaluation for h in curves["fedavg_ft"]] == ["fine_tune", "fine_tune"]
     assert [h.name for h in curves["fedavg_ft"]] == ["fedavg_ft", "fedavg_ft"]
     again, more = study(3, tmp_path)
-    again.train("fedavg", 2, together=False)
+    again.train("fedavg", range(2), together=False)
     assert not more
     changed, _ = study(3, tmp_path, SETTING._replace(num_rounds=3))
     with pytest.raises(ValueError, match="holds a run with other num_rounds; give another --out"):
-        changed.train("fedavg", 2, together=False)
+        changed.train("fedavg", range(2), together=False)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -108,9 +111,9 @@ def test_an_interrupted_run_goes_on_in_another_figure(together, tmp_path, monkey
     monkeypatch.setattr(Checkpoints, "save", killed_while_running)
     one, _ = study(3, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        one.train("fedavg", 2, together)
+        one.train("fedavg", range(2), together)
     other, lines = study(4, tmp_path)
-    other.train("fedavg", 2, together)
+    other.train("fedavg", range(2), together)
     assert len(lines) == 2
     assert saved == ([1, 2] if together else [1, 2, 1, 2])  # no round is done twice
     assert not list(tmp_path.rglob("checkpoint*"))
@@ -267,3 +270,41 @@ def test_the_cpu_scale_is_the_full_one_with_less_work():
         assert "max_examples" in cpu.federation
         assert cpu.method["model"] == full.method["model"]
         assert cpu.num_rounds * cpu.seeds < full.num_rounds * full.seeds
+
+
+def test_the_authors_options_reach_the_methods():
+    for name, training, momentum, fine_tune in (
+        ("text", "srpfl", None, None), ("momentum", "srpfl", 0.5, 0.5), ("momentum", "flanp_fedavg", None, 0.5),
+        ("code", "srpfl", 0.5, 0.5), ("code", "flanp_fedavg", None, 0.5),
+    ):  # fmt: skip
+        one = paper.Study(paper.FIGURES[3], causes.setting(name, smoke=True), Path("nowhere"), None, print)
+        algorithm = one.method(training).algorithm
+        optimizer, tuned = algorithm.training.optimizer, algorithm.fine_tune_optimizer
+        assert optimizer.momentum == momentum
+        assert (optimizer if tuned is None else tuned).momentum == fine_tune
+        code = name == "code"
+        assert algorithm.model.output == ("softmax" if code else "logits")
+        assert algorithm.model.initialization == ("torch" if code else None)
+        assert optimizer.weight_decay == (1e-4 if code else None)
+
+
+def test_causes_and_sweep_write_tables_of_what_has_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # of a process whose devices are set
+    given = ["--smoke", "--seeds", "1", "--out", str(tmp_path)]
+    causes.main([*given, "--settings", "code", "double softmax, heads of 1 epoch"])
+    head, _, code, one = cause_tables.causes(tmp_path).splitlines()
+    assert head.startswith("| setting | SRPFL | FLANP-FT | SRPFL, own heads | FLANP (FedAvg) |")
+    rows = pd.read_csv(tmp_path / "causes.csv").set_index(["setting", "method", "evaluation", "round"])["accuracy"]
+    assert code.split(" | ")[1:3] == [f"{rows['code', m, 'fine_tune', 4]:.1f}" for m in ("srpfl", "flanp_fedavg")]
+    assert one.split(" | ")[2] == ""  # FLANP has no heads to train
+    sweep.main([*given, "--classes", "2", "--images", "10"])
+    *_, row = cause_tables.sweep(tmp_path).splitlines()
+    images, classes, srpfl, flanp, own, _, less, less_own, *_ = (float(cell) for cell in row.strip("| ").split(" | "))
+    assert (images, classes) == (10, 2)
+    np.testing.assert_allclose([less, less_own], [srpfl - flanp, own - flanp], atol=0.11)
+
+
+def test_the_readme_has_the_tables_of_its_files():
+    folder = Path(paper.__file__).parent
+    text = (folder / "README.md").read_text()
+    assert cause_tables.page(text, folder / "results") == text, "cause_tables.py writes them anew"

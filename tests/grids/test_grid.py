@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -17,14 +18,14 @@ from attacks import killed_grid
 import fedjax_srp as srp
 from fedjax_srp import stored
 from fedjax_srp.commands import cli
-from fedjax_srp.grids import estimate, launchers, schedule, units, work
-from fedjax_srp.grids.grid import described, plan
-from fedjax_srp.grids.launchers import Done, Rounds
+from fedjax_srp.grids import execute, launch, units
+from fedjax_srp.grids.execute import described, plan
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.result import Grid
-from fedjax_srp.grids.units import Datasets
-from fedjax_srp.grids.work import Cost, Worker
+from fedjax_srp.grids.work import Cost, Datasets, Done, Worker
 from fedjax_srp.history import History
+from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.runs.run import LIMITS
 
 RATES, SEEDS = (0.05, 0.2), (0, 2**32 - 1)
 DATA = {"dataset": "digits", "num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -173,7 +174,7 @@ def test_parquet_keeps_every_bit(whole):
 
 def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
     """Once in the middle of the rounds, once between the folders of its runs."""
-    save, count = work.run_command.save, 0
+    save, count = run_folder.save, 0
 
     def save_one(*args):
         nonlocal count
@@ -185,7 +186,7 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, m
     def stop(progress):
         raise KeyboardInterrupt
 
-    for name, value in (("_telling", lambda tell: stop), ("run_command.save", save_one)):
+    for name, value in (("_telling", lambda tell: stop), ("run_folder.save", save_one)):
         with monkeypatch.context() as patch:
             patch.setattr(f"fedjax_srp.grids.work.{name}", value)
             with pytest.raises(KeyboardInterrupt):
@@ -241,7 +242,7 @@ def test_runs_with_more_rounds_than_are_asked_for_are_refused_before_anything_ru
 
     axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr("fedjax_srp.grids.work.run_command.save", kill if batch > 1 else work.run_command.save)
+        patch.setattr("fedjax_srp.grids.work.run_folder.save", kill if batch > 1 else run_folder.save)
         grid(tmp_path, axes, batch=batch)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
@@ -381,7 +382,7 @@ def test_devices_are_those_of_a_worker(tmp_path):
     many = points(Spec(OPTIONS | {"devices": 6}, {"method": ["fedavg"]}, {}, ()))
     for devices in (6, None):
         (unit,) = plan(many, tmp_path, None, workers=1, sharers=1, devices=devices)
-        assert unit.members[0].point.arguments["devices"] == 6
+        assert unit.members[0].point.run.devices == 6
 
 
 def planned(out, axes, **options):
@@ -442,75 +443,72 @@ def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
     assert members_of(tmp_path) == [1, 1]
 
 
-class Scripted:
-    """A launcher whose units end as they are told to."""
+class Scripted(launch.Launcher):
+    """A launcher with room for two units, which end as they are told to."""
 
     def __init__(self, *endings):
-        self.endings, self.started, self.seen = list(endings), [], []
-
-    def has_room(self):
-        return len(self.started) < 2
+        self.endings, self.left, self.seen = list(endings), 2, []
 
     def start(self, task, unit):
-        self.started.append(unit)
+        if not self.left:
+            return None
+        self.left -= 1
         self.seen.append(unit.id)
+        future = Future()
+        future.set_result(None)
+        return future
 
-    def next(self):
-        unit, ending = self.started.pop(0), self.endings.pop(0)
-        return Done(unit, None if ending == "fine" else ending, ending == "elsewhere")
-
-    def close(self):
-        pass
+    def ended(self, unit, future):
+        self.left += 1
+        ending = self.endings.pop(0)
+        return Done(None if ending == "fine" else ending, ending == "elsewhere")
 
 
 def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "_WAIT", 0.0)
+    monkeypatch.setattr(launch, "_WAIT", 0.0)
     left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
     a, b, c = (unit.id for unit in left)
-    bar = schedule.Bar(left, 3, silent=True)
     launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
-    failures = schedule.run(left, launcher, bar, retries=1)
+    ended = launch.perform("run", left, launcher, launch.Bar(left, 3, silent=True), retries=1)
+    assert [(unit.id, done.error) for unit, done in ended] == [(c, None), (a, "broken"), (b, None)]
     assert launcher.seen == [a, b, c, a, b, b]
-    assert [(failure.name, failure.error) for failure in failures] == [("fedavg, epochs=1", "broken")]
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     left = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1, 2]})
-    bar = schedule.Bar(left, 5, silent=True)
-    shown = lambda: (bar._bar.n, bar._words())  # noqa: E731
+    bar = launch.Bar(left, 5, silent=True)
     counts = []
     bar._bar.update = counts.append
-    bar.tell(Rounds(left[0], 2))
-    bar.tell(Rounds(left[0], 4))
-    bar.tell(Done(left[0], None))
-    bar.tell(Done(left[1], "broken"))
-    bar.fails(left[1])
-    assert counts == [2, 2, 0, 0]
-    assert shown()[1] == "4 of 5 runs, 1 failed"
+    bar.tell(left[0], 2)
+    bar.tell(left[0], 1)  # it began anew
+    bar.ends(left[0], has_failed=False)
+    bar.ends(left[1], has_failed=True)
+    assert counts == [2, 0, 2]
+    assert bar._words() == "4 of 5 runs, 1 failed"
 
 
 def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     with stored.held(unit.shared, "out"):
-        done = launchers.perform(Worker(), "run", unit, lambda count: None)
+        done = Worker().perform("run", unit, lambda count: None)
     assert done.is_elsewhere
     assert "is running here" in str(done.error)
 
 
-def test_the_time_is_that_of_the_last_worker(tmp_path):
-    axes = {"method": ["fedavg"], "epochs": [1, 2], "seed": [0, 1, 2]}
-    left = planned(tmp_path, axes)  # of 2, 1, 2 and 1 runs of 2 rounds
-    assert [len(unit.members) for unit in left] == [2, 1, 2, 1]
-    assert [len(same) for same in estimate.programs(left).values()] == [1, 1, 1, 1]
-    costs = {unit.id: Cost(10.0 * place, 1.0) for place, unit in enumerate(left)}
-    assert estimate.seconds(left, costs, 1) == 60 + 4 * 2
-    # 0 + 2 and 20 + 2 here, 10 + 2 and 30 + 2 there
-    assert estimate.seconds(left, costs, 2) == 44
-    found = points(Spec(OPTIONS, {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}, {}, ()))
-    alone = units.arranged([(found, 1)], tmp_path / "alone")
-    assert [len(same) for same in estimate.programs(alone).values()] == [2, 2]
-    costs = {alone[0].id: Cost(10.0, 1.0), alone[1].id: Cost(20.0, 1.0)}
-    assert estimate.seconds(alone, costs, 1) == 30 + 4 * 2  # each program is compiled once
+def test_the_time_is_that_of_all_programs_among_the_workers_or_of_the_longest_unit(tmp_path, monkeypatch):
+    """Each program is compiled once: 10 + 20 seconds, for 2 runs of 2 rounds each."""
+    compiling = {1: 10.0, 2: 20.0}
+    cost = lambda unit: Cost(compiling[unit.members[0].point.values["epochs"]], 1.0)  # noqa: E731
+    monkeypatch.setattr(Worker, "measure", lambda self, unit: cost(unit))
+    axes = {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}
+    assert grid(tmp_path, axes, batch=1, dry_run=True).seconds == 30 + 4 * 2
+    found = [point for same in units.alike(points(Spec(OPTIONS, axes, {}, ()))) for point in same]
+    left = units.arranged([(found, 1)], tmp_path)
+    first = {unit.members[0].point.run.program(*LIMITS): unit for unit in left}
+    costs = {unit.id: cost(unit) for unit in left}
+    assert execute._estimated(left, first, costs, 1) == 30 + 4 * 2
+    assert execute._estimated(left, first, costs, 2) == 19
+    assert execute._estimated(left, first, costs, 4) == 12  # no less than a run takes
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
@@ -538,48 +536,49 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
     assert printed.err.endswith("error: no estimate: 1 of the programs failed in a short run\n")
 
 
-def test_workers_share_the_cores_and_a_death_is_a_failure(tmp_path, monkeypatch, capsys):
-    """One worker process; the first one is killed as soon as it has a unit."""
+def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, capsys):
+    """Of two worker processes, the first one is killed as soon as it has a unit."""
     file = tmp_path / "grid.toml"
-    lines = [f"{name} = {json.dumps(value)}" for name, value in OPTIONS.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (OPTIONS | {"num_rounds": 1}).items()]
     file.write_text("\n".join(["[options]", *lines, "[axes]", 'method = ["fedavg"]', "seed = [0, 1]"]))
-    processes, start = [], launchers._Process.start
+    processes, start = [], launch._Seat.start
 
     def start_and_kill(self, task, unit):
-        start(self, task, unit)
-        processes.append(self._process)
+        future = start(self, task, unit)
+        processes.append(self.process)
         if len(processes) == 1:
-            self._process.kill()
+            self.process.kill()
+        return future
 
-    monkeypatch.setattr(launchers._Process, "start", start_and_kill)
-    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "1", "--batch", "2", "--no-progress"]
+    monkeypatch.setattr(launch._Seat, "start", start_and_kill)
+    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
-    assert "failed: fedavg, seed=0: its process ended with signal 9" in printed.out.replace("method=", "")
-    assert "error: 2 runs failed; the same command tries them again" in printed.err
+    assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.out
+    assert "error: 1 runs failed; the same command tries them again" in printed.err
     assert cli.main(words, set_up_cores=False) == 0, capsys.readouterr().err
     assert "2 of 2 runs finished" in capsys.readouterr().out
-    assert all(process.poll() is not None for process in processes)  # nobody is left
-    assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 2
+    assert not any(process.is_alive() for process in processes)  # nobody is left
+    assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
 def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(launchers, "cores", lambda: [0, 2, 4, 6, 8])
-    monkeypatch.setattr(launchers, "gpus", lambda: ["3", "5"])
-    processes = launchers.Processes(2, tmp_path / "log")._processes
-    assert [list(process._cores) for process in processes] == [[0, 4, 8], [2, 6]]
-    assert [process._gpu for process in processes] == ["3", "5"]
-    assert launchers.devices_of(2) == 1
-    monkeypatch.setattr(launchers, "gpus", list)
-    assert [launchers.devices_of(number) for number in (1, 2, 9)] == [5, 2, 1]
+    monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
+    monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
+    seats = launch.Processes(2, tmp_path / "log", ())._seats
+    assert [list(seat.cores) for seat in seats] == [[0, 4, 8], [2, 6]]
+    assert [seat.gpu for seat in seats] == ["3", "5"]
+    assert launch.devices_of(2) == 1
+    monkeypatch.setattr(launch, "gpus", list)
+    assert [launch.devices_of(number) for number in (1, 2, 9)] == [5, 2, 1]
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    assert launchers.gpus() == ["1", "GPU-7"]
+    assert launch.gpus() == ["1", "GPU-7"]
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert launchers.gpus() == []
+    assert launch.gpus() == []
 
 
 @pytest.mark.long
@@ -598,7 +597,7 @@ def test_jobs_of_submitit_end_with_the_same_runs(whole, tmp_path):
         ({"workers": -1}, "workers=-1"),
         ({"batch": 0}, "batch=0"),
         ({"retries": 1.5}, "retries=1.5"),
-        ({"launcher": "cloud"}, "unknown launcher 'cloud'"),
+        ({"launcher": "cloud"}, "launcher='cloud' is unknown"),
         ({"axes": 3}, "axes=3"),
         ({"file": "x.toml"}, "give a file or axes"),
     ],
@@ -638,6 +637,6 @@ def test_tables_have_what_stands_in_variants(tmp_path):
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     found = killed_grid.attack(6, tmp_path, random.Random(1), num_rounds=8)
     assert found["kills"] >= 6
-    assert found["differences"] == 0, found
+    assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.grids import schedule, units
+from fedjax_srp.grids import launch, units
 from fedjax_srp.grids.work import Worker
 
 OPTIONS = {"dataset": "digits", "num_clients": 6, "max_examples": 8, "hidden": [4], "num_rounds": 2, "eval_every": 1}
@@ -78,7 +78,7 @@ class Cluster:
             return
         submitted = submitit.SlurmJob(self.jobs, name)
         task = submitted.submission()
-        self.ran.append([member.point.arguments["seed"] for member in task.args[1].members])
+        self.ran.append([member.point.run.seed for member in task.args[1].members])
         submitit.core.utils.cloudpickle_dump(("success", task.result()), submitted.paths.result_pickle)
         (self.folder / f"{name}.state").write_text("COMPLETING")
 
@@ -95,7 +95,7 @@ def cluster(tmp_path, monkeypatch):
     def run(self, unit, tell):
         for member in unit.members:
             member.folder.mkdir(exist_ok=True)
-            config = {"config": {"arguments": member.point.record}}
+            config = {"config": {"arguments": member.point.run.record}}
             (member.folder / "config.json").write_text(json.dumps(config))
             (member.folder / "summary.json").write_text("{}")
 
@@ -132,7 +132,7 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
     (cluster.folder / "room").write_text("1")
     found = cluster.grid(tmp_path / "out")
     assert len(found.folders) == 3
-    assert cluster.ran == [[1], [2], [0]]
+    assert sorted(cluster.ran) == [[0], [1], [2]]
     assert cluster.states() == {"101": "FAILED", "102": "COMPLETED", "103": "COMPLETED", "104": "COMPLETING"}
 
 
@@ -140,7 +140,7 @@ def test_a_job_of_an_earlier_call_that_was_asked_for_less_is_followed_by_another
     def kill():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(schedule, "_WAIT", 0.0)
+    monkeypatch.setattr(launch, "_WAIT", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "step", kill)
         patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)

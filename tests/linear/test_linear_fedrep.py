@@ -11,7 +11,7 @@ import fedjax_srp as srp
 from fedjax_srp.base import RoundContext, named_key
 from fedjax_srp.engine.program import program
 from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.sharding import layout
+from fedjax_srp.engine.sharding import lay_out
 from fedjax_srp.linear import draw_batch, samplers
 
 ROOT = jax.random.key(11)
@@ -31,8 +31,8 @@ def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
 def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
     """States before and after some rounds, on one device."""
     policy = participation or srp.participation.Full()
-    plan = layout(1, chunk_size, task.num_clients)
-    compiled = program(algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), plan)
+    layout = lay_out(1, chunk_size, task.num_clients)
+    compiled = program(algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout)
     start = jax.device_get(compiled.start(root, task).state)
     state, segment = compiled.segment(rounds, jax.tree.map(jnp.asarray, start), root, task)
     return start, state, segment.rounds

@@ -154,9 +154,12 @@ def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
     ("data", "augment", "message"),
     [
         (images(), "crop_flop", r"augment='crop_flop' is unknown \(did you mean crop_flip\?\); choose from crop_flip"),
-        (images(np.float32, (9,)), "crop_flip", r"augment='crop_flip' takes images .* not examples of shape \(9,\)"),
+        (images(np.float32, (9,)), "crop_flip", r"CropAndFlip takes images .* not inputs of \(\d+, 9\)"),
     ],
 )
 def test_unknown_augmentations_and_unfit_data(data, augment, message):
+    run = lambda: srp.simulate(  # noqa: E731
+        srp.methods.get("fedavg", dataset=data, augment=augment), data, num_rounds=1, key=KEY, progress=False
+    )
     with pytest.raises(ValueError, match=message):
-        srp.methods.get("fedavg", dataset=data, augment=augment)
+        run()

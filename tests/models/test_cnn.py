@@ -96,8 +96,8 @@ def test_by_name_and_in_a_round():
     [
         ((7, 8, 1), {}, r"input_shape=\(7, 8, 1\): cnn takes images \(h, w\) or \(h, w, c\) of at least 8 x 8"),
         ((64,), {}, r"input_shape=\(64,\): cnn takes images"),
-        ((8, 8), {"channels": (1, 2)}, r"channels=\(1, 2\): cnn has 6 of them"),
-        ((8, 8), {"hidden": (3,)}, r"hidden=\(3,\): cnn has 2 of them"),
+        ((8, 8), {"channels": (1, 2)}, r"channels=\(1, 2\) must be 6 values, not 2"),
+        ((8, 8), {"hidden": (3,)}, r"hidden=\(3,\) must be 2 values, not 1"),
         ((8, 8), {"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
         ((8, 8), {"convolution": "fft"}, r"convolution='fft' is unknown"),
         ((8, 8), {"cut": "conv7"}, r"cut='conv7' is no layer of model 'cnn'"),

@@ -179,7 +179,7 @@ def test_models_have_names():
     assert sizes(srp.models.get("lenet5_cifar100", data, hidden=(7, 9)))["out"] == 9 * 4 + 4
     with pytest.raises(ValueError, match=r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)
-    with pytest.raises(ValueError, match=r"cut='fc2': the cut follows from head_layers; give that, or model.recut"):
+    with pytest.raises(ValueError, match=r"cut: it follows from head_layers; give that, or model.recut"):
         srp.models.get("lenet5", data, cut="fc2")
     with pytest.raises(ValueError, match="vocabulary: belongs to model 'lstm' and the model is 'lenet5'; leave one"):
         srp.models.get("lenet5", data, vocabulary=3)
@@ -190,7 +190,7 @@ def test_models_have_names():
     [
         ({"shape": (15, 16, 3)}, r"input_shape=\(15, 16, 3\): lenet5 takes images"),
         ({"shape": (784,)}, r"input_shape=\(784,\): lenet5 takes images"),
-        ({"channels": (3,)}, r"channels=\(3,\): lenet5 has two of them"),
+        ({"channels": (3,)}, r"channels=\(3,\) must be 2 values, not 1"),
         ({"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
         ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be below 1; give a probability"),
         ({"dropout_rate": -0.1}, r"dropout_rate=-0.1 must be at least 0; give a probability"),

@@ -109,21 +109,23 @@ def test_a_module_that_fails_is_named_in_one_line(name):
     ids=["class", "nnx", "function"],
 )
 def test_what_is_no_module_of_linen_is_refused(module, shown):
-    with pytest.raises(ValueError, match=f"layer 'odd': module=.*{shown}.* is no flax.linen module; give") as caught:
+    with pytest.raises(
+        ValueError, match=rf"layers\[0\]=.*{shown}.* is no layer with a flax.linen module; give"
+    ) as caught:
         model_of(module)
     assert "\n" not in str(caught.value)
 
 
 def test_layers_have_names_of_their_own():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
-    with pytest.raises(ValueError, match="layers: 'fc' is the name of several of model 'own'; give each its own"):
+    with pytest.raises(
+        ValueError, match=r"layers have the names \['fc', 'out', 'fc'\]; give one or more, each its own"
+    ):
         srp.models.Split((4,), 4, layers, name="own")
 
 
 def test_a_model_has_layers():
-    with pytest.raises(
-        ValueError, match=r"^layers=\(\) must have at least one; give srp\.models\.Layer\(name, module\)$"
-    ):
+    with pytest.raises(ValueError, match=r"^layers have the names \[\]; give one or more, each its own$"):
         srp.models.Split((4,), 4, (), cut=None)
 
 
@@ -133,3 +135,52 @@ def test_a_convolution_of_ones_sums_windows():
     x = np.arange(50.0, dtype=np.float32).reshape(2, 5, 5)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2)).sum((-1, -2))
     np.testing.assert_allclose(model.represent(model.init(KEY).representation, x)[..., 0], windows, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(3, 3), (2, 4), (5, 1)])
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+def test_convolutions_pad_as_flax_pads(padding, size):
+    x = jax.random.normal(KEY, (2, 7, 6, 3))
+    ours, flaxs = srp.models.Convolution(4, size, padding=padding), nn.Conv(4, size, padding=padding)
+    params = flaxs.init(KEY, x)
+    assert_close(ours.apply(params, x), flaxs.apply(params, x), rtol=1e-5)
+    if padding == "SAME" and size == (3, 3):
+        np.testing.assert_array_equal(
+            srp.models.Convolution(4, size, padding=1).apply(params, x), ours.apply(params, x)
+        )
+
+
+def images(y):
+    x = np.zeros((20, 8, 8), np.float32)
+    return srp.data.from_arrays(x, y, x + 1, y, train_indices=[range(20)], test_indices=[range(20)], num_classes=10)
+
+
+MISFITS = {  # how the model is made -> what is said of it
+    "a dense layer on images": (
+        {"layers": [srp.models.Layer("out", nn.Dense(10))]},
+        r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels of shape \(\), for which it is "
+        r"to be \(10,\); flatten before a dense layer, as srp.models.Dense does",
+    ),
+    "another width": ({"layers": [srp.models.Layer("out", srp.models.Dense(9))]}, r"model 'own' returns \(9,\) for an"),
+    "a loss that fails": (
+        {
+            "layers": [srp.models.Layer("out", nn.Dense(10))],
+            "loss": lambda outputs, y: jnp.sum(outputs * jax.nn.one_hot(y, 10), -1),
+        },
+        r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels .*, on which its loss fails: ",
+    ),
+    "a loss that is a mean": (
+        {"layers": [srp.models.Layer("out", srp.models.Dense(10))], "loss": lambda outputs, y: outputs.mean()},
+        r"model 'own' returns \(10,\) .* on which its loss fails: loss returned \(\) for 20 examples",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_outputs_that_do_not_fit_the_labels_are_refused_with_the_name_of_the_model(case):
+    options, message = MISFITS[case]
+    model = srp.models.Split((8, 8), 10, name="own", **options)
+    data = images(np.arange(20) % 10)
+    with pytest.raises(ValueError, match=message) as caught:
+        srp.simulate(srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False)
+    assert "\n" not in str(caught.value)

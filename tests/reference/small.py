@@ -10,7 +10,7 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp.base import Clock, Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
 from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import layout
+from fedjax_srp.engine.sharding import lay_out
 from fedjax_srp.options import build
 
 KEY = jax.random.key(7)
@@ -230,10 +230,10 @@ class Run:
         state=None,
         large_chunk=0,
     ):
-        self.plan = layout(devices, chunk_size, data.num_clients)._replace(large_chunk=large_chunk)
+        self.layout = lay_out(devices, chunk_size, data.num_clients)._replace(large_chunk=large_chunk)
         names = tuple(algorithm.evaluations) if evaluations == "all" else evaluations
-        self.program = program(algorithm, policy, clock, names, self.plan)
-        self.root = jax.device_put(key, self.plan.sharding())
+        self.program = program(algorithm, policy, clock, names, self.layout)
+        self.root = jax.device_put(key, self.layout.sharding())
         self.feed(data)
         if state is None:
             start = self.program.start(self.root, self.data)
@@ -243,26 +243,26 @@ class Run:
 
     def feed(self, data):
         """Goes on with other data of the same shapes."""
-        self.data = jax.device_put(data, self.plan.sharding())
+        self.data = jax.device_put(data, self.layout.sharding())
         return self
 
     def place(self, state):
         """Goes on from a state on the host, whichever devices it comes from."""
-        missing = self.plan.owned * self.plan.num_devices - self.plan.num_clients
+        missing = self.layout.owned * self.layout.num_devices - self.layout.num_clients
 
         def by_client(leaf):
-            leaf = np.asarray(leaf)[: self.plan.num_clients]
-            return self.plan.by_owner(np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]))
+            leaf = np.asarray(leaf)[: self.layout.num_clients]
+            return self.layout.by_owner(np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]))
 
         clients = jax.tree.map(by_client, state.clients)
-        replicated = jax.device_put(to_host(state._replace(clients=())), self.plan.sharding())
-        self.state = replicated._replace(clients=jax.device_put(clients, self.plan.sharding(by_client=True)))
+        replicated = jax.device_put(to_host(state._replace(clients=())), self.layout.sharding())
+        self.state = replicated._replace(clients=jax.device_put(clients, self.layout.sharding(by_client=True)))
         return self
 
     def host_state(self):
         """A copy of the state on the host; client states without the padding of the last device."""
         state = to_host(self.state)
-        in_order = lambda leaf: self.plan.by_id(leaf)[: self.plan.num_clients]  # noqa: E731
+        in_order = lambda leaf: self.layout.by_id(leaf)[: self.layout.num_clients]  # noqa: E731
         return state._replace(clients=jax.tree.map(in_order, state.clients))
 
     def rounds(self, length=1):

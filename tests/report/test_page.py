@@ -149,20 +149,20 @@ def test_the_curves_are_those_of_the_figures(opened, large, cost):
     over_time = {name: runs for name, runs in histories.items() if not (cost and runs[0].asynchronous)}
     for name, runs in over_time.items():
         curves = [curve(run) for run in runs]
-        if drawing.are_apart(curves):
-            for times, values in curves:
-                np.testing.assert_allclose(lines["xs"][place], times)
-                np.testing.assert_allclose(lines["ys"][place], 100 * values)
-                place += 1
-            continue
-        times, low, middle, high = drawing.band(curves)
-        np.testing.assert_array_equal(lines["xs"][place], times)
-        np.testing.assert_allclose(lines["ys"][place], 100 * middle, rtol=1e-12)
-        outline = 100 * np.concatenate([low, high[::-1]])
+        found = drawing.band(curves)
+        for running, part in drawing.pieces(found.running):
+            np.testing.assert_array_equal(lines["xs"][place], found.x[part])
+            np.testing.assert_allclose(lines["ys"][place], 100 * found.mean[part], rtol=1e-12)
+            assert lines["width"][place] == pytest.approx(2 * (1 + 2 * running / len(runs)) / 3)
+            assert lines["color"][place] == drawing.styles(histories)[name].color
+            place += 1
+        outline = 100 * np.concatenate([found.low, found.high[::-1]])
         np.testing.assert_allclose(bands["ys"][banded], outline, rtol=1e-12)
-        assert lines["color"][place] == drawing.styles(histories)[name].color
-        place, banded = place + 1, banded + 1
+        banded += 1
     assert (place, banded) == (len(lines["xs"]), len(bands["xs"]))
+    assert len(lines["xs"]) > len(over_time)
+    note = opened.ask("document.getElementById('curves-note').innerText")
+    assert "Thinner: some runs have ended and keep their last value." in note
 
 
 def test_a_key_on_a_slider_moves_the_curves_and_the_table(opened):
@@ -424,6 +424,31 @@ def test_a_round_that_never_ends_hides_none_before(tmp_path, tab):
     tab.open(page.write(tmp_path / "report.html", [compared([run], 0.999)]))
     assert bounds(tab, "time") == bounds(tab, "cohort") == [0, 3]
     assert source(tab, "cohort", "lines")["xs"] == [[0, 1, 2, 3]]
+
+
+EVIL = (r"$$x^2$$", r"\[x\]", r"\(x\)", r"$\frac{1}{$", "$$")
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_a_label_asks_no_network_for_mathematics(text, tmp_path, tab):
+    scores = np.full((6, 5), 0.5)
+    run = made("fedrep", 0, 6, 5, accuracies={text: scores, "other": scores})
+    run = dataclasses.replace(run, name=text, config=run.config | {"name": text, "dataset": text})
+    path = page.write(tmp_path / "report.html", [compared([run])], text)
+    assert not re.search(r"https?://[^\"]*mathjax", path.read_text())
+    tab.open(path)
+    assert cells(tab)[1][0] == text
+    assert [name.replace("\u200b", "") for name in source(tab, "clients", "names")["text"]] == [text]
+
+
+def test_the_page_says_which_data_judged(tmp_path, tab):
+    run = made("fedrep", 0, 6, 5)
+    tuned = dataclasses.replace(run, config=run.config | {"dataset_options": {"validation": 0.2}})
+    for history, judged in ((run, "test"), (tuned, "validation")):
+        tab.open(page.write(tmp_path / "report.html", [compared([history])]))
+        assert f"on {judged} data." in tab.ask("document.getElementById('state').innerText")
+        axis = "drawing.model('rounds', 'x').document.roots()[0].left.find((one) => 'axis_label' in one)"
+        assert tab.ask(f"{axis}.axis_label") == f"mean {judged} accuracy (%)"
 
 
 def test_the_page_of_one_run_speaks_of_one(tmp_path, tab):

@@ -1,14 +1,16 @@
 """One HTML page for runs: figures and tables that follow a communication cost and a target, chosen in the page.
 
-The page is a file of its own: Bokeh, which draws, and the numbers of all runs are in it, and it may not ask a network.
-The numbers are those of `report.table` and of the files; the page adds up times itself, for whatever cost it is asked.
+The page is one file with Bokeh, which draws, and the numbers of all runs; it asks no network. The numbers are those of
+`report.table` and of the files; the page adds up times itself, for whatever cost it is asked.
 """
 
 from __future__ import annotations
 
 import functools
+import html
 import json
 import os
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
@@ -23,7 +25,7 @@ from fedjax_srp.report.page.data import Comparison
 if TYPE_CHECKING:
     from fedjax_srp.report.drawing import Histories
 
-__all__ = ["FILE", "Comparison", "compared", "html", "report_page", "write"]
+__all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
 
 FILE = "report.html"  # as commands call it
 _FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; host s is what the simulator needed."
@@ -36,9 +38,9 @@ def report_page(
     communications: Sequence[float] = (0, 10, 100),
     title: str = "fedjax_srp report",
 ) -> Path:
-    """Writes one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
+    """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Which runs are repeats of each other, their configurations say, not the labels of a dict. Data sets, and numbers of
+    Configurations, not the labels of a dict, tell which runs are repeats of each other. Data sets, and numbers of
     clients, are shown one at a time. Runs that were not judged by accuracy are left out.
 
     Args:
@@ -67,7 +69,7 @@ def report_page(
 def compared(
     tasks: Mapping[str, Sequence[repeats.Run]], target: float | None, communications: Sequence[float]
 ) -> list[Comparison]:
-    """The comparisons of a page, from runs by task: see `repeats.by_task`, and `report_page` for the others."""
+    """Return the comparisons of a page, from runs by task: see `repeats.by_task`, and `report_page` for the others."""
     found = []
     for task, runs in tasks.items():
         rows = repeats.rows(runs)
@@ -76,11 +78,11 @@ def compared(
     return found
 
 
-def html(comparisons: Sequence[Comparison], title: str) -> str:
-    """The page of comparisons, one shown at a time.
+def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Callable[[Path], object]:
+    """Return what writes the page, for `stored.replace`.
 
     Args:
-        comparisons: one for each table, see `repeats.rows`; runs that were judged by accuracy.
+        comparisons: one for each table, see `repeats.rows`; runs that were judged by accuracy. One is shown at a time.
         title: heading of the page.
 
     Raises:
@@ -89,8 +91,8 @@ def html(comparisons: Sequence[Comparison], title: str) -> str:
     if not comparisons or not all(each.rows.runs for each in comparisons):
         raise ValueError("comparisons is empty: give at least one with at least one run")
     library, figures = _drawn_by_bokeh()
-    return string.Template(_part("page.html")).substitute(
-        title=_escaped(title),
+    text = string.Template(_part("page.html")).substitute(
+        title=html.escape(title, quote=False),
         footer=_FOOTER,
         style=_part("page.css"),
         content=data.packed(comparisons),
@@ -101,34 +103,25 @@ def html(comparisons: Sequence[Comparison], title: str) -> str:
         drawing=_part("drawing.js"),
         script=_part("page.js"),
     )
+    return lambda path: path.write_text(text, "utf-8", newline="\n")
 
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
-    """Writes the page of comparisons to a file and returns its path; see `html`."""
+    """Write the page to a file and return its path; see `writer`."""
     stored.replace({path: writer(comparisons, title)})
     return path
 
 
-def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Callable[[Path], object]:
-    """What writes the page of comparisons, for `stored.replace`; see `html`."""
-    text = html(comparisons, title)
-    return lambda path: path.write_text(text, "utf-8", newline="\n")
-
-
 @functools.cache
 def _drawn_by_bokeh() -> tuple[str, str]:
-    """The script of Bokeh and the empty figures as JSON; the same for every page."""
+    """Return the script of Bokeh, without its address of MathJax, and the empty figures as JSON."""
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 
     items = [json_item(drawn, name) for name, drawn in plots.figures()]  # pyright: ignore[reportArgumentType]
-    library = Resources(mode="inline", components=["bokeh"]).js_raw
-    return "\n".join(library), json.dumps(items).replace("</", "<\\/")
+    library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
+    return re.sub(r'"https?://[^"]*mathjax[^"]*"', '""', library), json.dumps(items).replace("</", "<\\/")
 
 
 def _part(name: str) -> str:
     return resources.files("fedjax_srp.report.page").joinpath(name).read_text("utf-8")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""What the report page holds: every run's rounds and scores, packed.
+"""Data of the report page: every run's rounds and scores, packed.
 
 Curves and times are recomputed in the page, so it gets what they follow from, every float with its bits: `compute_time`
 and `communicated` a round, mean and worst scores an evaluation. Of the clients it gets the last evaluation: each one's
@@ -22,11 +22,12 @@ from fedjax_srp.stored import jsonable
 
 MAX_POINTS = 300  # clients of a run up to which each is a dot
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_ARRAYS = ("compute_time", "stage", "cohort_size", "eval_round")
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
 
 
 class Comparison(NamedTuple):
-    """Runs that belong into one table: of one data set and number of clients."""
+    """Runs of one table: of one data set and number of clients."""
 
     title: str
     rows: repeats.Rows
@@ -43,7 +44,7 @@ class _Packer:
         self._places: dict[tuple[str, bytes], list[Any]] = {}
 
     def put(self, values: Any) -> list[Any]:
-        """Where an array lies: [type, first byte, length]. Floats are stored in half the bytes where none loses one."""
+        """Return the place of an array: [type, first byte, length]; floats in half the bytes if none loses a bit."""
         array = np.asarray(values)
         if array.dtype == np.float64:
             with np.errstate(over="ignore"):
@@ -63,7 +64,7 @@ class _Packer:
 
 
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """All that the page shows, as text: JSON and arrays, deflated, in base64.
+    """Return all that the page shows, as text: JSON and arrays, deflated, in base64.
 
     The first four bytes are the length of the JSON, little-endian; the JSON is filled up with blanks to a multiple of
     8 bytes after them.
@@ -95,6 +96,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "twin": names.index(rows.twins[name]) if rows.twins.get(name) in rows.histories else None,
                 "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
                 "asynchronous": rows.histories[name][0].asynchronous,
+                "judged_on": rows.histories[name][0].judged_on,
                 "host_seconds": table.host_seconds(rows.histories[name]),
                 "distributions": _distributions(rows.histories[name], packer),
                 "runs": [_run(run, packer) for run in rows.runs[name]],
@@ -116,11 +118,8 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
         "environment": history.environment,
         "diverged": history.diverged,
         "default": history.evaluation,
-        "compute_time": packer.put(history.compute_time),
         "communicated": packer.put(history.communicated.astype(np.uint8)),
-        "stage": packer.put(history.stage),
-        "cohort_size": packer.put(history.cohort_size),
-        "eval_round": packer.put(history.eval_round),
+        **{name: packer.put(getattr(history, name)) for name in _ARRAYS},
         "map": None if shares is None else {"shape": shares.shape, "shares": packer.put(shares.ravel())},
         "evaluations": {
             name: {
@@ -135,7 +134,7 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
 
 
 def _distributions(runs: Sequence[History], packer: _Packer) -> dict[str, Any]:
-    """Evaluation -> quantiles over the clients of all runs with test points, after the last round."""
+    """Return evaluation -> quantiles over the clients of all runs with test points, after the last round."""
     found = {}
     for name in runs[0].accuracies:
         if all(name in run.accuracies for run in runs):

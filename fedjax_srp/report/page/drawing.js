@@ -37,11 +37,11 @@ const drawing = (() => {
       .map((i) => ({x: xs[i], y: ys[i], color, name, marker: SINGLE[dash]}));
   }
 
-  // One line a row with a band over its repeats; repeats apart get a thin line each. Returns whether any are apart, and
-  // what dots there are.
+  // One line a row with a band over its repeats, thinner where some have ended; repeats apart get a thin line each.
+  // Returns which of these there are, and whether there are dots and stages.
   function curves(figure, shown, xsOf, beginnings) {
-    const lines = [], bands = [], stages = [];
-    let apart = false;
+    const lines = [], dots = [], bands = [], stages = [];
+    let apart = false, held = false;
     for (const {row} of shown) {
       const evaluation = evaluationOf(row);
       const single = row.runs.map((run) => ({xs: xsOf(run), ys: run.evaluations[evaluation][state.score]}));
@@ -50,10 +50,16 @@ const drawing = (() => {
       if (numbers.areApart(single)) {
         apart = apart || single.some(({xs}) => xs.length > 1);
         for (const {xs, ys} of single) lines.push({xs: [...xs], ys: percents([...ys]), width: 0.9, ...style});
+        dots.push(...lines.slice(-single.length).flatMap(alone));
         continue;
       }
-      const {xs, low, mean, high} = numbers.band(single);
-      lines.push({xs, ys: percents(mean), width: 2, ...style});
+      const {xs, low, mean, high, running} = numbers.band(single), ys = percents(mean);
+      dots.push(...alone({xs, ys, ...style}));
+      for (const [count, first, end] of numbers.pieces(running)) {
+        held = held || count < single.length;
+        const width = 2 * (1 + 2 * count / single.length) / 3;
+        lines.push({xs: xs.slice(first, end), ys: ys.slice(first, end), width, ...style});
+      }
       if (low) bands.push({xs: [...xs, ...[...xs].reverse()], ys: percents([...low, ...high.reverse()]), color: row.color});
       if (row.runs.length === 1) {
         const places = beginnings(row.runs[0]).filter((x) => x >= xs[0] && x <= numbers.last(xs));
@@ -61,13 +67,13 @@ const drawing = (() => {
         places.forEach((x, i) => stages.push({x, y: values[i], color: row.color}));
       }
     }
-    const dots = lines.flatMap(alone);
     fill(figure, "bands", bands);
     fill(figure, "lines", lines);
     fill(figure, "dots", dots);
     fill(figure, "stages", stages);
-    labelAxis(figure, state.score === "mean" ? "mean accuracy (%)" : "accuracy of the worst tenth (%)");
-    return {apart, banded: bands.length > 0, dotted: dots.length > 0, staged: stages.length > 0};
+    const judged = judgedOn(shown.map(({row}) => row));
+    labelAxis(figure, `${state.score === "mean" ? `mean ${judged} accuracy` : `${judged} accuracy of the worst tenth`} (%)`);
+    return {apart, held, banded: bands.length > 0, dotted: dots.length > 0, staged: stages.length > 0};
   }
 
   // From 0 to the end, with room for whole dots.
@@ -161,10 +167,13 @@ const drawing = (() => {
   // Names as they fit the width of a figure, and how far its rows are apart: 1 where all names have one line.
   function named(figure, shown) {
     const letters = Math.max(12, Math.floor((element(figure).clientWidth - 40) / LETTER));
-    const texts = shown.map(({row}) => wrapped(row.name, letters));
+    const texts = shown.map(({row}) => plain(wrapped(row.name, letters)));
     const lines = Math.max(1, ...texts.map((text) => text.split("\n").length));
     return {texts, apart: 1 + (lines - 1) * LINE / rowHeight(shown.length)};
   }
+
+  // Without what Bokeh takes for mathematics, $$, \[ and \(, for which it would ask a network: an invisible blank in it.
+  const plain = (text) => text.replace(/\$(?=\$)|\\(?=[[(])/g, "$&\u200b");
 
   // A text in lines of at most so many letters, broken at blanks where there are any.
   function wrapped(text, letters) {

@@ -147,34 +147,33 @@ const numbers = (() => {
     return Number.isFinite(factor) ? `${text} (${fixed(factor, factor >= 0.1 ? 1 : 2)}x)` : text;
   }
 
-  // Values of a curve at increasing places within its own, joined by straight lines; NaN spreads to its neighbours.
+  // Values of a curve at increasing places from its first on, joined by straight lines; NaN spreads to its neighbours.
+  // A curve that has ended keeps its last value.
   function interpolated(places, xs, ys) {
     let left = 0;
     return places.map((x) => {
+      if (x >= last(xs)) return last(ys);
       while (left < xs.length - 2 && xs[left + 1] <= x) left++;
-      if (x === xs[left] || xs.length === 1) return ys[left];
-      if (x === xs[left + 1]) return ys[left + 1];
+      if (x === xs[left]) return ys[left];
       const slope = (ys[left + 1] - ys[left]) / (xs[left + 1] - xs[left]);
       return slope * (x - xs[left]) + ys[left];
     });
   }
 
-  const commonTime = (curves) =>
-    [Math.max(...curves.map(({xs}) => xs[0])), Math.min(...curves.map(({xs}) => last(xs)))];
+  const begin = (curves) => Math.max(...curves.map(({xs}) => xs[0]));
 
-  // Whether all curves are defined in less than half of the time of the shortest one, where a mean says little.
-  function areApart(curves) {
-    const [start, end] = commonTime(curves);
-    const shortest = Math.min(...curves.map(({xs}) => last(xs) - xs[0]));
-    return curves.length > 1 && (start >= end || end - start < 0.5 * shortest);
-  }
+  // Whether some curves begin after others have ended, so that there is nothing to average.
+  const areApart = (curves) => curves.length > 1 && begin(curves) >= Math.min(...curves.map(({xs}) => last(xs)));
 
-  // Lowest, mean and highest value of several curves, on the union of their places where all are defined.
+  // Lowest, mean and highest value of several curves where one of them has a point, from where all have begun to where
+  // the last one ends; `running` is how many have not ended before.
   function band(curves) {
-    if (curves.length === 1) return {xs: [...curves[0].xs], low: null, mean: [...curves[0].ys], high: null};
-    const [start, end] = commonTime(curves);
+    if (curves.length === 1) {
+      const [{xs, ys}] = curves;
+      return {xs: [...xs], low: null, mean: [...ys], high: null, running: [...xs].map(() => 1)};
+    }
     const union = new Set(curves.flatMap(({xs}) => [...xs]));
-    const xs = [...union].filter((x) => x >= start && x <= end).sort((a, b) => a - b);
+    const xs = [...union].filter((x) => x >= begin(curves)).sort((a, b) => a - b);
     const values = curves.map((curve) => interpolated(xs, curve.xs, curve.ys));
     const over = (combine) => xs.map((_, place) => combine(values.map((of) => of[place])));
     return {
@@ -182,14 +181,21 @@ const numbers = (() => {
       low: over((all) => Math.min(...all)),
       mean: over((all) => all.reduce((sum, value) => sum + value, 0) / all.length),
       high: over((all) => Math.max(...all)),
+      running: xs.map((x) => curves.filter((curve) => x <= last(curve.xs)).length),
     };
+  }
+
+  // The parts of a band with equally many running curves, as [how many, first place, end], each joined to the one before.
+  function pieces(running) {
+    const starts = [...running.keys()].filter((i) => i === 0 || running[i] !== running[i - 1]);
+    return starts.map((start, i) => [running[start], Math.max(0, start - 1), starts[i + 1] ?? running.length]);
   }
 
   // First rounds of the stages after the first.
   const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
 
   return {
-    unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, interpolated,
+    unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, pieces, interpolated,
     stageStarts, last, extent,
   };
 })();

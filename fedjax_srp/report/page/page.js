@@ -80,7 +80,7 @@ function drawTable(shown) {
 }
 
 function drawCurves(shown, what) {
-  const {apart, banded, dotted, staged, end, whole} = drawing.overTime(shown);
+  const {apart, held, banded, dotted, staged, end, whole} = drawing.overTime(shown);
   element("cut-note").textContent = end < whole ? `Time ends at ${short(end)} of ${short(whole)} time units, soon after the last line `
     + "reached the target: tick 'whole runs' for the rest." : "";
   if (what === "rows") rounds = drawing.overRounds(shown);
@@ -88,7 +88,8 @@ function drawCurves(shown, what) {
   const counts = [...new Set(shown.map(({row}) => row.runs.length))].sort((a, b) => a - b);
   const notes = [];
   if (banded || rounds.banded) notes.push(`Lines: mean of ${counts.join("/")} runs; bands: lowest to highest run.`);
-  if (apart || rounds.apart) notes.push("Thin lines: single runs, with little time in common.");
+  if (held || rounds.held) notes.push("Thinner: some runs have ended and keep their last value.");
+  if (apart || rounds.apart) notes.push("Thin lines: single runs, some of which begin after others end.");
   if (dotted || rounds.dotted) notes.push("Dots, or squares for dashed lines: evaluations that are joined to no other.");
   if (staged || rounds.staged) notes.push("Hollow dots: a stage begins.");
   if (Number.isFinite(state.target)) notes.push(`Dotted: the target of ${shownPercent(state.target)}.`);
@@ -213,7 +214,7 @@ function draw(what) {
     element("count").textContent = `${shown.length} of ${comparison.rows.length}`;
   }
   element("state").textContent = `C = ${state.cost}, ${Number.isFinite(state.target) ? "target " : ""}${shownPercent(state.target)}, judged by `
-    + `${state.evaluation || "the default evaluation of each"}.`;
+    + `${state.evaluation || "the default evaluation of each"} on ${judgedOn(shown.map(({row}) => row))} data.`;
   writeAddress(content);
   showControls();
   document.body.dataset.drawn = Number(document.body.dataset.drawn ?? 0) + 1;

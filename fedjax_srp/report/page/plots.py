@@ -16,14 +16,14 @@ BLUES = ("#FFFFFF", "#0072B2")  # nobody takes part, all do
 
 
 class Empty(NamedTuple):
-    """A figure whose sources, ranges and axes the page finds by name."""
+    """Figure whose sources, ranges and axes the page finds by name."""
 
     name: str  # id of its place in the page
     figure: Figure
 
 
 def figures() -> list[Empty]:
-    """Every figure of the page."""
+    """Return every figure of the page."""
     return [
         Empty("time", _curves("simulated time (time units)", target=True)),
         Empty("rounds", _curves("round", target=True)),
@@ -88,7 +88,7 @@ def _lines(drawn: Figure, name: str = "lines") -> Any:
 
 
 def _curves(x: str, target: bool) -> Figure:
-    """Lines with bands, where a stage begins, and the target."""
+    """Return lines with bands, marks where a stage begins, and the target."""
     from bokeh.models import Span
 
     drawn = _new(x, "mean accuracy (%)", **_ranges())
@@ -115,7 +115,7 @@ def _cohorts() -> Figure:
 
 
 def _map() -> Figure:
-    """Share of each band of clients that takes part, by round."""
+    """Return the map: the share of each band of clients that takes part, by round."""
     from bokeh.models import LinearColorMapper
     from bokeh.palettes import interp_palette
 
@@ -146,7 +146,7 @@ def _quarters() -> Figure:
 
 
 def _named_rows(x: str) -> Figure:
-    """A figure with a horizontal band for each row, its name written above what is drawn."""
+    """Return a figure with a horizontal band for each row, its name written above what is drawn."""
     drawn = _new(x, "", **_ranges())
     drawn.min_border_left = 8
     drawn.yaxis.visible = False
@@ -157,7 +157,7 @@ def _named_rows(x: str) -> Figure:
 
 
 def _boxes() -> Figure:
-    """Quantiles of the clients' accuracy, and a dot for each accuracy, as large as clients have it."""
+    """Return quantiles of the clients' accuracy, and a dot for each accuracy, larger if more clients have it."""
     drawn = _named_rows("accuracy of a client (%)")
     dots = _source("dots", "x", "y", "color", "size", "count")
     drawn.scatter("x", "y", size="size", fill_color="color", fill_alpha=0.4, line_color=None, source=dots)
@@ -175,7 +175,7 @@ QUANTILES = (("10 %", "q10"), ("25 %", "q25"), ("half", "q50"), ("75 %", "q75"),
 
 
 def _evaluations() -> Figure:
-    """The final accuracy of each row under every evaluation it was judged by."""
+    """Return the final accuracy of each row under every evaluation it was judged by."""
     drawn = _named_rows("final mean accuracy (%)")
     spread = _source("spread", "y", "low", "high")
     drawn.segment("low", "y", "high", "y", line_color=MUTED, line_width=1.2, source=spread)

@@ -83,6 +83,9 @@ function evaluationOf(row) {
   return row.runs.every((run) => name in run.evaluations) ? name : null;
 }
 
+// Which data judged rows: "test", "validation", or both.
+const judgedOn = (rows) => [...new Set(rows.map((row) => row.judged_on))].join("/");
+
 const isChosen = (row, place) => !state.off.has(place)
   && Object.entries(state.filters).every(([name, value]) => row.options[name] === value);
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-from pathlib import Path
+import os
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,14 @@ HELP = (
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_NOT_UNDERSTOOD = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError)
 
 
 def parse(text: str, num_clients: int) -> Clock:
-    """The clock that a text names.
+    """Return the clock that a text names.
 
     Raises:
-        ValueError: what is wrong with it, in one line.
+        ValueError: something is wrong with it, in one line.
     """
     if (name := text.partition("(")[0].strip()) in clocks.OWN:
         return _own(name, text, num_clients)
@@ -51,14 +52,12 @@ def parse(text: str, num_clients: int) -> Clock:
         own = "srp.clocks.register, in a file for --load, adds one of your own"
         raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace', *clocks.OWN])}; {own}")
     try:
-        expression = ast.parse(rest, mode="eval").body
-        communication = 0.0
-        match expression:
-            case ast.BinOp(left=ast.Call() as call, op=ast.Add(), right=number):
-                distribution, communication = (_evaluate(part, {"N": num_clients}) for part in (call, number))
-            case _:
-                distribution = _evaluate(expression, {"N": num_clients})
-    except (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+        expression, communication = ast.parse(rest, mode="eval").body, 0.0
+        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
+            communication = _evaluate(expression.right, num_clients)
+            expression = expression.left
+        distribution = _evaluate(expression, num_clients)
+    except _NOT_UNDERSTOOD as error:
         raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); {_REMEDY}") from None
     if not isinstance(distribution, clocks.Distribution):
         raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
@@ -66,17 +65,16 @@ def parse(text: str, num_clients: int) -> Clock:
 
 
 def _own(name: str, text: str, num_clients: int) -> Clock:
-    """A clock that was registered, with what stands between the brackets."""
-    variables = {"N": num_clients}
+    """A clock that was registered, with what stands between the brackets: numbers, distributions and texts."""
+    maker = clocks.OWN[name]
 
     def value(node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=str() as words):
-                return words
-        return _evaluate(node, variables)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        return _evaluate(node, num_clients)
 
-    given, options, maker = [], {}, clocks.OWN[name]
     try:
+        given, options = [], {}
         match ast.parse(text, mode="eval").body:
             case ast.Name():
                 pass
@@ -86,27 +84,27 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
             case other:
                 raise KeyError(ast.unparse(other))
         inspect.signature(maker).bind(*given, **options)
-    except (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError) as error:
+    except _NOT_UNDERSTOOD as error:
         raise ValueError(
             f"clock={short(text)}: not understood ({_reason(error)}); give {name} or {name}(...)"
         ) from None
     return maker(*given, **options)
 
 
-def _evaluate(node: ast.expr, variables: dict[str, Any]) -> Any:
+def _evaluate(node: ast.expr, num_clients: int) -> Any:
     """Numbers, arithmetic, N and distributions; nothing else is executed."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return value
-        case ast.Name(id=name) if name in variables:
-            return variables[name]
+        case ast.Name(id="N"):
+            return num_clients
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate(operand, variables)
+            return -_evaluate(operand, num_clients)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_evaluate(left, variables), _evaluate(right, variables))
+            return _OPERATORS[type(op)](_evaluate(left, num_clients), _evaluate(right, num_clients))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in DISTRIBUTIONS:
-            keywords = {keyword.arg: _evaluate(keyword.value, variables) for keyword in named if keyword.arg}
-            return DISTRIBUTIONS[name](*(_evaluate(argument, variables) for argument in arguments), **keywords)
+            keywords = {keyword.arg: _evaluate(keyword.value, num_clients) for keyword in named if keyword.arg}
+            return DISTRIBUTIONS[name](*(_evaluate(argument, num_clients) for argument in arguments), **keywords)
     raise KeyError(ast.unparse(node))
 
 
@@ -117,13 +115,12 @@ def _reason(error: Exception) -> str:
 
 
 def _read_trace(name: str) -> np.ndarray:
-    path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):  # unlike that of Path it never raises
         raise ValueError(
             f"clock='trace:{name}': no such file; give a .csv or .npy with a row a round, a column a client"
         )
     try:
-        return np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+        return np.load(name, allow_pickle=False) if name.endswith(".npy") else np.loadtxt(name, delimiter=",", ndmin=2)
     except (ValueError, EOFError, OSError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(

@@ -10,7 +10,7 @@ import pytest
 import fedjax_srp as srp
 from fedjax_srp.backend import traced_for
 from fedjax_srp.linear import orthonormalize, principal_angle_distance
-from fedjax_srp.linear.small import LARGEST, gram_schmidt, jacobi_eigh
+from fedjax_srp.linear.decompositions import LARGEST, gram_schmidt, jacobi_eigh
 
 SHAPES = [(1, 1), (6, 1), (7, 3), (5, 5), (40, 16), (3, 5)]
 

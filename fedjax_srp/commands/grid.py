@@ -7,20 +7,23 @@ from typing import Any
 
 import jax
 
-from fedjax_srp.commands.options import REQUIRED, Option, options_of
 from fedjax_srp.grids.grid import grid
-from fedjax_srp.grids.launchers import cores, gpus
+from fedjax_srp.grids.launch import cores, gpus
+from fedjax_srp.options import REQUIRED, written
+from fedjax_srp.runs.words import option
 
-OPTIONS = [
-    Option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
-    Option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
-    *options_of(grid, leave_out=("file", "exclude", "out", "workers")),
-    Option("workers", int | None, None, "processes on this machine; default one a GPU, or one a core; 0 for none"),
-]
+OPTIONS = {
+    "file": option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
+    "out": option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
+    **written(grid, leave_out=("file", "exclude", "out", "workers")),
+    "workers": option(
+        "workers", int | None, None, "processes on this machine; default one a GPU, or one a core; 0 for none"
+    ),
+}
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Runs a grid and prints what became of it.
+    """Run a grid and print what became of it.
 
     Args:
         arguments: option -> value.

@@ -1,0 +1,104 @@
+"""Figure 5 with the step size of each method searched, and chosen by the training loss as in the paper.
+
+    python experiments/fedavg_representation/steps.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--runs DIR]
+
+The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest
+training loss". Figure 5 here gives D-SGD and FedAvg the same step, 0.1, and momentum, which starts afresh in every
+round, lengthens FedAvg's steps alone. Here both take the steps of `STEPS`, C is that of figure 2, and what new clients
+do is as in figure 5. Writes `steps.csv`, a row a method, step, trial, panel and number of samples: the training loss
+and accuracy of the trained model on its own federation, and the mean accuracy of the new clients. In this folder,
+`python -c "import steps; steps.renew()"` writes the README's table of the committed file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import neural
+import pandas as pd
+from figure5 import PANELS, adapted
+
+from fedjax_srp.adaptation import params_of
+
+STEPS = {1: (0.1, 0.2, 0.4, 0.8), 5: (0.1, 0.2), 10: (0.05, 0.1, 0.2), 50: (0.05, 0.1, 0.2)}  # tau -> steps
+
+
+def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
+    """Mean loss of all training examples; clients have equally many."""
+    model, params = neural.model_for(scale, data), params_of(history.server_state)
+
+    def of_client(client: jax.Array) -> jax.Array:
+        examples = data.train_client(client)
+        losses = model.loss(model.logits(params, examples.x), examples.y)
+        kept = jnp.where(jnp.arange(losses.size) < examples.count, losses, 0.0)
+        return kept.sum() / examples.count.astype(losses.dtype)
+
+    return float(jax.lax.map(of_client, jnp.arange(data.num_clients)).mean())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args, scale = neural.arguments(__doc__, arguments)
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for trial in range(scale.trials):
+        seed = args.seed + trial
+        for tau in [tau for tau in scale.taus if tau in STEPS]:
+            for args.step_size in STEPS[tau]:
+                for panel, source, later in zip(PANELS, scale.training, scale.new, strict=True):
+                    history = neural.trained(args, scale, source, scale.shown, tau, trial)
+                    data = neural.federation(
+                        source, seed, args.data_dir, classes_per_client=scale.shown, max_examples=scale.samples
+                    )
+                    common = {
+                        "tau": tau, "step": args.step_size, "trial": trial, "panel": panel,
+                        "training_loss": training_loss(scale, history, data), "global": 100 * history.final_accuracy,
+                    }  # fmt: skip
+                    new = neural.new_clients(later, seed, args.data_dir)
+                    found = 100 * adapted(args, scale, new, history, seed).mean(axis=1)
+                    rows += [common | {"samples": n, "accuracy": a} for n, a in zip(scale.counts, found, strict=True)]
+                pd.DataFrame(rows).to_csv(args.out / "steps.csv", index=False, float_format="%.5g")
+    print(table(pd.DataFrame(rows)))
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Mean and standard deviation over trials, a row a panel, method and step; a star at the lowest training loss."""
+    found = [
+        "| new clients | tau | step | " + " | ".join(map(str, sorted(set(rows["samples"])))) + " | training loss |"
+    ]
+    found[0] += " global | trials |"
+    found.append("|---" * (found[0].count("|") - 1) + "|")
+    losses = rows.groupby(["tau", "step"])["training_loss"].mean()
+    for (panel, tau, step), of in rows.groupby(["panel", "tau", "step"], sort=True):
+        chosen = "*" if losses[tau].idxmin() == step else ""
+        cells = [spread(kept["accuracy"], 1) for _, kept in of.groupby("samples")]
+        once = of.drop_duplicates("trial")
+        cells += [spread(once["training_loss"], 4), spread(once["global"], 1), str(len(once))]
+        found.append(f"| {panel} | {tau} | {step:g}{chosen} | " + " | ".join(cells) + " |")
+    return "\n".join(found)
+
+
+def spread(values: pd.Series, digits: int) -> str:
+    """Mean and standard deviation over trials, of one trial without."""
+    return f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
+
+
+def page(text: str, results: Path) -> str:
+    """A README with the table between its marks."""
+    made = table(pd.read_csv(results / "steps.csv"))
+    marks = "<!-- begin steps -->", "<!-- end steps -->"
+    return re.sub(f"{marks[0]}.*?{marks[1]}", lambda _: f"{marks[0]}\n{made}\n{marks[1]}", text, flags=re.DOTALL)
+
+
+def renew() -> None:
+    """Writes the README's table anew."""
+    here = Path(__file__).parent
+    text = (here / "README.md").read_text("utf-8")
+    (here / "README.md").write_text(page(text, here / "results"), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

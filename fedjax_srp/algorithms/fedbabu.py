@@ -1,0 +1,78 @@
+"""FedBABU: the body is trained and shared under a head that stays as it was drawn."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
+from fedjax_srp.algorithms.local import fit_representation, representation_loss
+from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
+
+
+class FedBABUServerState(NamedTuple):
+    """The body theta (below the model's cut) and the first head, which never changes."""
+
+    params: SplitParams
+
+
+class FedBABUBroadcast(NamedTuple):
+    """What a client receives; it has the head from the beginning."""
+
+    body: PyTree
+    head: Uncharged
+
+
+@part
+class FedBABU(GlobalModel):
+    """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's cut is shared and trained
+    under the head as it was initialised; a head is only trained when a client is judged.
+
+    Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in the paper, which takes 5 epochs;
+    `fine_tune`, the head alone; `global`, the shared body under the first head.
+
+    Args:
+        model: cut at the first layer of the head, the last layer in the paper.
+        training: of the body; the paper weighs clients by their examples and has momentum 0.9.
+
+    Raises:
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedBABU(model).evaluations)
+        ['fine_tune_all', 'global', 'fine_tune']
+    """
+
+    @property
+    def evaluations(self):
+        """Those of a global model, all layers fine-tuned first."""
+        found = super().evaluations
+        return {"fine_tune_all": found.pop("fine_tune_all")} | found
+
+    def init(self, key: Key, data: Any) -> FedBABUServerState:
+        """The model's first parameters."""
+        return FedBABUServerState(self.init_params(key, data))
+
+    def broadcast(self, server: FedBABUServerState, context: RoundContext) -> FedBABUBroadcast:
+        """The body."""
+        return FedBABUBroadcast(server.params.representation, Uncharged(server.params.head))
+
+    def client(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
+        """Local SGD on the body."""
+        # theta_i <- local SGD on f_i(theta_i, first head), from theta
+        now = self.training.in_round(context)
+        local = fit_representation(key, self.model, down.body, down.head.value, examples, now)
+        return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
+
+    def server(self, key: Key, server: FedBABUServerState, mean: PyTree, context: RoundContext) -> FedBABUServerState:
+        """The mean body."""
+        # theta <- sum_i p_i theta_i
+        return FedBABUServerState(SplitParams(mean, server.params.head))
+
+    def gradient(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
+        """Of the client's loss in the body, under the first head."""
+        loss = representation_loss(self.model)
+        return gradient_message(loss, down.body, down.head.value, examples, self.training, context)

@@ -1,0 +1,73 @@
+"""kNN-Per: FedAvg whose global model is mixed with the nearest neighbours among a client's own examples."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp import base
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.base import Array, Examples, Key, PyTree
+from fedjax_srp.parts import Count, Share, part
+
+
+@part
+class KNNPer(FedAvg):
+    """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client remembers its examples.
+
+    Training is that of `FedAvg`. A client is judged by a mixture of two distributions over the classes, with weight
+    lambda that of its k nearest training examples, weighed by exp(-distance) of the features at the model's cut, and
+    the rest that of the global model. A client without examples has the global model.
+
+    Evaluations: `neighbours` (the default), and those of `FedAvg`.
+
+    Args:
+        model: cut behind the features whose distances count.
+        num_neighbours: k; 10 in the paper.
+        own_share: lambda. The paper tunes it for each client on held-out examples; here all clients have the same.
+
+    Raises:
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.KNNPer(model).evaluations)
+        ['neighbours', 'global', 'fine_tune', 'fine_tune_all']
+    """
+
+    name: ClassVar[str] = "knn_per"
+    num_neighbours: Count = 10
+    own_share: Share = 0.5
+    evaluation: Literal["neighbours", "global", "fine_tune", "fine_tune_all"] = "neighbours"  # type: ignore[assignment]
+
+    @base.evaluation
+    def neighbours(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+        """The global model mixed with the client's nearest training examples."""
+        representation, head = server.params
+        known = self._features(representation, examples.x)
+        is_real = jnp.arange(known.shape[0], dtype=jnp.int32) < examples.count
+        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=known.dtype)
+
+        def predict(x: Array) -> Array:
+            features = self.model.represent(representation, x)
+            shared = jax.nn.softmax(self.model.classify(head, features), axis=-1)
+            features = features.reshape(x.shape[0], -1)
+            # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
+            products = jnp.matmul(features, known.T, precision="highest")
+            squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products + jnp.sum(known**2, axis=1)[None]
+            distances = jnp.sqrt(jnp.maximum(squares, 0))
+            # w_j = exp(-d_j) / sum of these over the k nearest
+            scores = jnp.where(is_real[None], -distances, -jnp.inf)
+            score, nearest = jax.lax.top_k(scores, min(self.num_neighbours, known.shape[0]))
+            weights = jax.nn.softmax(jnp.where(examples.count > 0, score, 0.0), axis=-1)
+            own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
+            share = jnp.where(examples.count > 0, self.own_share, 0.0).astype(own.dtype)
+            return jnp.log(share * own + (1 - share) * shared)
+
+        return predict
+
+    def _features(self, representation: PyTree, x: Array) -> Array:
+        return self.model.represent(representation, x).reshape(x.shape[0], -1)

@@ -1,0 +1,159 @@
+"""Any flax module as a model, cut in front of one of its layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import checked, short
+from fedjax_srp.base import Array, Key
+from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, without_lists
+from fedjax_srp.parts import Count, checked_value
+
+Params = dict[str, Any]  # layer -> its parameters
+Calls = dict[str, Array]  # layer -> what it was called with, in the order of first calls
+
+
+@dataclasses.dataclass(frozen=True)
+class _Linen:
+    module: nn.Module
+
+    def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
+        """The parameters, and the names of all else that the module keeps."""
+        variables: Any = self.module.init(key, x)
+        return variables.get("params", {}), {*variables} - {"params"}
+
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
+        """The output, where the layer `head` gets `features` if there are any."""
+        calls: Calls = {}
+
+        def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            path = context.module.path
+            if len(path) == 1 and context.method_name == "__call__" and path[0] not in calls:
+                args = (features, *args[1:]) if path[0] == head and features is not None else args
+                calls[path[0]] = args[0]
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(intercept):
+            return self.module.apply({"params": params}, x), calls  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class _NNX:
+    make: Callable[[Any], Any]  # rngs -> module
+
+    def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
+        """As `_Linen.init`."""
+        from flax import nnx  # as slow to import as all of linen
+
+        del x
+        _, params, others = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
+        return nnx.to_pure_dict(params), {type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)}
+
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
+        """As `_Linen.run`."""
+        from flax import nnx
+
+        graph, state = nnx.split(nnx.eval_shape(lambda: self.make(nnx.Rngs(0))))
+        nnx.replace_by_pure_dict(state, params)
+        module, calls = nnx.merge(graph, state), {}
+
+        def listening(name: str, layer: Any) -> Callable[..., Any]:
+            def call(given: Array, *args: Any, **kwargs: Any) -> Any:
+                given = features if name == head and features is not None and name not in calls else given
+                calls.setdefault(name, given)
+                return layer(given, *args, **kwargs)
+
+            return call
+
+        for name, layer in list(vars(module).items()):
+            if isinstance(layer, nnx.Module):
+                object.__setattr__(module, name, listening(name, layer))
+        return module(x), calls
+
+
+class _Half(nn.Module):
+    """The layers of a module before its layer `head`, or from there on.
+
+    The other half runs as well, on zeros, and XLA leaves it out since nothing follows from it.
+    """
+
+    source: Any
+    head: str
+    example: jax.ShapeDtypeStruct
+    is_above: bool
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, *input_shape) -> features, or features -> outputs."""
+        inputs = jnp.zeros((x.shape[0], *self.example.shape), self.example.dtype) if self.is_above else x
+        shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        order = list(jax.eval_shape(lambda: self.source.run(zeros, inputs, self.head))[1])
+        above = order[order.index(self.head) :]
+        own = [name for name in zeros if (name in above) == self.is_above]
+        params: Any = self.param("layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own})
+        output, calls = self.source.run({**zeros, **params}, inputs, self.head, x if self.is_above else None)
+        return output if self.is_above else calls[self.head]
+
+
+@checked
+def from_module(
+    module: nn.Module | Callable[[Any], Any],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    head: str,
+    name: str = "module",
+    loss: Callable[[Array, Array], Array] = cross_entropy,
+    dtype: Any = jnp.float32,
+) -> Split:
+    """Makes a model of any flax module, of linen or nnx, cut in front of one of its layers.
+
+    Layers are the modules that the outermost one calls, by their names in its parameters. What follows from the input
+    of `head` is the head: all that it does not follow from must come before, so no connection may pass it by. The
+    module is called as `module(x)`, keeps parameters alone, and starts as flax draws it.
+
+    Args:
+        module: of linen; or a function of rngs that makes one of nnx.
+        input_shape: of one example.
+        num_classes: width of the output.
+        head: name of the first layer of the head.
+        name: of the model in messages and records.
+        loss: `(outputs, y) -> (batch,)`, of each example.
+        dtype: of the inputs; integers are tokens.
+
+    Example:
+        >>> import flax.linen as nn, fedjax_srp as srp
+        >>> module = nn.Sequential([nn.Dense(8), nn.relu, nn.Dense(2)])
+        >>> srp.models.from_module(module, (30,), 2, head="layers_2").layer_names
+        ('representation', 'head')
+    """
+    check_dtype(dtype, jnp.number)
+    input_shape = checked_value("input_shape", input_shape, tuple[Count, ...])
+    source: Any = _Linen(without_lists(module)) if isinstance(module, nn.Module) else _NNX(module)
+    example = jax.ShapeDtypeStruct(input_shape, jnp.dtype(dtype))
+    x = jnp.ones((2, *example.shape), example.dtype)
+    try:
+        params, others = source.init(jax.random.key(0), x)
+        if others:
+            raise ValueError(f"it keeps {', '.join(sorted(others))}, and only parameters are trained and averaged")
+        outputs, calls = source.run(params, x, head)
+    except Exception as error:  # whatever flax and the module say
+        said = " ".join(str(error).split())
+        raise ValueError(f"module={short(module)}: {said}; give a linen module, or rngs -> a module of nnx") from error
+    problem = f"is no layer; choose from {', '.join(calls)}"
+    if head in calls:
+        above = list(calls)[list(calls).index(head) :]
+        params = {name: p if name in above else jax.tree.map(jnp.zeros_like, p) for name, p in params.items()}
+        alone = source.run(params, jnp.zeros_like(x), head, calls[head])[0]
+        problem = "does not decide the outputs by its input alone; cut elsewhere"
+        problem = "" if jnp.allclose(alone, outputs, rtol=1e-3, atol=1e-5) else problem
+    if problem:
+        raise ValueError(f"head={head!r} {problem}")
+    halves = [Layer(n, _Half(source, head, example, n == "head")) for n in ("representation", "head")]
+    return Split(input_shape, num_classes, tuple(halves), name=name, loss=loss, dtype=dtype, cut="head")

@@ -1,0 +1,223 @@
+"""The folder of one run, written and read back: `History.save` and `History.load` end here.
+
+Files are CSV and strict JSON, and carry every bit of the floats: a resumed run ends with the bytes in `history.csv` of
+one that never stopped, which is why host timings are in `summary.json`. That file is the seal of the folder: written
+last, with the checksums of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import platform
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from fedjax_srp import stored
+from fedjax_srp._version import __version__
+from fedjax_srp.columns import ROUND_COLUMNS
+
+TABLES = ("config.json", "history.csv", "clients.csv")
+FIGURE = "accuracy.png"
+SUMMARY = "summary.json"
+MODELS = "models"  # a folder in it
+STATES = ("server_state", "client_states")
+BOOK = "grid.json"  # in the folder of a grid: which runs are one program, and in which folders
+_WORDS: dict[type, Callable[[str], Any]] = {
+    np.int64: int,
+    np.float64: lambda word: float(word or "nan"),
+    np.bool_: {"True": True, "False": False}.__getitem__,
+}
+
+
+def save(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
+    """Write the folder of a run; see `History.save`."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"directory={str(folder)!r} is a file: give a folder to write the run to")
+    if models and history.server_state is None:
+        raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
+    config = {
+        "name": history.name,
+        "config": history.config,
+        "environment": _environment() if history.environment is None else history.environment,
+        "evaluations": list(history.accuracies),
+        "score": {"name": history.score_name, "smaller_is_better": history.smaller_is_better},
+        "metrics": list(history.metrics),
+        "asynchronous": history.asynchronous,
+    }
+    summary, drawn = history.summary(target, communication), None
+    if len(history.eval_round) or (history.metrics and history.num_rounds):
+        drawn = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
+    writers = [stored.as_json(config), stored.as_csv(history.to_frame()), stored.as_csv(history.clients_frame())]
+    files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
+    if drawn is not None:
+        files[FIGURE] = lambda path: path.write_bytes(drawn)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).unlink(missing_ok=True)  # where it is, the folder is complete
+    stored.replace({folder / name: writer for name, writer in files.items()})
+    if drawn is None:
+        (folder / FIGURE).unlink(missing_ok=True)
+    own = vars(history).get(MODELS)  # the folder they were loaded from
+    if models:
+        _save_models(history, folder / MODELS)
+    elif not (own is not None and own.exists() and (folder / MODELS).exists() and own.samefile(folder / MODELS)):
+        stored.remove(folder / MODELS)
+    digests = stored.digests(folder, (folder / name for name in TABLES))
+    stored.write_json(folder / SUMMARY, {**summary, "files": digests})
+    return folder
+
+
+def image(draw: Callable[[], Any], name: str) -> bytes | None:
+    """Return a figure as PNG; None, with a warning, if it cannot be drawn: no table is lost for a figure."""
+    try:
+        content = io.BytesIO()
+        draw().savefig(content, dpi=150, format="png")
+        return content.getvalue()
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        warnings.warn(f"{name} is left out, it cannot be drawn ({why})", stacklevel=4)
+        return None
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Return the fields of the `History` that was saved, the states left out, after a look at every byte of them.
+
+    Raises:
+        FileNotFoundError: a file of the run is missing.
+        DamagedError: one is not what was written.
+    """
+    for name in (*TABLES, SUMMARY):
+        if not (folder / name).is_file():
+            hint = "run it again, it was killed while saving"
+            if name == TABLES[0]:
+                hint = "give the folder that History.save or a command with --out wrote"
+            raise FileNotFoundError(f"{str(folder)!r} holds no complete run: {name} is missing; {hint}")
+    try:
+        summary = stored.read_json(folder / SUMMARY)
+        stored.check(folder, summary["files"])
+        config = stored.read_json(folder / TABLES[0])
+    except stored.DamagedError as error:
+        raise stored.DamagedError(f"{str(folder)!r} is damaged ({error}): run it again, or give a copy") from None
+    rounds, clients = _read_csv(folder / "history.csv"), _read_csv(folder / "clients.csv")
+    num_clients, num_evaluations = summary["num_clients"], summary["num_evaluations"]
+    per_evaluation = num_clients * num_evaluations
+    scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
+    scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
+    columns = {name: np.array([*map(_WORDS[kind], rounds[name])], kind) for name, kind in ROUND_COLUMNS.items()}
+    seconds = {name: float(summary[name]) for name in ("seconds_per_round", "compile_seconds", "host_seconds")}
+    kept = {name: config[name] for name in ("name", "config", "environment", "asynchronous")}
+    return {
+        **columns,
+        **seconds,
+        **kept,
+        "client_time": _floats(clients["expected_time"][:num_clients]),
+        "metrics": {name: _floats(rounds[stored.as_cell(name)]) for name in config["metrics"]},
+        "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
+        "accuracies": dict(zip(config["evaluations"], scores, strict=True)),
+        "test_count": np.array(clients["test_count"][:num_clients], np.int64),
+        "bytes_up": summary["bytes_up"],
+        "bytes_down": summary["bytes_down"],
+        "score_name": config["score"]["name"],
+        "smaller_is_better": config["score"]["smaller_is_better"],
+    }
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[str]]:
+    """Return column -> words. Python's own float() gives every bit back, whatever the version of pandas."""
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
+
+
+def _floats(words: Sequence[str]) -> np.ndarray:
+    return np.array([float(word or "nan") for word in words], np.float64)
+
+
+def _save_models(history: Any, folder: Path) -> None:
+    """Write the states as they are named, typed keys as their bits."""
+    states = {name: getattr(history, name) for name in STATES if getattr(history, name) is not None}
+    arrays, keys = stored.named(states), {}
+    for name, leaf in arrays.items():
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            keys[name], leaf = str(jax.random.key_impl(leaf)), jax.random.key_data(leaf)
+        arrays[name] = np.asarray(leaf)
+    facts = {"name": history.name, "num_rounds": history.num_rounds, "states": list(states), "keys": keys}
+    stored.write(folder, arrays, facts, alone=True)
+
+
+def load_models(folder: Path) -> dict[str, Any]:
+    """Return the states that `save` wrote, as dicts of NumPy arrays.
+
+    Raises:
+        ValueError: they are not what was written.
+    """
+    from flax.traverse_util import unflatten_dict
+
+    try:
+        arrays, facts = stored.read(folder, alone=True), stored.seal(folder)["facts"]
+    except stored.DamagedError as error:
+        raise ValueError(f"{str(folder)!r} is damaged ({error}): save the run again with models=True") from None
+    for name, kind in facts["keys"].items():
+        arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
+    states = dict.fromkeys(STATES) | {state: {} for state in facts["states"]}  # one without arrays is empty
+    return states | unflatten_dict(arrays, sep="/")
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """Return the run folders below a folder, begun or in the plan of a grid, that hold no finished run."""
+    found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
+    for book in folder.rglob(BOOK):
+        with contextlib.suppress(stored.DamagedError):
+            found |= {book.parent / name for of_unit in stored.read_json(book).values() for name in of_unit.values()}
+    return sorted(run for run in found if not (run / SUMMARY).is_file())
+
+
+def writable(out: str | os.PathLike) -> Path:
+    """Return the folder, made where missing.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    folder = Path(out)
+    if folder.is_file():
+        raise ValueError(f"out={os.fspath(out)!r}: is a file; give a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to"
+        ) from None
+    return folder
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        command = ["git", "--no-optional-locks", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _environment() -> dict[str, Any]:
+    """Return versions, git hash of the working directory (None outside git) and device of this process."""
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    devices = jax.devices()
+    versions = {"python": platform.python_version(), "fedjax_srp": __version__, "jax": jax.__version__}
+    return {
+        "versions": {**versions, "jaxlib": jaxlib.version.__version__, "numpy": np.__version__},
+        "git_hash": _git("rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else bool(changes),
+        "device": {"platform": devices[0].platform, "kind": devices[0].device_kind, "count": len(devices)},
+    }

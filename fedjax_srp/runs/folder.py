@@ -1,0 +1,211 @@
+"""The folder of a run: simulated into it, continued after a kill, left alone when it is finished."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from fedjax_srp import methods, stored, watch
+from fedjax_srp.base import GRADIENT_NORM, FederatedSource
+from fedjax_srp.engine.checkpoint import snapshots
+from fedjax_srp.engine.simulate import simulate
+from fedjax_srp.history import History
+from fedjax_srp.report import table
+from fedjax_srp.run_folder import MODELS, writable
+from fedjax_srp.runs.run import AFTERWARDS, ASIDE, LIMITS, Run, load_data
+from fedjax_srp.stored import jsonable
+
+_ARGUMENTS = "arguments.json"  # beside the checkpoints
+
+
+def execute(
+    run: Run,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] = print,
+    load: Callable[[Mapping[str, Any]], FederatedSource] | None = None,
+    callback: watch.Callback | None = None,
+) -> None:
+    """Simulate a run into a folder, or continue it; leave it alone where it is finished.
+
+    Args:
+        run: what is simulated.
+        folder: made where missing.
+        overwrite: run it again; the folder keeps what it holds until the new run is finished.
+        progress: show a progress bar.
+        say: prints one line.
+        load: gives the data where the run is not finished; None for `load_data`.
+        callback: as in `simulate`.
+
+    Raises:
+        ValueError: an argument out of range, a folder that holds another run, cannot be written to, or that another
+            process is writing to.
+        OSError: the disk is full.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def hold() -> _Found:
+            """Takes the folder, and looks again: others may have run in it until now."""
+            stack.enter_context(stored.held(writable(folder), "out"))
+            return _found(folder, run, overwrite)
+
+        found = _found(folder, run, overwrite)
+        is_held = (found.asks_anew or not found.finished) and folder.is_dir()
+        if is_held:
+            found = hold()
+        given: dict[str, Any] = {}
+        if not found.finished:
+            given = run.simulation((load or load_data)(run.data))
+            if not is_held:  # only now, so that what fails to start makes no folder
+                found = hold()
+        if found.finished:
+            return _left_alone(folder, run, found.asks_anew, say)
+        if run.checkpoint:
+            if found.begun:
+                say(f"continuing the run in {folder}")
+            else:
+                shutil.rmtree(found.place, ignore_errors=True)
+            found.place.mkdir(exist_ok=True)
+            stored.write_json(found.place / _ARGUMENTS, run.record)
+        with_models = run.models or (found.begun and (folder / MODELS).is_dir())
+        history = simulate(
+            **given,
+            progress=progress,
+            checkpoint_dir=found.place if run.checkpoint else None,
+            keep_clients=with_models,
+            callback=callback,
+        )
+        save(history, folder, run, with_models)
+        _tidy(folder, found.place if run.checkpoint else None)
+    say(outcome(history, run.target, run.communication))
+    kept = f", {_size(folder / 'checkpoint')} of it to make the run longer" if run.checkpoint else ""
+    say(f"written to {folder}: {_size(folder)}{kept}")
+    return None
+
+
+def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], None]) -> None:
+    """Says that a folder holds the finished run, and how that ended; its summary is written for another cost."""
+    history, cost = History.load(folder), run.communication
+    table.check_communication(cost)
+    said = outcome(history, run.target, cost)
+    if asks_anew:  # of the history itself, whose models then stay in the folder
+        object.__setattr__(history, "config", jsonable(_config(history, run)))
+        history.save(folder, target=run.target, communication=cost)
+    anew, again = f"its summary and figure are those of communication={cost:g} now", "--overwrite runs it again"
+    say(f"{folder} holds this run already, finished; {anew if asks_anew else again}")
+    say(said)
+
+
+def save(history: History, folder: Path, run: Run, models: bool) -> None:
+    """Write the folder of a run, with the options that made it."""
+    history = dataclasses.replace(history, config=_config(history, run))
+    history.save(folder, target=run.target, communication=run.communication, models=models)
+
+
+def _config(history: History, run: Run) -> dict[str, Any]:
+    return {**history.config, "seed": run.seed, "arguments": run.record}
+
+
+def made(folder: Path) -> dict[str, Any]:
+    """Return the record of the run that a folder holds, finished.
+
+    Raises:
+        DamagedError: it does not read.
+    """
+    try:
+        return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise stored.DamagedError("config.json does not read as that of a run") from None
+
+
+class _Found(NamedTuple):
+    """What a folder holds of a run."""
+
+    place: Path  # of its checkpoints
+    finished: bool = False
+    begun: bool = False  # there is a checkpoint to go on from
+    asks_anew: bool = False  # it is finished, with a summary for another cost of communication
+
+
+def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
+    """Looks for this run, finished or begun; refuses what another run left, and what would be lost."""
+    what = run.record
+    if overwrite:
+        place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
+        return _Found(place, begun=bool(snapshots(place)))
+    place = folder / "checkpoint"
+    finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
+    other = "give another --out, or --overwrite"
+    try:
+        known = made(folder) if finished else stored.read_json(place / _ARGUMENTS) if begun else what
+    except stored.DamagedError as error:
+        if begun:
+            return _Found(place, begun=True)  # the checkpoints know whose they are
+        raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
+    for name in {**what, **known}:
+        if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
+            raise ValueError(
+                f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
+                f"{what.get(name)!r}; {other}"
+            )
+    if not finished:
+        return _Found(place, begun=begun)
+    longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
+    lacks_models = run.models and not (folder / MODELS).is_dir()
+    if not longer and not lacks_models:
+        is_anew = known.get(AFTERWARDS) != what.get(AFTERWARDS) and jax.process_count() == 1
+        return _Found(place, finished=True, asks_anew=is_anew)
+    if not (begun and run.checkpoint):
+        has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
+        raise ValueError(f"out={str(folder)!r}: holds this run with {has}, and no checkpoint to go on from; {other}")
+    return _Found(place, begun=True)
+
+
+def _tidy(folder: Path, place: Path | None) -> None:
+    """Leaves the checkpoint of the finished run and no other; none for None."""
+    checkpoints = folder / "checkpoint"
+    if place != checkpoints:
+        stored.remove(checkpoints)
+        if place is not None:
+            place.rename(checkpoints)
+    for left in folder.glob("overwriting_*"):
+        shutil.rmtree(left, ignore_errors=True)
+    stored.clear(folder)
+
+
+def _size(folder: Path) -> str:
+    size = stored.size(folder)
+    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+
+
+def outcome(history: History, target: float | None, communication: float) -> str:
+    """Return a finished run in a few words."""
+    summary = history.summary(target, communication)
+    words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
+    words.append(f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}")
+    if summary["final_accuracy"] is not None:
+        words.append(f"final accuracy {100 * summary['final_accuracy']:.2f} % ({history.evaluation})")
+        words.append(f"worst tenth of the clients {100 * summary['worst_decile']:.2f} %")
+    if target is not None:
+        time = summary["time_to_target"]
+        words.append(f"{100 * target:g} % {'not reached' if time == float('inf') else f'reached at time {time:.4g}'}")
+    if summary["stages"] and summary["stages"][-1]["completed"] is False:
+        last, metrics = summary["stages"][-1], summary["final_metrics"]
+        words.append(
+            f"stage {last['stage']} ({last['cohort_size']} clients) NOT COMPLETED in {last['num_rounds']} rounds"
+        )
+        if "grad_norm_threshold" in metrics:
+            words.append(f"gradient norm {metrics[GRADIENT_NORM]:.3g} above {metrics['grad_norm_threshold']:.3g}")
+    if history.diverged is not None:
+        words.append(f"DIVERGED in round {history.diverged}, try a smaller --learning-rate")
+    return ", ".join(words) + f" ({history.host_seconds:.1f} s on this machine)"

@@ -1,0 +1,303 @@
+"""A run as one value: what the command line and grids make, and what is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import numbers
+import re
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+
+from fedjax_srp import data, methods
+from fedjax_srp._checks import short, unknown
+from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
+from fedjax_srp.description import describe, unknowns
+from fedjax_srp.engine.outcome import data_checksum
+from fedjax_srp.models import SplitModel
+from fedjax_srp.options import build
+from fedjax_srp.participation import Full
+from fedjax_srp.parts import values_of
+from fedjax_srp.report import table
+from fedjax_srp.runs import clocks, words
+from fedjax_srp.stored import jsonable
+
+LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
+AFTERWARDS = "communication"  # what a finished run answers for any value
+ASIDE = (AFTERWARDS, "data_dir")  # change no simulation; other machines have the same data elsewhere
+OF_OBJECTS = ("validation", "partition_seed")  # the options of the data that data given as an object have
+_SEEDS = 2**32  # JAX keeps 32 bits of a seed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run: who learns with what, on which data, at which times, for how long.
+
+    Method, policy, model, clock and data are names with options, or objects. Nothing is loaded or built until it is
+    asked for.
+
+    Attributes:
+        method: name of a method or of an algorithm, or one that was made.
+        data: arguments of `srp.data.load`; or {"data": an object, "validation": ..., "seed": ...}, see `load_data`.
+        participation: who takes part; None for that of the method.
+        model: name of a model, or one that was made.
+        options: of method, policy and model by name, as `srp.methods.get` takes them; those that are given.
+        clock: words, see `fedjax_srp.runs.clocks`, or one that was made.
+        seed: of everything random but the partition of the data.
+        communication: cost of a communicating round in time units, for the summary and the figure.
+        num_rounds: as in `srp.simulate`, and so are eval_every to record_loss.
+        checkpoint: save the state after every evaluation.
+        models: put the final states of the server and of all clients into the folder.
+        load: Python files that register what is given by name.
+        names: option -> how an object is called, for one that cannot be described.
+    """
+
+    method: str | FederatedAlgorithm | Method
+    data: Mapping[str, Any]
+    participation: str | ParticipationPolicy | None = None
+    model: str | SplitModel = "mlp"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    clock: str | Clock = "fixed"
+    seed: int = 0
+    communication: float = 0.0
+    num_rounds: int = 150
+    eval_every: int = 10
+    eval_first: int = 0
+    eval_last: int = 0
+    chunk_size: int | None = None
+    time_limit: float | None = None
+    target: float | None = None
+    evaluations: str | tuple[str, ...] | None = None
+    devices: int | None = None
+    shard_data: bool = False
+    record_loss: bool = False
+    checkpoint: bool = True
+    models: bool = False
+    load: tuple[str, ...] = ()
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < _SEEDS:
+            raise ValueError(f"seed={self.seed}: must lie between 0 and {_SEEDS - 1}")
+
+    def __getstate__(self) -> dict[str, Any]:  # without what is cached, which may hold functions of loaded files
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {"record": self.record}  # where its classes have other names, in a process, it is this run
+
+    @functools.cached_property
+    def choice(self) -> methods.Choice | None:
+        """The method by name with its options; None for an object."""
+        if not isinstance(self.method, str):
+            return None
+        try:
+            return methods.choose(self.method, self.model, self.participation, **self.options)
+        except ValueError as error:
+            raise ValueError(str(error).replace(", or pass it in `shared`", "")) from None
+
+    @functools.cached_property
+    def own(self) -> Method:
+        """The method that is given as an object, with its policy."""
+        if isinstance(self.method, Method) or not isinstance(self.method, FederatedAlgorithm):
+            if isinstance(self.method, Method) and self.participation is None:
+                return self.method
+            raise ValueError(f"method={short(self.method)}: give a name or an algorithm; a Method has its policy")
+        policy = Full() if self.participation is None else self.participation
+        if isinstance(policy, str):
+            policy = build(methods.POLICIES[policy], self.options)
+        name = self.method.name
+        return Method(name if policy.name == "full" else f"{name} + {policy.name}", self.method, policy)
+
+    @property
+    def name(self) -> str:
+        """The name of the method, with its policy where that is another."""
+        return self.own.name if self.choice is None else self.choice.name
+
+    @functools.cached_property
+    def floats(self) -> dict[str, float]:
+        """The options of the method that are arguments of its program: another value compiles nothing."""
+        if self.choice is None:
+            return {name: float(leaf) for name, leaf in self.leaves.items() if isinstance(leaf, numbers.Real)}
+        written = self._written()
+        return {written[name]: value for name, value in methods.traced(self.choice).items()}
+
+    @functools.cached_property
+    def leaves(self) -> dict[str, Any]:
+        """The leaves of the algorithm by their dotted names, but for those of its model."""
+        if self.choice is not None:
+            return methods.leaves(self.choice)
+        return {name: leaf for name, leaf in values_of(self.own.algorithm).items() if not name.startswith("model.")}
+
+    @functools.cached_property
+    def record(self) -> dict[str, Any]:
+        """What a run folder says of the run: every option with its value, objects described, JSON-able.
+
+        Raises:
+            ValueError: an option that the method does not read, no method.
+        """
+        if self.choice is None:
+            participation = self._described("participation", self.own.participation)
+            algorithm = self._described("method", self.own.algorithm)
+            of_method = {"algorithm": algorithm, "participation": participation}
+        else:
+            written = self._written()
+            of_method = {written.get(name, name): value for name, value in self.choice.record().items()}
+            for part in ("participation", "model"):
+                if not isinstance(getattr(self, part), str | None):
+                    of_method[part] = self._described(part, getattr(self, part))
+        own = {"clock": self._described("clock", self.clock), "seed": self.seed, "communication": self.communication}
+        head = {"command": "run", "method": self.name}
+        return jsonable(head | of_method | self._record_of_data() | self._of_simulation() | own)
+
+    def _written(self) -> dict[str, str]:
+        """Option of method, policy or model -> how it is written."""
+        policy = self.participation if isinstance(self.participation, str) else None
+        model = self.model if isinstance(self.model, str) else None
+        return {name: word for word, name in words.read_by(str(self.method), policy, model).items()}
+
+    def _described(self, option: str, value: Any) -> Any:
+        found = describe(value)
+        if not any(unknowns(found)):
+            return found
+        if option not in self.names:
+            raise ValueError(
+                f"{option}={short(value)}: {next(unknowns(found))} does not say what made it, so give the object a "
+                "name: {name: object}"
+            )
+        return {"called": self.names[option], "described": found}
+
+    def _record_of_data(self) -> dict[str, Any]:
+        written = {"name": "dataset", "seed": "partition_seed"}
+        found = {written.get(name, name): value for name, value in self.data.items() if name != "data"}
+        if (own := self.data.get("data")) is not None:
+            found["dataset"] = {"name": getattr(own, "name", type(own).__name__), "checksum": data_checksum(own)}
+        return found
+
+    def _of_simulation(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in words.SIMULATION if name != "progress"}
+
+    def program(self, *left_out: str) -> Hashable:
+        """Return what is equal for runs of one program: those that differ in seed and in `floats` alone.
+
+        Args:
+            *left_out: options that may differ too.
+        """
+        rest = {name: value for name, value in self.record.items() if name not in (*self.floats, "seed", *left_out)}
+        structure = None
+        if self.choice is None:
+            structure = jax.tree.structure(self.own.algorithm)
+            rest["algorithm"] = describe(getattr(self.own.algorithm, "model", None))
+            rest["arrays"] = {name: describe(leaf) for name, leaf in self.leaves.items() if name not in self.floats}
+        rest |= {"floats": [*self.floats], "models": self.models, "checkpoint": self.checkpoint}
+        return json.dumps(jsonable(rest), sort_keys=True), structure
+
+    def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
+        """Return the arguments of `simulate`, but for the folder of checkpoints.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        table.check_target(self.target)
+        table.check_communication(self.communication)
+        if self.choice is None:
+            method = self.own
+        else:
+            given = {"model": self.model, "participation": self.participation, **self.options}
+            method = methods.get(str(self.method), dataset=dataset, **given)
+        if self.communication and method.participation.asynchronous:
+            raise ValueError(
+                f"communication={self.communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives "
+                "when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+            )
+        clock = self.clock if isinstance(self.clock, Clock) else clocks.parse(self.clock, dataset.num_clients)
+        found = self._of_simulation() | {"algorithm": method, "data": dataset, "clock": clock}
+        if self.evaluations == ("all",):
+            found["evaluations"] = "all"
+        return found | {"key": jax.random.key(self.seed)}
+
+
+def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a record the simulation depends on."""
+    return {name: value for name, value in record.items() if name not in ASIDE}
+
+
+def load_data(given: Mapping[str, Any]) -> FederatedSource:
+    """Return the data of a run; of those that are an object, a share held out for validation where that is asked for.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+    if "data" in given:
+        own, share = given["data"], given["validation"]
+        return own if share is None else data.holdout(own, share, given["seed"])
+    try:
+        return data.load(**given)
+    except ValueError as error:  # `load` has other names for two options
+        named = {"name=": "dataset=", "seed=": "partition_seed="}
+        raise ValueError(re.sub("^(name|seed)=", lambda match: named[match[0]], str(error))) from None
+
+
+def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
+    """Return the run that words describe, as they stand on the command line or in a grid.
+
+    Args:
+        given: option -> value, in the words of `fedjax-srp run` with underscores; None is as good as not given. In
+            Python "data" may stand instead of "dataset", and method, participation, model, clock and data may be
+            objects.
+        names: option -> how its object is called.
+
+    Raises:
+        ValueError: an option without effect; no method, or a method and an algorithm; no data.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    if ("method" in given) == ("algorithm" in given):
+        raise ValueError("give either --method or --algorithm; fedjax-srp list shows both")
+    if "algorithm" in given and given["algorithm"] not in methods.algorithm_names():
+        raise unknown("algorithm", given["algorithm"], methods.algorithm_names())
+    method: Any = given.get("method", given.get("algorithm"))
+    read = read_by(given)
+    options = {}
+    for word in sorted(given.keys() - words.FIXED - {"data"}):
+        owner, dot, _ = word.partition(".")
+        if word not in read and dot and owner in words.OWNERS:  # else `methods.choose` says so
+            raise ValueError(f"{word}: has no effect on this run, whose {owner} has no such option; leave it out")
+        if word not in read and not isinstance(method, str):
+            raise ValueError(f"{word}: has no effect on a method that is given as an object; leave it out")
+        options[read.get(word, word)] = given[word]
+    fields = {field.name for field in dataclasses.fields(Run)} - {"method", "data", "options", "names"}
+    of_run = {name: value for name, value in given.items() if name in fields}
+    made = Run(method=method, data=_data(given), options=options, names=names or {}, **of_run)
+    _ = made.choice or made.own  # which refuse what they do not read
+    if "redraw" in given and "pool" not in given:
+        raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
+    return made
+
+
+def read_by(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that the method of a run reads, see `words.read_by`; an object has those of its policy.
+
+    Raises:
+        ValueError: no such method, participation or model.
+    """
+    method, policy, model = given.get("method", given.get("algorithm")), given.get("participation"), given.get("model")
+    policy, model = (each if isinstance(each, str) else None for each in (policy, "mlp" if model is None else model))
+    if isinstance(method, str):
+        return words.read_by(method, policy, model)
+    found = methods.routes("fedavg", policy).policy if policy else {}
+    return {words.word("participation", name): name for name in found}
+
+
+def _data(given: Mapping[str, Any]) -> dict[str, Any]:
+    if ("data" in given) == ("dataset" in given):
+        what = "dataset is missing; fedjax-srp list shows data sets"
+        raise ValueError("data and dataset: give one of the two" if "data" in given else what)
+    named = {name: given.get(name, each.default) for name, each in words.DATA.items() if name != "dataset"}
+    seed = named.pop("partition_seed")
+    if "dataset" in given:
+        return {"name": given["dataset"], **named, "seed": seed}
+    for name in words.DATA:
+        if name in given and name not in OF_OBJECTS:
+            raise ValueError(f"{name}: has no effect on data that are given as an object; leave it out")
+    return {"data": given["data"], "validation": named["validation"], "seed": seed}

@@ -1,0 +1,178 @@
+"""Words of a run: the options of `fedjax-srp run` and of a grid, read off the functions and parts that they go to."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedjax_srp import data, methods, models
+from fedjax_srp.engine.simulate import simulate
+from fedjax_srp.methods.options import MODEL_OPTIONS, WHATEVER_MODEL
+from fedjax_srp.options import REQUIRED, Option, written
+from fedjax_srp.runs import clocks
+
+OWNERS = ("method", "participation", "model")  # the parts of a method whose fields are options here
+_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")  # names that `methods.get` cannot pass on
+
+
+def option(name: str, kind: Any, default: Any, text: str) -> Option:
+    """An option of a command."""
+    return Option(name, kind, default, text)
+
+
+def table(*options: Option) -> dict[str, Option]:
+    """Name -> option."""
+    return {each.path: each for each in options}
+
+
+_OF_GET, _OF_LOAD = written(methods.get), written(data.load)
+METHOD = table(
+    option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
+    option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
+    option("participation", str | None, None, "who takes part; default that of the method"),
+)
+MODEL = {"model": _OF_GET["model"]}
+LOAD = option(
+    "load",
+    tuple[str, ...],
+    (),
+    "Python files that are run first, to register methods, policies, models and clocks of your own "
+    "(srp.methods.register and register_participation, srp.models.register, srp.clocks.register)",
+)
+_DATASET = option(
+    "dataset", str, REQUIRED, "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder"
+)
+_DIVISION = {name: each for name, each in _OF_LOAD.items() if name not in ("name", "seed")}
+DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
+SIMULATION = written(
+    simulate,
+    leave_out=(
+        *("algorithm", "data", "participation", "clock", "key", "checkpoint_dir", "keep_clients", "callback"),
+        *("throw", "name"),
+    ),
+    num_rounds=150,  # as in the SRPFL authors' code
+)
+REST = table(
+    option("clock", str, "fixed", clocks.HELP),
+    option("seed", int, 0, "of everything random but the partition of the data"),
+    option("communication", float, 0.0, "cost of a communicating round in time units, for the summary and the figure"),
+    option("out", str | None, None, "folder of the run (default runs/<method>_<dataset>_seed<seed>)"),
+    option(
+        "checkpoint",
+        bool,
+        True,
+        "save the state after every evaluation; the same command then continues from there, and with more --num-rounds "
+        "or another --time-limit or --target the finished run too. Two or three copies of the states of server and "
+        "clients while it runs, one or two when it is finished",
+    ),
+    option("models", bool, False, "put the final states of the server and of all clients into the folder"),
+    option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
+    option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
+    option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
+)
+FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others are of methods, policies, models
+
+
+def word(owner: str, name: str) -> str:
+    """Return an option of a part as it is written here: "method.alpha", since data have an `alpha` too.
+
+    Args:
+        owner: one of `OWNERS`.
+        name: as `srp.methods.get` calls it.
+    """
+    return f"{owner}.{name}" if name in FIXED else name
+
+
+def read_by(method: str, participation: str | None, model: str | None) -> dict[str, str]:
+    """Return the options that a method reads: as written here -> as `srp.methods.get` calls them.
+
+    Args:
+        method: name of a method or an algorithm.
+        participation: name of a policy; None for that of the method.
+        model: name of a model; None for one that is given as such.
+
+    Raises:
+        ValueError: no such method, participation or model.
+    """
+    route = methods.routes(method, participation)
+    of_model = WHATEVER_MODEL if model is None else (*MODEL_OPTIONS, *models.options(model))
+    of_owner = route.algorithm, route.policy, of_model
+    return {word(owner, name): name for owner, names in zip(OWNERS, of_owner, strict=True) for name in names}
+
+
+def groups() -> dict[str, dict[str, Option]]:
+    """Return all options by heading, those of methods, policies and models that are registered now among them."""
+    of_owner = _by_owner()
+    return {
+        "data": DATA,
+        "method": {**METHOD, **of_owner["method"], **of_owner["participation"], "load": LOAD},
+        "model": {**MODEL, **of_owner["model"]},
+        "simulation": {**SIMULATION, **REST},
+    }
+
+
+def _by_owner() -> dict[str, dict[str, Option]]:
+    """Owner -> its options, None by default, which leaves one to the part. One of several stands with the first."""
+    makers = {owner: _makers(owner) for owner in OWNERS}
+    found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
+    for owner, of_owner in makers.items():
+        for name, maker in of_owner.items():
+            for inner, each in written(maker, leave_out=_TAKEN_BY_GET).items():
+                if owner != "model" or not name or inner in models.options(name):
+                    found.setdefault(word(owner, inner), {}).setdefault(owner, []).append((name, each))
+    options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
+    for called, same in found.items():
+        kind = functools.reduce(operator.or_, [each.type for readers in same.values() for _, each in readers])
+        text = "; ".join(_help(readers, len(makers[owner])) for owner, readers in same.items())
+        options[next(iter(same))][called] = option(called, kind | None, None, text)
+    return options
+
+
+def _makers(owner: str) -> dict[str, Callable[..., Any]]:
+    """Name -> maker of such a part; "" for what serves all of them."""
+    if owner == "method":
+        factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
+        return {methods.name_of(factory): factory for factory in factories}
+    return methods.POLICIES if owner == "participation" else {"": models.get, **models.FACTORIES}
+
+
+def _help(same: list[tuple[str, Option]], how_many: int) -> str:
+    """Return the meaning of an option to those who read it; that to most of them stands without their names."""
+    texts: dict[str, list[str]] = {}
+    for name, each in same:
+        default = "that of training" if each.is_optional else each.default  # of an optimizer beside it
+        words = [each.help.rstrip(".").replace("`", "")]
+        if default not in (None, REQUIRED):
+            words.append(f"default {' '.join(map(str, default)) if isinstance(default, tuple) else default}")
+        readers = texts.setdefault("; ".join(filter(None, words)), [])
+        if name and name not in readers:
+            readers.append(name)
+    is_named = {text: 0 < len(readers) <= how_many / 2 for text, readers in texts.items()}
+    return "; ".join(f"{', '.join(readers)}: {text}" if is_named[text] else text for text, readers in texts.items())
+
+
+def load(files: Sequence[str]) -> None:
+    """Run Python files that register methods and the like; they find modules that lie beside them.
+
+    Raises:
+        ValueError: no such file, or one that fails.
+    """
+    for file in files:
+        if not os.path.isfile(file):  # unlike that of Path it never raises
+            raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")
+        if (beside := str(Path(file).resolve().parent)) not in sys.path:
+            sys.path.append(beside)
+        try:
+            runpy.run_path(file)
+        except (Exception, SystemExit) as error:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+            said = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(":")
+            raise ValueError(f"load={file!r}: line {line}: {said}; python {file} shows all of it") from error

@@ -1,0 +1,186 @@
+"""Grids of Python objects: methods, data, models, clocks and policies of one's own, here and in worker processes."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp import stored
+from fedjax_srp.grids import units
+from fedjax_srp.grids.points import Spec, points
+
+OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
+SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
+DATA = srp.data.load("digits", **SMALL)
+OTHER = srp.data.load("digits", **SMALL, seed=1)
+MODEL = srp.models.MLP((8, 8), 10, hidden=(4,))
+
+
+def fedavg(rate, **options):
+    return srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(rate)), **options)
+
+
+def of(axes=None, **options):
+    return points(Spec(OPTIONS | options, axes or {}, {}, ()))
+
+
+def names(found):
+    return [point.name for point in found]
+
+
+def test_objects_stand_beside_words_on_every_axis():
+    axes = {
+        "method": ["fedrep", fedavg(0.1)],
+        "data": {"one": DATA, "two": OTHER},
+        "clock": ["random", srp.clocks.Fixed(srp.clocks.Exponential(2.0))],
+        "participation": [srp.participation.Uniform(2)],
+        "model": [MODEL],
+    }
+    found = of(axes)
+    assert len(found) == len({point.id for point in found}) == 8
+    assert names(found)[0] == "fedrep, one, clock=random, participation=uniform, model=mlp"
+    assert found[-1].name == "fedavg, two, clock=fixed, participation=uniform"  # it has its model
+    assert found[0].run.record["clock"] == "random"
+    assert found[1].run.record["clock"]["distribution"]["rate"] == 2.0
+    checksums = [point.run.record["dataset"]["checksum"] for point in found]
+    assert checksums == [checksums[0]] * 2 + [checksums[2]] * 2 + [checksums[0]] * 2 + [checksums[2]] * 2
+
+
+def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
+    policy, clock = srp.participation.Uniform(2), srp.clocks.Fixed(srp.clocks.Exponential(2.0))
+    method = srp.Method("mine", fedavg(0.1), policy)
+    axes = {"method": {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}, "seed": [0, 1]}
+    found = srp.grid(axes=axes, options=OPTIONS | {"data": DATA, "clock": clock}, out=tmp_path, batch=4, progress=False)
+    assert not found.failures
+    batches = [list(unit) for unit in stored.read_json(tmp_path / units.BOOK).values()]
+    assert sorted(map(len, batches)) == [2, 4]  # rates are arguments of one program
+    for name, made in {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}.items():
+        for seed in (0, 1):
+            given = {"num_rounds": 2, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
+            expected = srp.simulate(made, DATA, clock=clock, **given)
+            history = found.histories[f"{name}, seed={seed}"]
+            np.testing.assert_array_equal(history.compute_time, expected.compute_time)
+            np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
+    assert found.summary()["method"].tolist() == ["slow"] * 2 + ["fast"] * 2 + ["whole"] * 2
+
+
+def test_the_same_object_made_again_is_the_same_run_and_another_one_is_not():
+    ids = {made: of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
+    assert ids[0.1] != ids[0.2]
+    assert ids[0.1] == of({"method": {"named": fedavg(0.1)}}, data=DATA)[0].id
+    assert ids[0.1] == of({"seed": [0]}, method=fedavg(0.1), data=srp.data.load("digits", **SMALL))[0].id
+    assert ids[0.1] != of({"seed": [0]}, method=fedavg(0.1), data=OTHER)[0].id
+    assert ids[0.1] != of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
+
+
+def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
+    clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
+    wanted = "clock=Fixed(distribution=Exponential(rate=2.0))"
+    assert names(of({"clock": clocks}, method="fedavg", data=DATA))[1] == wanted
+    with pytest.raises(ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"):
+        of({"data": [DATA, OTHER]}, method="fedavg", num_clients=1)
+    unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
+    mine = srp.algorithms.FedAvg(MODEL, unsaid)
+    with pytest.raises(ValueError, match="does not say what made it, so give the object a name"):
+        of(method=mine, data=DATA)
+    first, second = of({"method": {"a": mine, "b": mine}}, data=DATA)
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": 3}, "method=3 must be a name or FederatedAlgorithm or Method"),
+        ({"method": srp.algorithms.FedAvg}, "method=.*FedAvg must be a name or"),
+        ({"clock": MODEL}, "clock=.* must be a name or Clock"),
+        ({"data": "digits"}, "data='digits' must be data"),
+        ({"dataset": "digits"}, "give one of the two"),
+        ({"hidden": [3]}, "hidden: no method of the grid reads it"),
+        (
+            {"method": srp.Method("m", fedavg(0.1), srp.participation.Full()), "participation": "uniform"},
+            "participation: no method of the grid reads it",
+        ),
+    ],
+)
+def test_objects_in_the_wrong_place_are_refused(given, message):
+    with pytest.raises(ValueError, match=f"^grid: .*{message}"):
+        of(**{"method": fedavg(0.1), "data": DATA} | given)
+
+
+SCRIPT = """
+import fedjax_srp as srp
+from fedjax_srp import stored
+data = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
+model = srp.models.MLP((8, 8), 10, hidden=(4,))
+{defined}
+def main():
+    found = srp.grid(
+        axes={{"method": {{"mine": {method}}}, "seed": [0, 1]}}, options={{"data": data, "num_rounds": 1}},
+        out={out!r}, workers=2, batch=1, progress=False,
+    )
+    print([failure.error for failure in found.failures], len(found.folders))
+{call}
+"""
+OWN = """
+@srp.part
+class Mine(srp.algorithms.FedAvg):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("defined", "method", "call"),
+    [("", "srp.algorithms.FedAvg(model)", "main()"), (OWN, "Mine(model)", 'if __name__ == "__main__":\n    main()')],
+)
+def test_objects_reach_workers_from_a_script(defined, method, call, tmp_path):
+    """One without objects of its own needs no guard, as the script is not run again."""
+    out = str(tmp_path / "out")
+    (tmp_path / "script.py").write_text(SCRIPT.format(defined=defined, method=method, call=call, out=out))
+    words = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "[] 2\n", done.stderr
+
+
+def test_what_cannot_reach_a_worker_is_said_in_a_line(tmp_path):
+    @srp.part
+    class Local(srp.algorithms.FedAvg):
+        """Defined in a function."""
+
+    with pytest.raises(ValueError, match=r"cannot be sent to a process .*give workers=0, or define it in a") as caught:
+        srp.grid(options=OPTIONS | {"method": Local(MODEL), "data": DATA}, out=tmp_path, workers=1, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path):
+    axes = {"learning_rate": [0.001, 0.5], "seed": [0, 1]}
+    options = OPTIONS | {"method": "fedavg", "hidden": [4], "data": DATA, "batch_size": 4}
+    tuning = srp.grid(axes=axes, options=options | {"validation": 0.25}, out=tmp_path, batch=4, progress=False)
+    best = tuning.best()
+    means = tuning.summary().groupby("learning_rate")["final_accuracy"].mean()
+    assert best == [f"learning_rate={means.idxmax():g}, seed={seed}" for seed in (0, 1)]
+    slowest = tuning.best(by="simulated_time")
+    assert len(slowest) == 2
+    found = tuning.rerun(best, batch=2, progress=False)
+    assert list(found.folders) == best
+    for name in best:
+        chosen, judged = tuning.histories[name], found.histories[name]
+        assert judged.test_count.tolist() == np.asarray(DATA.test_counts).tolist()
+        assert chosen.test_count.tolist() == [2] * 6  # of 8 training examples
+        assert chosen.config["data_checksum"] != judged.config["data_checksum"]
+        rate, seed = (tuning.values[name][option] for option in ("learning_rate", "seed"))
+        method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,), learning_rate=rate, batch_size=4)
+        given = {"num_rounds": 2, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
+        np.testing.assert_allclose(judged.accuracy, srp.simulate(method, DATA, **given).accuracy, atol=1e-5)
+    with pytest.raises(ValueError, match=r"judged by test data; give validation=0\.2 under options"):
+        found.best()
+    assert sorted(found.best(judged_on="test")) == sorted(best)
+    with pytest.raises(ValueError, match="judged by its test data already"):
+        found.rerun(best)
+    with pytest.raises(ValueError, match="unknown run 'nothing'"):
+        tuning.rerun(["nothing"])
+    with pytest.raises(ValueError, match="by='beauty' is unknown"):
+        tuning.best(by="beauty")

@@ -1,0 +1,59 @@
+"""FedProto (Tan et al., 2022), Algorithm 1, in NumPy, with the features that enter the last layer."""
+
+from typing import NamedTuple
+
+import numpy as np
+from reference import mlp
+from reference.local import train
+
+
+class State(NamedTuple):
+    """Class -> global prototype, of the classes that have one, and the model of every client."""
+
+    prototypes: dict
+    models: list
+
+
+def gradient(w, x, y, prototypes, penalty):
+    """Of the mean over the batch of cross-entropy + penalty * mean squared difference to the class's prototype."""
+    inputs, logits = mlp.forward(w, x)
+    delta = np.exp(mlp.log_probabilities(logits))
+    delta[np.arange(len(y)), y] -= 1
+    delta /= len(y)
+    z = inputs[-1]
+    to_prototype = np.array([z[k] - prototypes[c] if c in prototypes else 0 * z[k] for k, c in enumerate(y)])
+    at_features = penalty * 2 * to_prototype / z.shape[1] / len(y)
+    gradients, last = {}, list(w)[-1]
+    for name, h in zip(reversed(w), reversed(inputs), strict=True):
+        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
+        delta = (delta @ w[name]["kernel"].T + (at_features if name == last else 0)) * (h > 0)
+    return {name: gradients[name] for name in w}
+
+
+def run(params, clients, cohorts, steps, *, penalty, sgd, client_weighting="uniform"):
+    """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
+    models, prototypes = [params for _ in clients], {}
+    for t, cohort in enumerate(cohorts):
+        own = {}  # class -> (prototype, weight) of each participant that has it
+        for i in cohort:
+
+            def regularised(w, x, y, prototypes=prototypes):
+                return gradient(w, x, y, prototypes, penalty)
+
+            x, y = clients[i].x, clients[i].y
+            models[i] = train(models[i], list(params), x, y, steps(t, i), sgd, regularised)
+            features = mlp.forward(models[i], x)[0][-1]
+            for c in np.unique(y):
+                weight = 1.0 if client_weighting == "uniform" else float((y == c).sum())
+                own.setdefault(int(c), []).append((features[y == c].mean(axis=0), weight))
+        new = {c: sum(w * p for p, w in found) / sum(w for _, w in found) for c, found in own.items()}
+        prototypes = prototypes | new
+        yield State(prototypes, list(models))
+
+
+def nearest_accuracy(state, i, client):
+    """Of the class whose global prototype is nearest."""
+    features = mlp.forward(state.models[i], client.x_test)[0][-1]
+    classes = sorted(state.prototypes)
+    distances = np.array([np.linalg.norm(features - state.prototypes[c], axis=1) for c in classes])
+    return np.mean(np.array(classes)[distances.argmin(axis=0)] == client.y_test)
