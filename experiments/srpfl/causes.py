@@ -6,7 +6,7 @@ MNIST, 50 clients with 3 classes and 60 images each, 50 rounds, the rest as in f
 text's setting and the code's differ in four options: the network ends in a softmax that the cross-entropy applies
 again, weights start as PyTorch's do, momentum, and weight decay. Runs go seed by seed, and `causes.csv` is written
 after each setting: a row a setting, seed, way of judging and evaluated round; `cause_tables.py` makes the README's
-table of it. A second call trains nothing that is finished.
+table of it. What the file has already is not run again.
 """
 
 from __future__ import annotations
@@ -101,6 +101,11 @@ def norm(tree: Any) -> float:
     return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
 
 
+def stored(path: Path) -> list[dict]:
+    """The rows of a table of an earlier call."""
+    return pd.read_csv(path).to_dict("records") if path.exists() else []
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
@@ -117,9 +122,12 @@ def main(arguments: list[str] | None = None) -> None:
         name: Study(FIGURES[3], setting(name, args.smoke), args.out / name.replace(" ", "_"), args.data_dir, print)
         for name in args.settings
     }
-    rows, gradients = [], []
+    rows, gradients = (stored(results / name) for name in ("causes.csv", "causes_gradients.csv"))
+    done = {(row["setting"], row["seed"]) for row in rows}
     for seed in range(args.seeds):
         for name, study in studies.items():
+            if (name, seed) in done:
+                continue
             gradients.append({"setting": name, "seed": seed} | first_gradients(study, seed))
             for training in VARIANTS[name].methods:
                 study.train(training, [seed], together=False)
