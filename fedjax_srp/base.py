@@ -39,7 +39,8 @@ ClockState = Any
 Predict = Callable[[Array], Array]
 
 GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
-TRAINING_LOSS = "training_loss"  # a metric, where a run records it
+TRAINING_LOSS = "training_loss"  # a metric, where a run records it, and a report
+NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
 
 
 class RoundContext(NamedTuple):
@@ -235,23 +236,31 @@ class RoundInfo(NamedTuple):
     global_grad_norm: Array  # () float: norm of the cohort's mean gradient at the new model; nan when not asked for
     finite: Array  # () bool: the new server state has neither nan nor inf
     metrics: Mapping[str, Array]
+    reports: Mapping[str, Array] = {}  # (num_clients,) float each, for `update` alone, see `ParticipationPolicy`
 
 
 @part
 class ParticipationPolicy:
-    """A rule that picks the participants of a round from times alone.
+    """A rule that picks the participants of a round from times, and from what former participants reported.
 
     A subclass is a part whose fields are its numbers; it defines `select`, and `init` and `update` where it remembers
     something. All three return states of one kind.
 
+    `update` learns a number of each participant by name, as far as `needs` asks for it: `RoundInfo.reports[name]` is
+    (num_clients,) float, by client id, and nan for who did not take part. A name is `training_loss`, the mean loss of
+    the client's local training (nan without a step); `num_examples`, of its training data; or one that the algorithm's
+    clients return as `info`. Nobody sees test data.
+
     Attributes:
         name: as in the results; that of the class in small letters unless it says otherwise.
+        needs: names of what participants report.
         needs_global_gradient: `RoundInfo.global_grad_norm` is computed, at the price of one more gradient per
             participant; a metric of the history too.
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """
 
     name: ClassVar[str] = "policy"
+    needs: ClassVar[tuple[str, ...]] = ()
     needs_global_gradient: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
 

@@ -111,6 +111,7 @@ except ValueError as error:
 # FedBABU is FedAvg, bit for bit, because equal work draws equal batches. Or with somebody else's code: here the
 # package's own.
 
+
 # %%
 def equal(ours, theirs):
     """Whether two runs ended with the same accuracies, bit for bit."""

@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr
 
 from fedjax_srp.base import (
     GRADIENT_NORM,
+    NUM_EXAMPLES,
     TRAINING_LOSS,
     Array,
     ClientData,
@@ -27,6 +28,7 @@ from fedjax_srp.base import (
     ClientTimes,
     Clock,
     Cohort,
+    Examples,
     FederatedAlgorithm,
     FederatedSource,
     ParticipationPolicy,
@@ -162,10 +164,10 @@ def check_algorithm(
     algorithm: FederatedAlgorithm,
     data: FederatedSource,
     evaluations: Sequence[str] = (),
-    needs_gradient: bool = False,
+    policy: ParticipationPolicy | None = None,
     records_loss: bool = False,
 ) -> Shapes:
-    """Traces every function of an algorithm that a run will call."""
+    """Traces every function of an algorithm that a run will call; it has what the policy asks of it."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
     train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
@@ -194,8 +196,10 @@ def check_algorithm(
         if field == "round" and records_loss and output.loss is None:
             raise ValueError(
                 f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
-                "loss=trained.loss) with what local_sgd returned, or leave record_loss out"
+                "loss=trained.loss) with what local_sgd returned, or leave out record_loss or the policy that needs it"
             )
+        if field == "round" and policy is not None:
+            _check_reports(policy, name, output, train)
         mean = _averaged(output.message)
         new = in_round(f"{field}.server", lambda a: getattr(a, field).server, key, server, mean)[0]
         check_like(f"{name}: {field}.server returned", new, server, LIKE_INIT)
@@ -205,7 +209,7 @@ def check_algorithm(
     up, down, infos = zip(*map(phase, fields), strict=True)
     if algorithm.prepare is not None:
         phase("prepare")
-    if needs_gradient:
+    if policy is not None and policy.needs_global_gradient:
         if algorithm.gradient is None:
             raise ValueError(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
@@ -229,6 +233,18 @@ def check_algorithm(
         traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[1]
         judged.append(largest_carry(traced))
     return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged))
+
+
+def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
+    """Refuses a policy that asks participants for what this algorithm or these data do not have."""
+    there = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
+    for need in policy.needs:
+        if need not in there:
+            has = ", ".join(sorted(there))
+            raise ValueError(
+                f"policy {policy.name!r} needs {need!r} of every participant and {name} has {has}; "
+                "return it in ClientOutput(info={...}), or choose another policy"
+            )
 
 
 def _client_data(method: str, data: FederatedSource) -> PyTree:
@@ -274,7 +290,8 @@ def check_policy(
     check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
     flag = _shape(jnp.bool_)
     metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
-    info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics))
+    reports = {need: _float(num_clients) for need in policy.needs}
+    info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics), reports)
     updated = _traced(f"{name}: update", lambda policy, *args: policy.update(*args), policy, state, info)[0]
     check_like(f"{name}: update returned", updated, state, LIKE_INIT)
     said = _traced(f"{name}: metrics", lambda policy, state: policy.metrics(state), policy, state)[0]

@@ -71,7 +71,8 @@ class Limits(NamedTuple):
 def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
     """A segment as a flat record: leaves (num_seeds, R), (num_seeds, E), (num_seeds, E, num_clients)."""
     lead = (lambda a: a) if batched else (lambda a: a[None])
-    new = {name: lead(np.asarray(value)) for name, value in segment.rounds._asdict().items() if name != "metrics"}
+    scalars = {n: value for n, value in segment.rounds._asdict().items() if n not in ("metrics", "reports")}
+    new = {name: lead(np.asarray(value)) for name, value in scalars.items()}
     new |= {f"metrics/{name}": lead(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
     new["eval_round"] = new["round"][:, -1:] + 1
     for evaluation, parts in segment.scores.items():

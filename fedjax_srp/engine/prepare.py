@@ -10,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp._checks import check_integer, is_key, short, unknown
-from fedjax_srp.base import Array, Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
+from fedjax_srp.base import (
+    TRAINING_LOSS,
+    Array,
+    Clock,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    Method,
+    ParticipationPolicy,
+)
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
@@ -123,7 +132,8 @@ def prepare(request: Request) -> Prepared:
         kind = bool if argument == "shard_data" else str
         if not isinstance(value, kind):
             raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
-    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, request.record_loss)
+    record_loss = request.record_loss or TRAINING_LOSS in policy.needs
+    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
     layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
@@ -141,7 +151,7 @@ def prepare(request: Request) -> Prepared:
         sizes=sizes,
         data=data,
         shard_data=request.shard_data,
-        record_loss=request.record_loss,
+        record_loss=record_loss,
         num_seeds=request.num_seeds,
         values=values,
     )
@@ -164,7 +174,7 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
     if door in _known:
         return _known[door]
     check_clock(clock, data.num_clients)
-    checked = check_algorithm(algorithm, data, evaluations, policy.needs_global_gradient, records_loss)
+    checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
     check_policy(policy, data.num_clients, checked.metrics, evaluations)
     found = traffic(checked, algorithm.sends)
     _known[door] = found

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import (
     GRADIENT_NORM,
+    NUM_EXAMPLES,
     TRAINING_LOSS,
     Array,
     ClientData,
@@ -52,6 +53,7 @@ class PassResult(NamedTuple):
     info: PyTree  # mean over the cohort
     records: PyTree  # leaves (owned, ...): each client's `info`; () unless asked for
     loss: Array | None  # () float, mean training loss over those who took a step, nan for none; None: not reported
+    reports: Mapping[str, Array]  # (num_clients,) float each, see `ParticipationPolicy.needs`
 
 
 def cohort_pass(
@@ -63,6 +65,7 @@ def cohort_pass(
     key: Key,
     layout: Layout,
     record: bool = False,
+    needs: tuple[str, ...] = (),
 ) -> PassResult:
     """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
@@ -80,14 +83,16 @@ def cohort_pass(
         key: of the pass; a client's key folds in its id.
         layout: devices and chunk.
         record: keep each client's `info`, by client id.
+        needs: names of what each participant reports to the policy.
     """
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
     pad = (0, -cohort.client_ids.shape[0] % layout.window)
     client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
-    def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> ClientOutput:
+    def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> tuple[ClientOutput, dict[str, Array]]:
         client_data = supply_data.give(client_id, moved)
-        return client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
+        output = client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
+        return output, {name: _report(name, output, client_data) for name in needs}
 
     def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
@@ -101,8 +106,8 @@ def cohort_pass(
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
-    def serve(layout: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, Window, Array]:
-        """The window whose first position is `first`, and which of this device's slots are real."""
+    def serve(layout: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, dict[str, Array], Window, Array]:
+        """The window whose first position is `first`, what it reports, and which of this device's slots are real."""
         positions = first + window_positions(layout)
         active = positions < cohort.size
         # A padded slot repeats the first participant with no work to do and at weight zero.
@@ -111,16 +116,16 @@ def cohort_pass(
         window, mine = Window(ids, active, away), my_chunk(layout, active)
         rows = barrier(take(layout, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
-        outputs = jax.vmap(one)(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
+        outputs, said = jax.vmap(one)(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
-        return ClientOutput(message, outputs.state, weight, info, loss), window, mine
+        return ClientOutput(message, outputs.state, weight, info, loss), said, window, mine
 
-    def trip(layout: Layout, first: Array, carry: tuple[PyTree, PyTree, PyTree]) -> tuple[PyTree, PyTree, PyTree]:
-        sums, states, records = carry
-        outputs, window, mine = serve(layout, first, states)
+    def trip(layout: Layout, first: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        sums, states, records, reports = carry
+        outputs, said, window, mine = serve(layout, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
@@ -131,7 +136,10 @@ def cohort_pass(
             states = put(layout, states, window, outputs.state)
         if record:
             records = put(layout, records, window, outputs.info)
-        return jax.tree.map(jnp.add, sums, new), states, records
+        if needs:
+            whose = jnp.where(mine, my_chunk(layout, window.client_ids), layout.num_clients)
+            reports = jax.tree.map(lambda all, some: all.at[whose].set(some, mode="drop"), reports, said)
+        return jax.tree.map(jnp.add, sums, new), states, records, reports
 
     shape = jax.eval_shape(lambda s: serve(layout, jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
@@ -143,7 +151,8 @@ def cohort_pass(
         None if shape.loss is None else (jnp.zeros(()), jnp.zeros(())),
     )
     records = jax.tree.map(lambda i: jnp.zeros((layout.owned,), i.dtype), shape.info) if record else ()
-    carry, done, size = (sums, states, records), jnp.int32(0), batch_max(cohort.size)
+    reports = {name: jnp.zeros(layout.num_clients) for name in needs}
+    carry, done, size = (sums, states, records, reports), jnp.int32(0), batch_max(cohort.size)
     for part in layout.parts:
         left = size - done
         trips = left // part.window if part.window > layout.window else (left + part.window - 1) // part.window
@@ -154,11 +163,27 @@ def cohort_pass(
             at_most=-(-cohort.client_ids.shape[0] // part.window),
         )
         done = done + trips * part.window
-    sums, states, records = carry
+    sums, states, records, reports = carry
     messages, weights, info, losses = total(layout, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
     loss = None if losses is None else losses[0] / losses[1]
-    return PassResult(mean, states, jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info), records, loss)
+    if needs:  # a client reports on one device, the others have a zero there
+        position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
+        whose = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
+        took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[whose].set(True, mode="drop")
+        reports = jax.tree.map(lambda leaf: jnp.where(took_part, leaf, jnp.nan), total(layout, reports))
+    info = jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info)
+    return PassResult(mean, states, info, records, loss, reports)
+
+
+def _report(name: str, output: ClientOutput, client_data: ClientData) -> Array:
+    """() float: what a policy asks of a participant; `contract` has checked that it is there."""
+    if name == NUM_EXAMPLES:
+        return client_data.count.astype(float)
+    if name == TRAINING_LOSS:
+        assert output.loss is not None
+        return jnp.where(output.loss.steps > 0, output.loss.mean, jnp.nan).astype(float)
+    return jnp.asarray(output.info[name]).astype(float)
 
 
 def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
@@ -211,18 +236,18 @@ def run_phase(
     data: FederatedSource,
     root: Key,
     layout: Layout,
-) -> tuple[PyTree, PyTree, Mapping[str, Array], Array | None]:
-    """One pass of a `Phase` and the server's answer: (server state, client states, info, training loss)."""
+    needs: tuple[str, ...] = (),
+) -> tuple[PyTree, PassResult]:
+    """One pass of a `Phase`, and the server's answer to it."""
     broadcast = as_arrays(phase.broadcast(server, context))
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
         return phase.client(key, broadcast, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
-    result = cohort_pass(client, supply(layout, data, "train"), states, cohort, context, key, layout)
+    result = cohort_pass(client, supply(layout, data, "train"), states, cohort, context, key, layout, needs=needs)
     key_server = named_key(stream(root, "server", context.round), name)
-    new = as_arrays(phase.server(key_server, server, result.mean, context))
-    return new, result.states, result.info, result.loss
+    return as_arrays(phase.server(key_server, server, result.mean, context)), result
 
 
 def prepare_server(
@@ -233,10 +258,9 @@ def prepare_server(
         return state
     cohort = all_clients(layout.num_clients)
     context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, jnp.int32(1))
-    server, clients, *_ = run_phase(
-        algorithm.prepare, "prepare", state.server, state.clients, cohort, context, data, root, layout
-    )
-    return state._replace(server=server, clients=clients)
+    args = state.server, state.clients, cohort, context, data, root, layout
+    server, result = run_phase(algorithm.prepare, "prepare", *args)
+    return state._replace(server=server, clients=result.states)
 
 
 def one_round(
@@ -256,14 +280,15 @@ def one_round(
     context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, jnp.int32(1), records_loss)
     args = cohort, context, data, root, layout
 
-    server, clients, info, loss = run_phase(algorithm.round, "round", state.server, state.clients, *args)
+    server, result = run_phase(algorithm.round, "round", state.server, state.clients, *args, policy.needs)
+    clients, info = result.states, result.info
     if algorithm.finish is not None:
-        server, clients, more, _ = run_phase(algorithm.finish, "finish", server, clients, *args)
-        info = {**info, **more}
+        server, finished = run_phase(algorithm.finish, "finish", server, clients, *args)
+        clients, info = finished.states, {**info, **finished.info}
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
     if records_loss:
-        metrics[TRAINING_LOSS] = loss
+        metrics[TRAINING_LOSS] = result.loss
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
         metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
@@ -277,10 +302,11 @@ def one_round(
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=metrics,
+        reports=result.reports,
     )
     policy_state = policy.update(policy_state, round_info)
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
-    round_info = round_info._replace(metrics={**metrics, **said})
+    round_info = round_info._replace(metrics={**metrics, **said}, reports={})
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1)
     return new, (round_info, cohort_fault(cohort, layout.num_clients))
 

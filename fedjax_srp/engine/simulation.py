@@ -99,7 +99,7 @@ class Simulation:
         before = SimulationState(*rest)
         with reversible(self._most_work(run)):
             after, (info, _) = one_round(
-                run.algorithm, run.policy, run.clock, self.data, before, key, run.layout, self.records_loss
+                run.algorithm, run.policy, run.clock, self.data, before, key, run.layout, run.record_loss
             )
         return State(key, *after), info
 

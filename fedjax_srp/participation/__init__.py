@@ -1,11 +1,27 @@
-"""Participation policies: who takes part in a round, decided from the clients' times alone."""
+"""Participation policies: who takes part in a round, by the clients' times and by what participants reported."""
 
 from fedjax_srp.participation.buffered import Buffered
+from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.participation.fastest import Fastest
 from fedjax_srp.participation.full import Full
+from fedjax_srp.participation.oort import Oort
 from fedjax_srp.participation.partial_work import PartialWork
+from fedjax_srp.participation.power_of_choice import PowerOfChoice
 from fedjax_srp.participation.statistical_accuracy import StatisticalAccuracy
+from fedjax_srp.participation.tiered import Tiered
 from fedjax_srp.participation.uniform import Uniform
 
-__all__ = ["Buffered", "Doubling", "Fastest", "Full", "PartialWork", "StatisticalAccuracy", "Uniform"]
+__all__ = [
+    "Buffered",
+    "Deadline",
+    "Doubling",
+    "Fastest",
+    "Full",
+    "Oort",
+    "PartialWork",
+    "PowerOfChoice",
+    "StatisticalAccuracy",
+    "Tiered",
+    "Uniform",
+]

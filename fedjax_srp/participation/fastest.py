@@ -2,23 +2,28 @@
 
 from typing import Literal
 
+import jax.numpy as jnp
+
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, times_by
+from fedjax_srp.participation.cohorts import check_at_most, draw_pool, k_fastest, make_cohort, times_by
 from fedjax_srp.parts import Count, part
 
 
 @part
 class Fastest(ParticipationPolicy):
-    """In every round the `k` fastest of all clients take part; the others never do if speeds are fixed.
+    """In every round the `k` fastest of all clients take part, or of a pool drawn anew.
 
-    The baseline "k fastest nodes" of FLANP, section 5. By realised times the server asks everybody and goes on when k
-    answers are in (SRPFL, Remark 3.2); by expected times it asks those it believes to be fast.
+    Of all clients: the baseline "k fastest nodes" of FLANP, section 5, where the others never take part if speeds are
+    fixed. By realised times the server asks everybody and goes on when k answers are in (SRPFL, Remark 3.2); by
+    expected times it asks those it believes to be fast. Of a pool, by realised times: over-selection, as production
+    systems do it (Bonawitz et al., 2019, who ask 1.3 k).
 
     Cohorts are ordered by the times that rank, ties by client id.
 
     Args:
         k: clients per round.
         by: the times that rank the clients.
+        pool: clients asked, drawn uniformly without replacement in every round; None for all.
 
     Example:
         >>> import jax
@@ -34,12 +39,18 @@ class Fastest(ParticipationPolicy):
 
     k: Count
     by: Literal["realised", "expected"] = "realised"
+    pool: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
         """Nothing to remember."""
-        check_at_most("fastest: k", self.k, "num_clients", num_clients)
+        check_at_most("fastest: k", self.k, "num_clients" if self.pool is None else "pool", self.pool or num_clients)
+        check_at_most("fastest: pool", self.pool or 1, "num_clients", num_clients)
         return ()
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """The fastest of this round."""
-        return make_cohort(k_fastest(times_by(times, self.by), self.k)), state
+        ranking = times_by(times, self.by)
+        if self.pool is not None:
+            pool = draw_pool(key, ranking.shape[0], self.pool)
+            ranking = jnp.full_like(ranking, jnp.inf).at[pool].set(ranking[pool])
+        return make_cohort(k_fastest(ranking, self.k)), state

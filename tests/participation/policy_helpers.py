@@ -17,7 +17,7 @@ def random_times(num_clients, seed=0):
     return ClientTimes(expected, realised)
 
 
-def info_of(round, cohort):
+def info_of(round, cohort, reports=None):
     return RoundInfo(
         round=jnp.asarray(round, jnp.int32),
         stage=cohort.stage,
@@ -27,6 +27,7 @@ def info_of(round, cohort):
         global_grad_norm=jnp.asarray(jnp.nan),
         finite=jnp.asarray(True),
         metrics={},
+        reports=reports or {},
     )
 
 

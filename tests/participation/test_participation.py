@@ -19,9 +19,14 @@ POLICIES = [
     participation.Full(),
     participation.Uniform(7),
     participation.Fastest(7),
+    participation.Fastest(7, pool=12),
     participation.Doubling(3, 2, pool=10),
     participation.PartialWork(1),
     participation.StatisticalAccuracy(3, by="realised"),
+    participation.Deadline(0.8, pool=15),
+    participation.PowerOfChoice(4, candidates=9),
+    participation.Tiered(4, tiers=3, by="loss"),
+    participation.Oort(7),
 ]
 
 
@@ -33,7 +38,7 @@ def select_once(policy, times, key=KEY):
     return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)[0]
 
 
-@pytest.mark.parametrize("name", ["full", "uniform", "fastest", "doubling", "partial_work", "statistical_accuracy"])
+@pytest.mark.parametrize("name", sorted({policy.name for policy in POLICIES}))
 def test_examples_of_docstrings_run(name):
     results = doctest.testmod(importlib.import_module(f"fedjax_srp.participation.{name}"))
     assert results.attempted > 0
@@ -57,7 +62,8 @@ def test_protocol(policy, x64):
         assert 1 <= int(cohort.size) <= cohort.client_ids.shape[0]
         assert len(np.unique(cohort.client_ids)) == cohort.client_ids.shape[0]
         assert cohort.client_ids.tolist() == ranked(times.realised, cohort.client_ids)
-        chex.assert_trees_all_equal_shapes_and_dtypes(policy.update(state, info_of(0, cohort)), state)
+        reports = {need: jnp.full(20, jnp.nan).at[cohort.client_ids].set(1.0) for need in policy.needs}
+        chex.assert_trees_all_equal_shapes_and_dtypes(policy.update(state, info_of(0, cohort, reports)), state)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
@@ -94,7 +100,15 @@ def test_policies_with_everybody_are_full(num_clients, ties):
         for pool in (None, num_clients):
             policy = participation.Doubling(num_clients, 10, pool=pool, redraw=redraw)
             chex.assert_trees_all_equal(full, select_once(policy, times))
-    chex.assert_trees_all_equal(full, select_once(participation.PartialWork(1), times))
+    for policy in (
+        participation.PartialWork(1),
+        participation.Fastest(num_clients, pool=num_clients),
+        participation.PowerOfChoice(num_clients, candidates=num_clients),
+        participation.Tiered(num_clients, tiers=1),
+        participation.Oort(num_clients),
+        participation.Deadline(1e9),
+    ):
+        chex.assert_trees_all_equal(full, select_once(policy, times)._replace(duration=None))
     policy = participation.StatisticalAccuracy(num_clients, by="realised")
     chex.assert_trees_all_equal(full, select_once(policy, times))
 

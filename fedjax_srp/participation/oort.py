@@ -1,0 +1,143 @@
+"""Clients that promise most: high loss, many examples, not too slow."""
+
+from typing import Annotated, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import (
+    NUM_EXAMPLES,
+    TRAINING_LOSS,
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    RoundInfo,
+)
+from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time
+from fedjax_srp.parts import Above, AtLeast, Count, Share, part
+
+
+class OortState(NamedTuple):
+    """Knowledge of each client, and the pacer's."""
+
+    utility: Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
+    last: Array  # (num_clients,) int32, L: the round in which a client last took part, from 1; 0 for never
+    duration: Array  # (num_clients,) float, D: how long that took
+    preferred: Array  # () float, T: the preferred duration of a round; 0 before the first
+    gained: Array  # (2 * window,) float: utility of the participants of the last rounds, the newest last
+    round: Array  # () int32, R: the round in progress, from 1
+
+
+@part
+class Oort(ParticipationPolicy):
+    """Clients are drawn by a utility of their losses, their examples and their speed; some are always newcomers.
+
+    Oort (Lai et al., 2021, Algorithm 1). The utility of a client that has taken part is
+
+        (U + sqrt(0.1 log R / L)) (T / D)^penalty where D > T,   U = examples * loss,
+
+    with R the round, L the one in which it last took part, D how long it then took, T the preferred duration. Those
+    within `cutoff` of the utility that just gets in are drawn in proportion to it; a share of the cohort are clients
+    that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is `explore` at first
+    and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step` when the
+    participants of the last `window` rounds had less utility together than those of the `window` rounds before.
+
+    Choices where the paper leaves one: U has the mean loss of the last local training, where Oort has the root of the
+    mean square of the examples' losses; utilities above their 95 % quantile count as that; the pacer compares at the
+    end of every `window` rounds; T begins as one step. Clients are never barred for having been picked often.
+
+    Cohorts are ordered by realised time, ties by client id. The metric `preferred_duration` is T.
+
+    Args:
+        k: K, clients per round.
+        step: Delta, by which the pacer raises T, in time units.
+        window: W, rounds that the pacer compares.
+        penalty: alpha, of clients that are slower than T.
+        explore: the share of newcomers in the first round.
+        decay: of that share, a round.
+        explore_least: what it never falls below.
+        cutoff: c, share of the utility of the last one that gets in.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.participation.Oort(10, step=2.0).needs
+        ('training_loss', 'num_examples')
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (TRAINING_LOSS, NUM_EXAMPLES)
+    k: Count = 10
+    step: Annotated[float, Above(0)] = 1.0
+    window: Count = 20
+    penalty: Annotated[float, AtLeast(0)] = 2.0
+    explore: Share = 0.9
+    decay: Share = 0.98
+    explore_least: Share = 0.2
+    cutoff: Share = 0.95
+
+    def init(self, key: Key, num_clients: int) -> OortState:
+        """Nobody is known."""
+        check_at_most("oort: k", self.k, "num_clients", num_clients)
+        unknown = jnp.zeros(num_clients)
+        pacer = jnp.zeros(()), jnp.zeros(2 * self.window)
+        return OortState(unknown, jnp.zeros(num_clients, jnp.int32), unknown, *pacer, jnp.int32(1))
+
+    def select(self, key: Key, state: OortState, times: ClientTimes) -> tuple[Cohort, OortState]:
+        """Known clients by utility, newcomers by speed."""
+        key_known, key_new = jax.random.split(key)
+        known, round = state.last > 0, state.round.astype(float)
+        num_known = jnp.sum(known, dtype=jnp.int32)
+        # epsilon_R <- max(explore decay^(R - 1), least); newcomers as many as there are
+        share = jnp.maximum(self.explore * self.decay ** (round - 1), self.explore_least)
+        num_new = jnp.clip(jnp.round(share * self.k).astype(jnp.int32), self.k - num_known, known.shape[0] - num_known)
+        num_new = jnp.minimum(num_new, self.k)
+        # T <- T + Delta
+        now, before = state.gained[self.window :].sum(), state.gained[: self.window].sum()
+        ends = (state.round > 2 * self.window) & ((state.round - 1) % self.window == 0)
+        raised = (ends & (before > now)) | (state.preferred == 0)
+        preferred = state.preferred + jnp.where(raised, self.step, 0.0)
+
+        utility = self.utilities(state, preferred)
+        # c * Util((1 - epsilon) K)
+        num_old = self.k - num_new
+        least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[jnp.maximum(num_old - 1, 0)]
+        admitted = known & (utility >= self.cutoff * least)
+        old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
+        new = _drawn(key_new, 1 / times.expected, ~known, num_new)
+        ids = jax.lax.top_k((old | new).astype(float), self.k)[1].astype(jnp.int32)
+        state = state._replace(
+            last=state.last.at[ids].set(state.round),
+            duration=state.duration.at[ids].set(times.realised[ids]),
+            preferred=preferred,
+        )
+        return make_cohort(order_by_time(times.realised, ids)), state
+
+    def utilities(self, state: OortState, preferred: Array) -> Array:
+        """Util of all clients, (num_clients,) float; that of newcomers means nothing."""
+        known = state.last > 0
+        most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
+        clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
+        since = 0.1 * jnp.log(state.round.astype(float)) / jnp.maximum(state.last, 1).astype(float)
+        slow = jnp.where(state.duration > preferred, preferred / jnp.maximum(state.duration, preferred), 1.0)
+        return (clipped + jnp.sqrt(since)) * slow**self.penalty
+
+    def update(self, state: OortState, info: RoundInfo) -> OortState:
+        """Utilities as participants reported them."""
+        said = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
+        utility = jnp.where(jnp.isnan(said), state.utility, said)
+        gained = jnp.append(state.gained[1:], jnp.nansum(said))
+        return state._replace(utility=utility, gained=gained, round=state.round + 1)
+
+    def metrics(self, state: OortState) -> dict[str, Array]:
+        """The preferred duration."""
+        return {"preferred_duration": state.preferred}
+
+
+def _drawn(key: Key, weight: Array, allowed: Array, size: Array) -> Array:
+    """(num_clients,) bool: `size` of the allowed, without replacement, one after the other in proportion to weights."""
+    # The largest of log weight + Gumbel noise; clients of weight 0 come where nobody else is left.
+    score = jnp.log(jnp.maximum(weight, 1e-30)) + jax.random.gumbel(key, weight.shape)
+    score = jnp.where(allowed, score, -jnp.inf)
+    rank = jnp.argsort(jnp.argsort(score, descending=True)).astype(jnp.int32)
+    return allowed & (rank < size)

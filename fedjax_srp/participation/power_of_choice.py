@@ -1,0 +1,54 @@
+"""Clients whose loss is high."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
+from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats
+from fedjax_srp.parts import Count, part
+
+
+@part
+class PowerOfChoice(ParticipationPolicy):
+    """Of some candidates drawn at random, the `k` with the highest loss take part, whatever their speed.
+
+    Power of choice (Cho, Wang and Joshi, 2022) in its variant rpow-d, which asks nobody beforehand: the loss of a
+    client is the mean over the steps of its last local training, and infinite until it has taken part. The paper draws
+    candidates in proportion to their examples, which a server knows beforehand; here all are equally likely. With
+    `candidates` = `k` it is `Uniform`.
+
+    Cohorts are ordered by realised time, ties by client id.
+
+    Args:
+        k: clients per round.
+        candidates: d, clients drawn uniformly without replacement.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.participation.PowerOfChoice(5, candidates=20).needs
+        ('training_loss',)
+    """
+
+    name: ClassVar[str] = "power_of_choice"
+    needs: ClassVar[tuple[str, ...]] = (TRAINING_LOSS,)
+    k: Count = 10
+    candidates: Count = 20
+
+    def init(self, key: Key, num_clients: int) -> Array:
+        """(num_clients,) float, the last loss of each: nobody has one."""
+        check_at_most("power_of_choice: k", self.k, "candidates", self.candidates)
+        check_at_most("power_of_choice: candidates", self.candidates, "num_clients", num_clients)
+        return jnp.full(num_clients, jnp.inf)
+
+    def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
+        """Those with the highest losses; ties, such as those of newcomers, fall as they were drawn."""
+        drawn = lax.top_k(random_floats(key, losses.shape[0]), self.candidates)[1].astype(jnp.int32)
+        ids = drawn[lax.top_k(losses[drawn], self.k)[1]]
+        return make_cohort(order_by_time(times.realised, ids)), losses
+
+    def update(self, losses: Array, info: RoundInfo) -> Array:
+        """The losses that participants reported."""
+        said = info.reports[TRAINING_LOSS]
+        return jnp.where(jnp.isnan(said), losses, said)

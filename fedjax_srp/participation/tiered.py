@@ -1,0 +1,84 @@
+"""Clients of one speed at a time."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
+from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats
+from fedjax_srp.parts import Count, part
+
+
+@part
+class Tiered(ParticipationPolicy):
+    """In every round `k` clients of one tier take part; a tier is clients of about the same speed.
+
+    TiFL (Chai et al., 2020): clients are sorted by their expected times into `tiers` of equal size (the last one takes
+    who is left over), one tier is drawn, and of its clients `k` uniformly without replacement, so that nobody waits
+    for a client of a slower tier. TiFL's adaptive choice makes tiers likelier whose test accuracy is low, and gives
+    each tier credits that it uses up. Policies see no test data: `by="loss"` draws tiers in proportion to the mean of
+    their clients' last training losses, all alike until each tier has reported, without credits.
+
+    Cohorts are ordered by realised time, ties by client id. The metric `tier` is that of the round, 0 the fastest.
+
+    Args:
+        k: clients per round.
+        tiers: how many.
+        by: "uniform" draws each tier alike, "loss" those with high losses more often.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from fedjax_srp import participation
+        >>> from fedjax_srp.base import ClientTimes
+        >>> policy = participation.Tiered(2, tiers=2)
+        >>> times = jnp.array([9.0, 1.0, 8.0, 2.0])
+        >>> cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), ClientTimes(times, times))
+        >>> cohort.client_ids.tolist() in ([1, 3], [2, 0])
+        True
+    """
+
+    k: Count = 10
+    tiers: Count = 5
+    by: Literal["uniform", "loss"] = "uniform"
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The loss, where it counts."""
+        return (TRAINING_LOSS,) if self.by == "loss" else ()
+
+    def init(self, key: Key, num_clients: int) -> tuple[Array, Array]:
+        """(num_clients,) float, the last loss of each client, nan before its first; () int32, the tier of the round."""
+        check_at_most("tiered: tiers", self.tiers, "num_clients", num_clients)
+        check_at_most("tiered: k", self.k, "num_clients // tiers", num_clients // self.tiers)
+        return jnp.full(num_clients, jnp.nan), jnp.int32(0)
+
+    def select(self, key: Key, state: tuple[Array, Array], times: ClientTimes) -> tuple[Cohort, tuple[Array, Array]]:
+        """Some of one tier."""
+        losses, num_clients = state[0], times.expected.shape[0]
+        rank = jnp.arange(num_clients, dtype=jnp.int32)
+        by_rank = jnp.minimum(rank // (num_clients // self.tiers), self.tiers - 1)
+        tier_of = jnp.zeros_like(rank).at[order_by_time(times.expected, rank)].set(by_rank)
+        # P(tier) is the mean loss of its clients over the sum of these means
+        seen = jnp.isfinite(losses)
+        count = jnp.zeros(self.tiers).at[tier_of].add(seen.astype(float))
+        mean = jnp.zeros(self.tiers).at[tier_of].add(jnp.where(seen, losses, 0)) / jnp.maximum(count, 1)
+        weight = jnp.where(jnp.all((count > 0) & (mean > 0)), mean, 1.0)
+        key_tier, key_clients = jax.random.split(key)
+        tier = jax.random.categorical(key_tier, jnp.log(weight)).astype(jnp.int32)
+        priority = jnp.where(tier_of == tier, random_floats(key_clients, num_clients), -jnp.inf)
+        ids = jax.lax.top_k(priority, self.k)[1].astype(jnp.int32)
+        return make_cohort(order_by_time(times.realised, ids)), (losses, tier)
+
+    def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
+        """The losses that participants reported."""
+        losses, tier = state
+        if self.by == "loss":
+            said = info.reports[TRAINING_LOSS]
+            losses = jnp.where(jnp.isnan(said), losses, said)
+        return losses, tier
+
+    def metrics(self, state: tuple[Array, Array]) -> dict[str, Array]:
+        """The tier of the round."""
+        return {"tier": state[1]}

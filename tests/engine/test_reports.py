@@ -1,0 +1,117 @@
+"""What participants report to a policy: theirs alone, by client id, whatever the chunks and devices."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput, RoundInfo
+from fedjax_srp.participation import cohorts
+
+COUNTS = (5, 1, 4, 6, 3)
+DATA = federation(clients_of(COUNTS, (1,) * 5))
+COHORTS = np.array([[0, 2, 3], [1, 4, 0], [4, 2, 1]], np.int32)
+NEEDS = ("training_loss", "num_examples")
+
+
+@srp.part
+class Listening(srp.ParticipationPolicy):
+    """Takes cohorts from a list; its metrics are what everybody said in the last round, -1 for who said nothing."""
+
+    name: ClassVar[str] = "listening"
+    needs: ClassVar[tuple[str, ...]] = NEEDS
+
+    def init(self, key, num_clients):
+        return jnp.int32(0), {need: jnp.zeros(num_clients) for need in self.needs}
+
+    def select(self, key, state, times):
+        ids = jnp.asarray(COHORTS)[state[0]]
+        size = 3 - (state[0] == 2).astype(jnp.int32)  # in the last round the last one does not take part
+        return cohorts.make_cohort(ids, size), (state[0] + 1, state[1])
+
+    def update(self, state, info):
+        assert set(info.reports) == set(self.needs)
+        return state[0], dict(info.reports)
+
+    def metrics(self, state):
+        said = {f"{name}_{i}": values[i] for name, values in state[1].items() for i in range(len(COUNTS))}
+        return {name: jnp.where(jnp.isnan(value), -1.0, value) for name, value in said.items()}
+
+
+@srp.part
+class Own(Listening):
+    """Asks for what an algorithm reports."""
+
+    needs: ClassVar[tuple[str, ...]] = ("value",)
+
+
+def run(policy, algorithm, data=DATA, **options):
+    given = {"num_rounds": 3, "eval_every": 3, "key": KEY, "evaluations": (), "progress": False, "devices": 1}
+    return srp.simulate(algorithm, data, participation=policy, **given | options)
+
+
+def fedavg():
+    return srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(0.5), batch_size=2, epochs=2))
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return run(Listening(), fedavg())
+
+
+def test_losses_and_examples_are_those_of_the_clients(alone):
+    """The mean of what clients said is the training loss of the round, which has references of its own."""
+    for row, ids in enumerate([[0, 2, 3], [1, 4, 0], [4, 2]]):
+        said = {need: np.array([alone.metrics[f"{need}_{i}"][row] for i in range(5)]) for need in NEEDS}
+        expected = np.full(5, -1.0)
+        expected[ids] = np.array(COUNTS)[ids]
+        np.testing.assert_array_equal(said["num_examples"], expected)
+        assert (said["training_loss"][np.setdiff1d(range(5), ids)] == -1).all()
+        np.testing.assert_allclose(said["training_loss"][ids].mean(), alone.metrics["training_loss"][row], rtol=1e-6)
+        assert len(set(said["training_loss"][ids])) == len(ids)
+
+
+@pytest.mark.parametrize("options", [{"devices": 3, "chunk_size": 1}, {"chunk_size": 2}, {"devices": 2}])
+def test_chunks_and_devices_do_not_matter(alone, options):
+    other = run(Listening(), fedavg(), **options)
+    for name, values in alone.metrics.items():
+        np.testing.assert_allclose(other.metrics[name], values, rtol=1e-5, err_msg=name)
+
+
+def test_an_algorithm_reports_what_its_clients_inform_of():
+    algorithm = algorithm_of(
+        lambda key, broadcast, state, data, context: ClientOutput(data, info={"value": 10.0 * data})
+    )
+    history = run(Own(), algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
+    assert [history.metrics[f"value_{i}"].tolist() for i in range(5)] == [
+        [10, 10, -1], [-1, 20, -1], [30, -1, 30], [40, -1, -1], [-1, 50, 50],
+    ]  # fmt: skip
+
+
+def test_simulation_has_the_same_rounds(alone):
+    simulation = srp.Simulation(fedavg(), DATA, participation=Listening())
+    rounds = lambda key: jax.lax.scan(lambda s, _: simulation.step(s), simulation.init(key), length=3)  # noqa: E731
+    info = jax.jit(rounds)(KEY)[1]
+    assert isinstance(info, RoundInfo)
+    assert info.reports == {}
+    for name, values in alone.metrics.items():
+        np.testing.assert_allclose(info.metrics[name], values, rtol=1e-6, err_msg=name)
+
+
+def test_reports_that_are_not_there_are_refused():
+    with pytest.raises(
+        ValueError, match=r"policy 'own' needs 'value' of every participant and algorithm 'fedavg' has "
+    ):
+        run(Own(), fedavg())
+    silent = algorithm_of(lambda key, broadcast, state, data, context: ClientOutput(data))
+    with pytest.raises(ValueError, match="reports no loss of its local training"):
+        run(Listening(), silent, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
+
+
+def test_the_loss_is_recorded_for_a_policy_that_needs_it_alone(alone):
+    assert "training_loss" in alone.metrics
+    assert "training_loss" not in run(srp.participation.Uniform(3), fedavg()).metrics

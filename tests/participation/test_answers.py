@@ -1,0 +1,146 @@
+"""Policies against stragglers and by loss: their rules again in NumPy, and the laws of what they draw."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from policy_helpers import info_of, random_times, times_of
+
+from fedjax_srp import participation
+from fedjax_srp.participation.oort import OortState, _drawn
+
+KEY = jax.random.key(0)
+
+
+def ids_of(cohort):
+    return cohort.client_ids[: int(cohort.size)].tolist()
+
+
+def drawn(policy, state, times, number=4000):
+    """How often each client takes part, over keys."""
+    select = lambda key: policy.select(key, state, times)[0].client_ids  # noqa: E731
+    ids = np.asarray(jax.jit(jax.vmap(select))(jax.random.split(KEY, number)))
+    return np.bincount(ids.ravel(), minlength=times.expected.shape[0]) / number
+
+
+def test_over_selection_takes_the_fastest_of_whom_it_asks():
+    times, policy = random_times(30), participation.Fastest(4, pool=10)
+    for key in jax.random.split(KEY, 20):
+        asked = participation.cohorts.draw_pool(key, 30, 10).tolist()
+        best = sorted(asked, key=lambda i: float(times.realised[i]))[:4]
+        assert ids_of(policy.select(key, (), times)[0]) == best
+    with pytest.raises(ValueError, match="fastest: k=11 is larger than pool=10"):
+        participation.Fastest(11, pool=10).init(KEY, 30)
+    with pytest.raises(ValueError, match="fastest: pool=31 is larger than num_clients=30"):
+        participation.Fastest(11, pool=31).init(KEY, 30)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ids", "duration", "wasted"),
+    [(2.5, [1, 2], 2.5, 5.0), (0.5, [1], 1.0, 3.0), (9.0, [1, 2, 0, 3], 4.0, 0.0), (1.0, [1], 1.0, 3.0)],
+)
+def test_a_deadline_ends_a_round_and_counts_what_it_wastes(limit, ids, duration, wasted):
+    policy = participation.Deadline(limit)
+    cohort, state = policy.select(KEY, policy.init(KEY, 4), times_of([3.0, 1.0, 2.0, 4.0]))
+    assert ids_of(cohort) == ids
+    assert float(cohort.duration) == duration
+    assert float(policy.metrics(state)["wasted_time"]) == wasted
+
+
+def test_power_of_choice_takes_the_highest_last_losses_of_its_candidates():
+    policy, times = participation.PowerOfChoice(3, candidates=8), random_times(12)
+    losses, rng = policy.init(KEY, 12), np.random.default_rng(0)
+    known = np.full(12, np.inf)
+    for number, key in enumerate(jax.random.split(KEY, 30)):
+        cohort, losses = policy.select(key, losses, times)
+        candidates = jax.lax.top_k(participation.cohorts.random_floats(key, 12), 8)[1].tolist()
+        taken = ids_of(cohort)
+        assert set(taken) == set(sorted(candidates, key=lambda i: -known[i])[:3])  # sorted is stable, as draws are
+        said = np.full(12, np.nan)
+        said[taken] = rng.uniform(size=3)
+        known = np.where(np.isnan(said), known, said.astype(np.float32))
+        losses = policy.update(losses, info_of(number, cohort, {"training_loss": jnp.asarray(said, dtype=float)}))
+    assert np.isfinite(known).all()
+
+
+@pytest.mark.parametrize("losses", [[], [1.0, 3.0, 4.0]])
+def test_tiers_are_drawn_alike_or_by_their_mean_loss(losses):
+    policy, times = participation.Tiered(2, tiers=3, by="loss" if losses else "uniform"), random_times(12)
+    order = np.argsort(np.asarray(times.expected))
+    last = np.full(12, np.nan)
+    for tier, loss in enumerate(losses):
+        last[order[4 * tier : 4 * tier + 3]] = loss * np.array([0.5, 1.0, 1.5])  # the fourth was never seen
+    share = np.full(3, 1 / 3) if not losses else np.array(losses) / sum(losses)
+    found = drawn(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[order].reshape(3, 4)
+    np.testing.assert_allclose(found, np.repeat(share[:, None] / 2, 4, 1), atol=5 * 0.5 / np.sqrt(4000))
+    cohort, state = policy.select(KEY, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)
+    assert {int(np.flatnonzero(order == i)[0]) // 4 for i in ids_of(cohort)} == {int(policy.metrics(state)["tier"])}
+    with pytest.raises(ValueError, match="tiered: k=5 is larger than num_clients // tiers=4"):
+        participation.Tiered(5, tiers=3).init(KEY, 12)
+
+
+def test_oorts_draws_have_the_law_of_drawing_one_after_the_other():
+    weight, allowed = jnp.array([1.0, 2.0, 5.0, 9.0]), jnp.array([True, True, True, False])
+    taken = jax.vmap(lambda key: _drawn(key, weight, allowed, jnp.int32(2)))(jax.random.split(KEY, 20_000))
+    w = np.array([1.0, 2.0, 5.0]) / 8
+    law = [w[i] + sum(w[j] * w[i] / (1 - w[j]) for j in range(3) if j != i) for i in range(3)]
+    np.testing.assert_allclose(np.asarray(taken).mean(0), [*law, 0], atol=5 * 0.5 / np.sqrt(20_000))
+
+
+def oort_utilities(utility, last, duration, preferred, round, penalty):
+    """Util of those who have taken part, from Algorithm 1 in plain Python."""
+    known = [i for i in range(len(utility)) if last[i] > 0]
+    most = np.quantile([utility[i] for i in known], 0.95)
+    found = {}
+    for i in known:
+        found[i] = min(utility[i], most) + np.sqrt(0.1 * np.log(round) / last[i])
+        if duration[i] > preferred:
+            found[i] *= (preferred / duration[i]) ** penalty
+    return found
+
+
+def test_oort_is_its_algorithm():
+    num_clients, k, window = 30, 6, 3
+    policy = participation.Oort(k, step=0.7, window=window, penalty=1.5, explore=0.5, decay=0.9, explore_least=0.2)
+    state, rng = policy.init(KEY, num_clients), np.random.default_rng(0)
+    utility, last, duration = np.zeros(num_clients), np.zeros(num_clients, int), np.zeros(num_clients)
+    gained, preferred, raised = [], 0.7, 0
+    for round in range(1, 41):
+        key = jax.random.fold_in(KEY, round)
+        times = random_times(num_clients, seed=round)
+        if (
+            round > 2 * window
+            and (round - 1) % window == 0
+            and sum(gained[-2 * window : -window]) > sum(gained[-window:])
+        ):
+            preferred, raised = preferred + 0.7, raised + 1
+        known = np.flatnonzero(last)
+        new = max(round_half_even(k * max(0.5 * 0.9 ** (round - 1), 0.2)), k - len(known))
+        new = min(new, num_clients - len(known), k)
+        before = state
+        cohort, state = policy.select(key, state, times)
+        taken = ids_of(cohort)
+        assert len(set(taken)) == k
+        assert sum(last[i] == 0 for i in taken) == new
+        np.testing.assert_allclose(policy.metrics(state)["preferred_duration"], preferred, rtol=1e-6)
+        if len(known):
+            expected = oort_utilities(utility, last, duration, preferred, round, 1.5)
+            found = policy.utilities(before, jnp.asarray(preferred, dtype=float))
+            np.testing.assert_allclose(found[known], [expected[i] for i in known], rtol=1e-5)
+            if new < k:
+                least = 0.95 * sorted(expected.values(), reverse=True)[k - new - 1]
+                assert all(expected[i] >= least * (1 - 1e-5) for i in taken if last[i] > 0)
+        loss, examples = np.full(num_clients, np.nan), np.full(num_clients, np.nan)
+        loss[taken], examples[taken] = rng.uniform(size=k) / round, rng.integers(1, 50, k)
+        reports = {"training_loss": jnp.asarray(loss, dtype=float), "num_examples": jnp.asarray(examples, dtype=float)}
+        state = policy.update(state, info_of(round - 1, cohort, reports))
+        utility[taken], last[taken] = (loss * examples)[taken], round
+        duration[taken] = np.asarray(times.realised)[taken]
+        gained.append(np.nansum(loss * examples))
+    assert raised > 2
+    assert (last > 0).all()
+    assert isinstance(state, OortState)
+
+
+def round_half_even(value):
+    return round(np.float32(value))
