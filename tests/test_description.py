@@ -16,7 +16,19 @@ import fedjax_srp as srp
 from fedjax_srp import models, parts
 from fedjax_srp.description import describe, option_values, rebuild, unknowns
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.participation import Buffered, Doubling, Fastest, Full, PartialWork, StatisticalAccuracy, Uniform
+from fedjax_srp.participation import (
+    Buffered,
+    Deadline,
+    Doubling,
+    Fastest,
+    Full,
+    Oort,
+    PartialWork,
+    PowerOfChoice,
+    StatisticalAccuracy,
+    Tiered,
+    Uniform,
+)
 from fedjax_srp.stored import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
@@ -38,6 +50,10 @@ MADE = {
     "work": PartialWork(3, on_time=0.5),
     "criterion": StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100),
     "buffered": Buffered(3),
+    "deadline": Deadline(1.5, pool=4),
+    "oort": Oort(5, step=0.5),
+    "power": PowerOfChoice(3, candidates=6),
+    "tiered": Tiered(2, tiers=2),
     "mlp": MODEL.recut(None),
     "lenet": models.LeNet5((28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"),
     "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),

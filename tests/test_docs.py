@@ -143,13 +143,15 @@ def test_the_example_of_a_policy_takes_turns():
             page("new_policy")["RoundRobin"](wrong).init(jax.random.key(0), 5)
 
 
-def test_the_policy_with_a_deadline_lasts_until_then_or_until_somebody_is_done():
-    times = jnp.asarray([4.0, 1.0, 3.0])
-    for limit, size, duration in ((3.5, 2, 3.5), (0.5, 1, 1.0), (9.0, 3, 9.0)):
-        policy = page("new_policy")["Deadline"](limit)
-        cohort, _ = policy.select(jax.random.key(0), (), srp.ClientTimes(times, times))
-        assert cohort.client_ids.tolist() == [1, 2, 0]
-        assert (int(cohort.size), float(cohort.duration)) == (size, duration)
+def test_the_policy_that_hears_losses_takes_newcomers_then_the_highest():
+    policy = page("new_policy")["HighestLoss"](2)
+    times, losses, taken = jnp.asarray([4.0, 1.0, 3.0, 2.0]), policy.init(jax.random.key(0), 4), []
+    for loss in (3.0, 2.0, 1.0):  # of all participants of a round
+        cohort, losses = policy.select(jax.random.key(1), losses, srp.ClientTimes(times, times))
+        taken.append(cohort.client_ids.tolist())
+        said = jnp.full(4, jnp.nan).at[cohort.client_ids].set(loss)
+        losses = policy.update(losses, srp.base.RoundInfo(*[None] * 7, {}, {"training_loss": said}))
+    assert taken == [[1, 0], [3, 2], [1, 0]]
 
 
 def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
