@@ -36,7 +36,7 @@ class Oort(ParticipationPolicy):
 
     Oort (Lai et al., 2021, Algorithm 1). The utility of a client that has taken part is
 
-        (U + sqrt(0.1 log R / L)) (T / D)^penalty where D > T,   U = examples * loss,
+        (U + sqrt(0.1 log R / L)) (T / D)^alpha where D > T,   U = examples * loss,
 
     with R the round, L the one in which it last took part, D how long it then took, T the preferred duration. Those
     within `cutoff` of the utility that just gets in are drawn in proportion to it; a share of the cohort are clients
@@ -54,7 +54,7 @@ class Oort(ParticipationPolicy):
         k: K, clients per round.
         step: Delta, by which the pacer raises T, in time units.
         window: W, rounds that the pacer compares.
-        penalty: alpha, of clients that are slower than T.
+        straggler_penalty: alpha, of clients that are slower than T.
         explore: the share of newcomers in the first round.
         decay: of that share, a round.
         explore_least: what it never falls below.
@@ -70,7 +70,7 @@ class Oort(ParticipationPolicy):
     k: Count = 10
     step: Annotated[float, Above(0)] = 1.0
     window: Count = 20
-    penalty: Annotated[float, AtLeast(0)] = 2.0
+    straggler_penalty: Annotated[float, AtLeast(0)] = 2.0
     explore: Share = 0.9
     decay: Share = 0.98
     explore_least: Share = 0.2
@@ -120,7 +120,7 @@ class Oort(ParticipationPolicy):
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
         since = 0.1 * jnp.log(state.round.astype(float)) / jnp.maximum(state.last, 1).astype(float)
         slow = jnp.where(state.duration > preferred, preferred / jnp.maximum(state.duration, preferred), 1.0)
-        return (clipped + jnp.sqrt(since)) * slow**self.penalty
+        return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
     def update(self, state: OortState, info: RoundInfo) -> OortState:
         """Utilities as participants reported them."""
