@@ -101,7 +101,8 @@ def oort_utilities(utility, last, duration, preferred, round, penalty):
 
 def test_oort_is_its_algorithm():
     num_clients, k, window = 30, 6, 3
-    policy = participation.Oort(k, step=0.7, window=window, straggler_penalty=1.5, explore=0.5, decay=0.9, explore_least=0.2)
+    rates = {"explore": 0.5, "decay": 0.9, "explore_least": 0.2}
+    policy = participation.Oort(k, step=0.7, window=window, straggler_penalty=1.5, **rates)
     state, rng = policy.init(KEY, num_clients), np.random.default_rng(0)
     utility, last, duration = np.zeros(num_clients), np.zeros(num_clients, int), np.zeros(num_clients)
     gained, preferred, raised = [], 0.7, 0
