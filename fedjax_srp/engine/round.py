@@ -94,6 +94,8 @@ def cohort_pass(
         output = client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
         return output, {name: _report(name, output, client_data) for name in needs}
 
+    chunk = jax.jit(jax.vmap(one), inline=True)  # traced once, for its shapes and for the loop below
+
     def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
             def leaf_sum(leaf: Array) -> Array:
@@ -116,7 +118,7 @@ def cohort_pass(
         window, mine = Window(ids, active, away), my_chunk(layout, active)
         rows = barrier(take(layout, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
-        outputs, said = jax.vmap(one)(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
+        outputs, said = chunk(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
