@@ -76,10 +76,11 @@ def test_output_and_gradients_are_numpys_in_float64(image, kernel, strategy):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize(("strategy", "tolerance"), [("patches", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)])
-def test_single_precision_loses_little(strategy, tolerance):
+def test_single_precision_loses_little(strategy, tolerance, size):
     """Largest error over largest entry at the size of the paper's conv2; Winograd's matrices cost a decimal digit."""
-    x, w = draw((2, 14, 14, 64), (5, 5, 64, 8))
+    x, w = draw((2, 14, 14, 64), (size, size, 64, 8))
     x = np.maximum(x, 0)
     out = convolve(jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32), strategy)
     expected = numpy_convolution(x, w)
@@ -105,10 +106,10 @@ def test_images_and_kernels_may_differ_in_precision(strategy):
 
 
 @pytest.mark.parametrize("taps", [1, 2, 3, 4, 5])
-def test_winograd_makes_two_outputs_of_a_filter(taps):
+def test_winograd_makes_the_outputs_of_a_filter_from_six_inputs(taps):
     inputs, filters, out = winograd_matrices(taps)
-    d, g = draw((taps + 1,), (taps,))
-    expected = [d[:-1] @ g, d[1:] @ g]
+    d, g = draw((6,), (taps,))
+    expected = [d[j : j + taps] @ g for j in range(7 - taps)]
     np.testing.assert_allclose(out @ ((filters @ g) * (inputs @ d)), expected, atol=1e-12)
 
 
@@ -131,6 +132,7 @@ def test_the_gradient_has_no_scatter(strategy):
 def test_auto_is_the_measured_choice_on_a_cpu_and_xla_elsewhere(monkeypatch):
     assert resolve("auto", (5, 5, 3, 64)) == "patches"  # too few channels for Winograd
     assert resolve("auto", (5, 5, 64, 64)) == "winograd"
+    assert resolve("auto", (1, 1, 64, 64)) == "patches"  # a product of matrices already
     assert resolve("auto", (7, 7, 64, 64)) == "patches"
     monkeypatch.setattr(convolution.jax, "default_backend", lambda: "gpu")
     assert resolve("auto", (5, 5, 64, 64)) == "xla"
