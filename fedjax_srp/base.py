@@ -209,7 +209,7 @@ class ClientTimes(NamedTuple):
 
     expected: Array  # what is known beforehand
     realised: Array  # what this round really takes
-    communication: Array | None = None  # () float, a part of both that more units of work do not take again
+    communication: Array | None = None  # () or (num_clients,) float: a part of both that more work does not take again
 
 
 class Cohort(NamedTuple):
@@ -287,11 +287,31 @@ class ParticipationPolicy:
         return {}
 
 
+class WorkCosts(NamedTuple):
+    """What a round asks of the clients, as the engine counts it for `Clock.fit`."""
+
+    operations: Array  # (num_clients,) float: those of a unit of local work
+    once: Array  # (num_clients,) float: operations that more units of work do not take again
+    bytes_down: Array  # () float: received by a participant
+    bytes_up: Array  # () float: sent by a participant
+
+
 @part
 class Clock:
-    """The time that a unit of local work takes every client, drawn in-graph once a round."""
+    """The time that a unit of local work takes every client, drawn in-graph once a round.
+
+    Attributes:
+        name: as in the results; that of the class in small letters unless it says otherwise.
+        needs_costs: the engine counts what a round costs and goes on with what `fit` returns. Times then include the
+            messages, so that no communication cost can be added to them afterwards.
+    """
 
     name: ClassVar[str] = "clock"
+    needs_costs: ClassVar[bool] = False
+
+    def fit(self, costs: WorkCosts, /) -> Clock:
+        """The clock for rounds that cost so much; asked of clocks with `needs_costs` alone."""
+        raise NotImplementedError(f"{type(self).__name__} needs costs and defines no fit(self, costs)")
 
     def init(self, key: Key, num_clients: int, /) -> ClockState:
         """Return the clock's state before the first round."""

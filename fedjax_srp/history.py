@@ -60,6 +60,7 @@ class History:
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
         asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
+        communication_included: `compute_time` has the time of messages (`clocks.devices`), so none can be added either.
         score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: they are errors; then the worst clients are those with the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
@@ -87,6 +88,7 @@ class History:
     compile_seconds: float = math.nan
     host_seconds: float = math.nan
     asynchronous: bool = False
+    communication_included: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
     server_state: Any = field(default_factory=lambda: None)  # no attribute of the class: `__getattr__` may come in
@@ -162,6 +164,11 @@ class History:
         return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
 
     @property
+    def takes_communication(self) -> bool:
+        """True if a communication cost can be added to the times afterwards."""
+        return not (self.asynchronous or self.communication_included)
+
+    @property
     def method(self) -> Method:
         """Method of this run, made again of its record; functions of your own are not written down there."""
         made = self.config.get("method")
@@ -176,6 +183,11 @@ class History:
             raise ValueError(
                 f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
                 "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.Fixed(..., communication=10)"
+            )
+        if self.communication_included and communication:
+            raise ValueError(
+                f"communication={communication:g}: times of {self.name!r} include its messages; leave communication "
+                "out, or choose a clock without links, such as srp.clocks.Fixed"
             )
         return np.cumsum(self.compute_time + communication * self.communicated)
 

@@ -240,6 +240,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             test_count=counts[evaluations[0]] if counts else np.zeros(run.layout.num_clients, np.int32),
             client_time=client_time[s],
             asynchronous=run.policy.asynchronous,
+            communication_included=run.clock.needs_costs,
             bytes_up=up,
             bytes_down=down,
             score_name=score_name(run.data),

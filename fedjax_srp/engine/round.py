@@ -332,7 +332,8 @@ def slowest(cohort: Cohort, times: ClientTimes) -> Array:
     work = cohort.work.astype(times.realised.dtype)
     durations = times.realised[cohort.client_ids] * work
     if times.communication is not None:
-        durations -= (work - 1) * times.communication
+        once = times.communication if not times.communication.ndim else times.communication[cohort.client_ids]
+        durations -= (work - 1) * once
     return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
 
 
