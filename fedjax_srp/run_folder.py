@@ -127,6 +127,7 @@ def load(folder: Path) -> dict[str, Any]:
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
         "accuracies": dict(zip(config["evaluations"], scores, strict=True)),
         "test_count": np.array(clients["test_count"][:num_clients], np.int64),
+        "rounds_taken": np.array(clients["rounds_taken"][:num_clients], np.int64),
         "bytes_up": summary["bytes_up"],
         "bytes_down": summary["bytes_down"],
         "score_name": config["score"]["name"],

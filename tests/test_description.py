@@ -43,6 +43,7 @@ MADE = {
     "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.1, 1)), ordered=True),
     "per client": srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0])),
     "lognormal": srp.clocks.Fixed(srp.clocks.LogNormal(2.0, 0.25)),
+    "empirical": srp.clocks.Fixed(srp.clocks.Empirical([2.0, 0.25])),
     "devices": srp.clocks.Devices(1e9, [2e6, 1e6], srp.clocks.LogNormal(1e6), jitter=srp.clocks.LogNormal(1.0)),
     "trace": srp.clocks.Trace(np.ones((3, 4))),
     "full": Full(),

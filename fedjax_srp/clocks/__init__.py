@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fedjax_srp.base import Clock
 from fedjax_srp.clocks.devices import Devices
-from fedjax_srp.clocks.distributions import Constant, Distribution, Exponential, LogNormal, Uniform
+from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, Exponential, LogNormal, Uniform
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
@@ -15,6 +15,7 @@ __all__ = [
     "Devices",
     "Distribution",
     "Dynamic",
+    "Empirical",
     "Exponential",
     "Fixed",
     "LogNormal",

@@ -259,6 +259,46 @@ class LogNormal(Distribution):
         return parameters.median * jnp.exp(parameters.sigma**2 / 2)
 
 
+@part
+class Empirical(Distribution):
+    """Draws from measured times, all alike: each client has one of them, or one in every round.
+
+    `Fixed(Empirical(times))` gives every client a measured device for the whole run, with replacement.
+
+    Args:
+        values: (n,) in time units, or speeds where a clock takes speeds.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.Fixed(clocks.Empirical([1.0, 7.0]))
+        >>> set(clock.init(jax.random.key(0), 20).times.tolist())
+        {1.0, 7.0}
+    """
+
+    values: ArrayLike
+
+    def __post_init__(self) -> None:
+        remedy = "give measured times, e.g. Empirical([1.0, 2.5])"
+        check_numbers("empirical: values", self.values, remedy, max_ndim=1)
+        if np.ndim(self.values) != 1 or not np.size(self.values):
+            raise ValueError(f"empirical: values has shape {np.shape(self.values)}; {remedy}")
+        set_floats(self, "values")
+
+    def parameters(self, key: Key, num_clients: int) -> Array:
+        """The mean of all, for each client."""
+        return jnp.broadcast_to(jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,))
+
+    def sample(self, key: Key, parameters: Array) -> Array:
+        """One of the values for each client."""
+        values = jnp.asarray(self.values, dtype=float)
+        return values[jax.random.randint(key, parameters.shape, 0, values.shape[0])]
+
+    def mean(self, parameters: Array) -> Array:
+        """The mean of all."""
+        return parameters
+
+
 def _check_interval(low: Any, high: Any) -> None:
     """Raises unless low <= high wherever both are known; bounds of unequal length wait until num_clients is known."""
     if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):

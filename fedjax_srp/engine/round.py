@@ -43,6 +43,7 @@ class SimulationState(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
+    rounds_taken: Array  # (num_clients,) int32: rounds that each client took part in
 
 
 class PassResult(NamedTuple):
@@ -307,17 +308,27 @@ def one_round(
     policy_state = policy.update(policy_state, round_info)
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
     round_info = round_info._replace(metrics={**metrics, **said}, reports={})
-    new = SimulationState(server, clients, policy_state, clock_state, state.round + 1)
-    return new, (round_info, cohort_fault(cohort, layout.num_clients))
+    times_in = times_in_cohort(cohort, layout.num_clients)
+    rounds = state.round + 1, state.rounds_taken + times_in
+    return SimulationState(server, clients, policy_state, clock_state, *rounds), (
+        round_info,
+        cohort_fault(cohort, times_in),
+    )
 
 
-def cohort_fault(cohort: Cohort, num_clients: int) -> Array:
+def times_in_cohort(cohort: Cohort, num_clients: int) -> Array:
+    """(num_clients,) int32: how often each client stands in a cohort; once or never unless that is wrong."""
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    ids = jnp.where(takes_part, cohort.client_ids, num_clients)
+    return jnp.zeros(num_clients, jnp.int32).at[ids].add(1, mode="drop")
+
+
+def cohort_fault(cohort: Cohort, times: Array) -> Array:
     """(2,) int32: which of `contract.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
-    pool, ids = cohort.client_ids.shape[0], cohort.client_ids
+    pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.shape[0]
     takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
     strange = takes_part & ((ids < 0) | (ids >= num_clients))
     lazy = takes_part & (cohort.work < 0)
-    times = jnp.zeros(num_clients, jnp.int32).at[jnp.where(takes_part, ids, num_clients)].add(1, mode="drop")
     wrong = jnp.stack([(cohort.size < 1) | (cohort.size > pool), strange.any(), (times > 1).any(), lazy.any()])
     whose = jnp.stack(
         [cohort.size, ids[jnp.argmax(strange)], jnp.argmax(times > 1).astype(jnp.int32), ids[jnp.argmax(lazy)]]
