@@ -173,9 +173,9 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
     door = structure, evaluations, shapes, records_loss, numerics()
     if door in _known:
         return _known[door]
-    check_clock(clock, data.num_clients)
+    times = check_clock(clock, data.num_clients)
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    check_policy(policy, data.num_clients, checked.metrics, evaluations)
+    check_policy(policy, times, checked.metrics, evaluations)
     found = traffic(checked, algorithm.sends)
     _known[door] = found
     while len(_known) > REMEMBERED:

@@ -25,6 +25,7 @@ class State(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
+    now: Array  # () float: simulated time so far
 
 
 @part
