@@ -94,7 +94,7 @@ class Devices(Clock):
         jitter = () if self.jitter is None else self.jitter.parameters(named_key(key, "jitter"), num_clients)
         return DevicesState(unit / compute, once / compute + messages, jitter)
 
-    def sample(self, key: Key, state: DevicesState) -> tuple[ClientTimes, DevicesState]:
+    def sample(self, key: Key, state: DevicesState, now: Array) -> tuple[ClientTimes, DevicesState]:
         """The times of a round."""
         total = state.unit + state.once
         if self.jitter is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key, PyTree
@@ -55,7 +56,7 @@ def estimate(run: Prepared) -> Memory:
 
     def schedule(key: Key) -> PyTree:
         policy, clock = (as_arrays(part.init(key, layout.num_clients)) for part in (run.policy, timed))
-        times, _ = as_arrays(timed.sample(key, clock))
+        times, _ = as_arrays(timed.sample(key, clock, jnp.zeros(())))
         cohort, _ = run.policy.select(key, policy, times)
         return policy, clock, cohort, times
 

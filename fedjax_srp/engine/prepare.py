@@ -202,8 +202,8 @@ def _at_the_door(
             )
         costs_of = work_costs(algorithm, policy, data, checked, found)
         clock = clock.fit(jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
-    check_clock(clock, data.num_clients)
-    check_policy(policy, data.num_clients, checked.metrics, evaluations)
+    times = check_clock(clock, data.num_clients)
+    check_policy(policy, times, checked.metrics, evaluations)
     _known[door] = found, costs_of
     while len(_known) > REMEMBERED:
         del _known[next(iter(_known))]

@@ -25,6 +25,7 @@ class State(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
+    now: Array  # () float: simulated time so far
     rounds_taken: Array  # (num_clients,) int32: rounds that each client took part in
 
 

@@ -55,6 +55,16 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
     )
 
 
+def work_times(cohort: Cohort, times: ClientTimes) -> Array:
+    """(pool,) float: how long the work of each takes, T_i * work; a clock's communication comes once."""
+    work = cohort.work.astype(times.realised.dtype)
+    durations = times.realised[cohort.client_ids] * work
+    if times.communication is not None:
+        once = times.communication if not times.communication.ndim else times.communication[cohort.client_ids]
+        durations -= (work - 1) * once
+    return durations
+
+
 def number_on_time(share: float, size: int) -> int:
     """Number of clients that a share is, rounded up, at least one."""
     return max(1, math.ceil(share * size - 1e-9))

@@ -172,7 +172,7 @@ def test_jitter_is_a_factor_of_a_rounds_time():
     given = srp.base.WorkCosts(np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0))
     clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given)
     state = clock.init(KEY, 2)
-    times = jax.vmap(lambda key: clock.sample(key, state)[0])(jax.random.split(KEY, 4000))
+    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(jax.random.split(KEY, 4000))
     times = jax.tree.map(np.asarray, times)
     np.testing.assert_allclose(
         times.communication / times.realised, np.broadcast_to([1.5 / 3.5, 1 / 5], (4000, 2)), 1e-5
