@@ -8,10 +8,13 @@ from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, E
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
+from fedjax_srp.clocks.traces import AvailabilityTraces, DeviceTraces, read_availability, read_devices
 from fedjax_srp.options import own_maker
 
 __all__ = [
+    "AvailabilityTraces",
     "Constant",
+    "DeviceTraces",
     "Devices",
     "Distribution",
     "Dynamic",
@@ -21,6 +24,8 @@ __all__ = [
     "LogNormal",
     "Trace",
     "Uniform",
+    "read_availability",
+    "read_devices",
     "register",
 ]
 
