@@ -41,6 +41,7 @@ Predict = Callable[[Array], Array]
 GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
 TRAINING_LOSS = "training_loss"  # a metric, where a run records it, and a report
 NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
+WASTED_TIME = "wasted_time"  # a metric, see `Cohort.asked`
 
 
 class RoundContext(NamedTuple):
@@ -205,17 +206,26 @@ class FederatedAlgorithm:
 
 
 class ClientTimes(NamedTuple):
-    """Time each client needs for one unit of local work, in time units, (num_clients,) float."""
+    """Time each client needs for one unit of local work, in time units, (num_clients,) float.
+
+    Where clients come and go, a clock gives the last three too, else none of them. A client whose work takes longer
+    than it stays fails: it never reports. Where nobody is available the round begins later, with who is there then.
+    """
 
     expected: Array  # what is known beforehand
     realised: Array  # what this round really takes
-    communication: Array | None = None  # () float, a part of both that more units of work do not take again
+    communication: Array | None = None  # () or (num_clients,) float: a part of both that more work does not take again
+    available: Array | None = None  # (num_clients,) bool: who may be picked; None: everybody
+    stays: Array | None = None  # (num_clients,) float: from the beginning of the round until the client leaves
+    wait: Array | None = None  # () float: how much later the round begins; part of `RoundInfo.compute_time`
 
 
 class Cohort(NamedTuple):
     """The participants: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
-    A round lasts `duration`, without communication; None: as long as its slowest participant's work.
+    A round lasts `duration`, without communication; None: as long as its slowest participant's work. The first `asked`
+    entries work, and those behind `size` do so for nothing; what this costs is the metric `wasted_time`. Where clients
+    may be away or fail, `size` may be 0: then the round changes nothing and takes its time.
     """
 
     client_ids: Array  # (pool,) int32
@@ -223,6 +233,7 @@ class Cohort(NamedTuple):
     work: Array  # (pool,) int32: units of local work, aligned with client_ids
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
+    asked: Array | None = None  # () int32, size <= asked <= pool; None: nobody works for nothing
 
 
 class RoundInfo(NamedTuple):
@@ -287,20 +298,40 @@ class ParticipationPolicy:
         return {}
 
 
+class WorkCosts(NamedTuple):
+    """What a round asks of the clients, as the engine counts it for `Clock.fit`."""
+
+    operations: Array  # (num_clients,) float: those of a unit of local work
+    once: Array  # (num_clients,) float: operations that more units of work do not take again
+    bytes_down: Array  # () float: received by a participant
+    bytes_up: Array  # () float: sent by a participant
+
+
 @part
 class Clock:
-    """The time that a unit of local work takes every client, drawn in-graph once a round."""
+    """The time that a unit of local work takes every client, and who is there to do it, drawn in-graph once a round.
+
+    Attributes:
+        name: as in the results; that of the class in small letters unless it says otherwise.
+        needs_costs: the engine counts what a round costs and goes on with what `fit` returns. Times then include the
+            messages, so that no communication cost can be added to them afterwards.
+    """
 
     name: ClassVar[str] = "clock"
+    needs_costs: ClassVar[bool] = False
+
+    def fit(self, costs: WorkCosts, /) -> Clock:
+        """The clock for rounds that cost so much; asked of clocks with `needs_costs` alone."""
+        raise NotImplementedError(f"{type(self).__name__} needs costs and defines no fit(self, costs)")
 
     def init(self, key: Key, num_clients: int, /) -> ClockState:
         """Return the clock's state before the first round."""
         del key, num_clients
         return ()
 
-    def sample(self, key: Key, state: ClockState, /) -> tuple[ClientTimes, ClockState]:
-        """The times of one round."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state)")
+    def sample(self, key: Key, state: ClockState, now: Array, /) -> tuple[ClientTimes, ClockState]:
+        """The times of one round; `now` is the simulated time so far, () float, the sum of `RoundInfo.compute_time`."""
+        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
 
 
 @part

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedjax_srp import run_folder
+from fedjax_srp import measures, run_folder
 from fedjax_srp._checks import check_numbers, is_number, short
 from fedjax_srp.base import STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
@@ -54,12 +54,14 @@ class History:
         eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty where `accuracies` is.
         accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
         test_count: (M,) test points of each client; a client without any counts in no mean.
+        rounds_taken: (M,) rounds that each client took part in; zeros where nobody counted.
         bytes_up: sent by one participant in one round.
         bytes_down: received by one participant in one round.
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
         asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
+        communication_included: `compute_time` has the time of messages (`clocks.devices`), so none can be added either.
         score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: they are errors; then the worst clients are those with the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
@@ -81,12 +83,14 @@ class History:
     eval_round: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     accuracies: Mapping[str, np.ndarray] = field(default_factory=dict)
     test_count: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    rounds_taken: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     bytes_up: int = 0
     bytes_down: int = 0
     seconds_per_round: float = math.nan
     compile_seconds: float = math.nan
     host_seconds: float = math.nan
     asynchronous: bool = False
+    communication_included: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
     server_state: Any = field(default_factory=lambda: None)  # no attribute of the class: `__getattr__` may come in
@@ -97,12 +101,13 @@ class History:
     def __post_init__(self) -> None:
         num_rounds, num_clients = len(self.round), len(self.client_time)
         evaluated = self.eval_round if self.accuracies else []
-        counts = self.test_count if len(self.test_count) else np.zeros(num_clients)
         put, by_client = functools.partial(object.__setattr__, self), (len(evaluated), num_clients)
         for name, dtype in ROUND_COLUMNS.items():
             put(name, _frozen(name, getattr(self, name), dtype, (num_rounds,)))
         put("client_time", _frozen("client_time", self.client_time, np.float64, (num_clients,)))
-        put("test_count", _frozen("test_count", counts, np.int64, (num_clients,)))
+        for counts in ("test_count", "rounds_taken"):
+            given = getattr(self, counts)
+            put(counts, _frozen(counts, given if len(given) else np.zeros(num_clients), np.int64, (num_clients,)))
         put("eval_round", _frozen("eval_round", evaluated, np.int64, (len(evaluated),)))
         for field_name, shape in (("metrics", (num_rounds,)), ("accuracies", by_client)):
             arrays = getattr(self, field_name).items()
@@ -154,12 +159,17 @@ class History:
     @property
     def final_accuracy(self) -> float:
         """Mean accuracy at the last default evaluation; nan where nothing was evaluated."""
-        return _last(self.mean_accuracy)
+        return measures.last(self.mean_accuracy)
 
     @property
     def diverged(self) -> int | None:
         """The first round (from 1) after which the server's state was not finite; None when there is none."""
         return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
+
+    @property
+    def takes_communication(self) -> bool:
+        """True if a communication cost can be added to the times afterwards."""
+        return not (self.asynchronous or self.communication_included)
 
     @property
     def method(self) -> Method:
@@ -176,6 +186,11 @@ class History:
             raise ValueError(
                 f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
                 "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.Fixed(..., communication=10)"
+            )
+        if self.communication_included and communication:
+            raise ValueError(
+                f"communication={communication:g}: times of {self.name!r} include its messages; leave communication "
+                "out, or choose a clock without links, such as srp.clocks.Fixed"
             )
         return np.cumsum(self.compute_time + communication * self.communicated)
 
@@ -195,17 +210,16 @@ class History:
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E,) mean over clients weighted by test points; nan as soon as a client with test points scores nan."""
-        return _weighted_mean(self.scores(evaluation), self.test_count)
+        return measures.weighted_mean(self.scores(evaluation), self.test_count)
 
     def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
-        scores = self.scores(evaluation)[:, self.test_count > 0]
-        if not scores.shape[1]:
-            return np.full(len(scores), np.nan)
-        sign = -1.0 if self.smaller_is_better else 1.0
-        ranked = sign * np.sort(sign * scores, axis=1)  # worst first, nan last
-        worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
-        return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
+        return measures.worst_tenth(self.scores(evaluation), self.test_count, self.smaller_is_better)
+
+    def slowest_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) mean over the floor(M/10) clients, at least one, with the longest expected times, by test points."""
+        slowest = np.argsort(self.client_time, kind="stable")[-max(1, self.num_clients // 10) :]
+        return measures.weighted_mean(self.scores(evaluation)[:, slowest], self.test_count[slowest])
 
     accuracy = property(scores, doc="(E, M) scores of the default evaluation.")
     mean_accuracy = property(mean_scores, doc="(E,) mean over clients of the default evaluation, by test points.")
@@ -235,11 +249,17 @@ class History:
                 raise ValueError(f"metric={metric!r} is not in this run of {self.name!r}; available: {available}")
             reached, times = self.metrics[metric] <= target, self.elapsed(communication)
         else:
-            if self.score_name == "accuracy" and not target <= 1:
-                raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
-            scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
-            reached = scores <= target if self.smaller_is_better else scores >= target
+            place = self.reached(target, evaluation)
+            return math.inf if place is None else float(self.eval_elapsed(communication)[place])
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
+
+    def reached(self, target: float, evaluation: str | None = None) -> int | None:
+        """Return the place of the first evaluation whose mean score is at the target; None if there is none."""
+        if self.score_name == "accuracy" and not target <= 1:
+            raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
+        scores = self.mean_scores(evaluation)
+        reached = scores <= target if self.smaller_is_better else scores >= target
+        return int(np.argmax(reached)) if reached.any() else None
 
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
         """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
@@ -256,7 +276,20 @@ class History:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
         quarters = np.array_split(np.argsort(self.client_time, kind="stable"), 4)
         scores = self.scores(evaluation)
-        return np.array([_last(_weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters])
+        return np.array(
+            [measures.last(measures.weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters]
+        )
+
+    @property
+    def participation(self) -> measures.Participation:
+        """How evenly the rounds were spread over the clients."""
+        return measures.participation(self.rounds_taken)
+
+    def bytes_to(self, target: float, evaluation: str | None = None) -> float:
+        """Return the bytes that all participants sent and received until `time_to` of this target; inf if never."""
+        sent = np.cumsum(self.cohort_size * self.communicated) * float(self.bytes_up + self.bytes_down)
+        reached = self.reached(target, evaluation)
+        return math.inf if reached is None else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
         """Return the stages of the participation policy, each with its cohort, its times and its criterion."""
@@ -296,6 +329,7 @@ class History:
             accuracy=np.concatenate([of_clients.ravel() for of_clients in scores.values()]),
             test_count=np.tile(self.test_count, repeats),
             expected_time=np.tile(self.client_time, repeats),
+            rounds_taken=np.tile(self.rounds_taken, repeats),
         )
 
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
@@ -316,13 +350,16 @@ class History:
             "judged_on": self.judged_on,
             "score": self.score_name,
             "final_accuracy": self.final_accuracy if evaluated else None,
-            "worst_decile": _last(self.worst_decile) if evaluated else None,
-            "final_accuracies": {k: _last(self.mean_scores(k)) if evaluated else None for k in self.accuracies},
+            "worst_decile": measures.last(self.worst_decile) if evaluated else None,
+            "final_accuracies": {k: measures.last(self.mean_scores(k)) if evaluated else None for k in self.accuracies},
+            "slowest_tenth": measures.last(self.slowest_scores()) if evaluated else None,
             "speed_quartiles": self.speed_quartiles().tolist() if evaluated else None,
-            "final_metrics": {k: _last(v) for k, v in self.metrics.items()},
+            "participation": self.participation._asdict(),
+            "final_metrics": {k: measures.last(v) for k, v in self.metrics.items()},
             "target": target,
             "communication": communication,
             "time_to_target": None if target is None else self.time_to(target, communication),
+            "bytes_to_target": None if target is None else self.bytes_to(target),
             "simulated_time": float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0,
             "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
@@ -386,15 +423,3 @@ def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.nd
         raise ValueError(f"{name} has shape {array.shape}, it needs {shape}: every array of a history is complete")
     array.setflags(write=False)
     return array
-
-
-def _weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(E,) from (E, M) and (M,); clients without test points have a score of nan or anything and do not count."""
-    seen = counts > 0
-    if not seen.any():
-        return np.full(len(scores), np.nan)
-    return (scores[:, seen] * counts[seen]).sum(axis=1) / counts[seen].sum()
-
-
-def _last(values: np.ndarray) -> float:
-    return float(values[-1]) if len(values) else math.nan

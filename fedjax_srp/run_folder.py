@@ -55,6 +55,7 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
         "score": {"name": history.score_name, "smaller_is_better": history.smaller_is_better},
         "metrics": list(history.metrics),
         "asynchronous": history.asynchronous,
+        "communication_included": history.communication_included,
     }
     summary, drawn = history.summary(target, communication), None
     if len(history.eval_round) or (history.metrics and history.num_rounds):
@@ -116,7 +117,7 @@ def load(folder: Path) -> dict[str, Any]:
     scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
     columns = {name: np.array([*map(_WORDS[kind], rounds[name])], kind) for name, kind in ROUND_COLUMNS.items()}
     seconds = {name: float(summary[name]) for name in ("seconds_per_round", "compile_seconds", "host_seconds")}
-    kept = {name: config[name] for name in ("name", "config", "environment", "asynchronous")}
+    kept = {name: config[name] for name in ("name", "config", "environment", "asynchronous", "communication_included")}
     return {
         **columns,
         **seconds,
@@ -126,6 +127,7 @@ def load(folder: Path) -> dict[str, Any]:
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
         "accuracies": dict(zip(config["evaluations"], scores, strict=True)),
         "test_count": np.array(clients["test_count"][:num_clients], np.int64),
+        "rounds_taken": np.array(clients["rounds_taken"][:num_clients], np.int64),
         "bytes_up": summary["bytes_up"],
         "bytes_down": summary["bytes_down"],
         "score_name": config["score"]["name"],

@@ -68,7 +68,7 @@ CLOCKS = {
 def test_a_clock_adds_communication_to_every_time(kind):
     key = jax.random.key(1)
     clocks = CLOCKS[kind](), CLOCKS[kind](communication=10.0)
-    plain, dear = (clock.sample(key, clock.init(key, 5))[0] for clock in clocks)
+    plain, dear = (clock.sample(key, clock.init(key, 5), jnp.zeros(()))[0] for clock in clocks)
     np.testing.assert_allclose(dear.realised, plain.realised + 10, rtol=1e-6)
     np.testing.assert_allclose(dear.expected, plain.expected + 10, rtol=1e-6)
     with pytest.raises(ValueError, match=f"{kind}: communication must be finite and >= 0, got -1"):
@@ -86,7 +86,7 @@ def test_rounds_that_wait_cost_the_same_either_way():
 def test_words_of_the_command_line(tmp_path, capsys):
     key = jax.random.key(2)
     parsed = [clock.parse(words, 4) for words in ("fixed:exponential(1)", "fixed:exponential(1) + 3")]
-    times = [c.sample(key, c.init(key, 4))[0].realised for c in parsed]
+    times = [c.sample(key, c.init(key, 4), jnp.zeros(()))[0].realised for c in parsed]
     np.testing.assert_allclose(times[1], times[0] + 3, rtol=1e-6)
     run = ["run", "--method", "fedbuff", "--k", "2", *WORDS.split(), "--no-progress", "--out", str(tmp_path / "run")]
     assert cli.main([*run, "--communication", "10"], set_up_cores=False) == 2

@@ -63,7 +63,7 @@ def own_clock(expected, realised):
     """A clock whose client 1 has these times, the second one in every round but the first."""
     usual = jnp.ones(3)
 
-    def sample(key, round):
+    def sample(key, round, now):
         later = usual.at[1].set(jnp.where(round > 0, realised, 1.0))
         return ClientTimes(usual.at[1].set(expected), later), round + 1
 

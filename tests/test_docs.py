@@ -158,8 +158,8 @@ def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
     clock = page("new_clock")["RushHour"](mean=2.0, slowdown=3.0, period=8.0)
     state, waves = clock.init(jax.random.key(0), 6), []
     start = state
-    for _ in range(8):
-        times, state = clock.sample(jax.random.key(1), state)
+    for hour in range(8):
+        times, state = clock.sample(jax.random.key(1), state, jnp.asarray(float(hour)))
         waves.append(np.asarray(times.realised / start.times))
         np.testing.assert_allclose(times.expected / start.times, 1 + 3 / np.pi, rtol=1e-6)
     angles = 2 * np.pi * (np.arange(8)[:, None] / 8 + np.asarray(start.phase))
@@ -173,9 +173,9 @@ def test_the_example_of_a_clock_compiles_once():
 
     @srp.part
     class Counted(page("new_clock")["RushHour"]):
-        def sample(self, key, state):
+        def sample(self, key, state, now):
             traces.append(1)
-            return super().sample(key, state)
+            return super().sample(key, state, now)
 
     data = srp.data.load("digits", num_clients=20, classes_per_client=4)
     algorithm = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(8,)))

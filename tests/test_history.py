@@ -252,7 +252,15 @@ def test_frames_hold_what_was_evaluated_and_nothing_else():
     np.testing.assert_array_equal(frame["elapsed"], history.elapsed(10.0))
     np.testing.assert_array_equal(frame["accuracy_fine_tune"], [np.nan, 0.5, np.nan, 0.6875])
     clients = history.clients_frame()
-    assert list(clients.columns) == ["evaluation", "round", "client", "accuracy", "test_count", "expected_time"]
+    assert list(clients.columns) == [
+        "evaluation",
+        "round",
+        "client",
+        "accuracy",
+        "test_count",
+        "expected_time",
+        "rounds_taken",
+    ]
     assert len(clients) == 2 * 2 * 3
     row = clients[(clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)].iloc[0]
     assert (row.accuracy, row.test_count, row.expected_time) == (0.5, 1, 3.0)

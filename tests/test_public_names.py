@@ -367,7 +367,7 @@ class TrafficJam(srp.Clock):
         times = 1 + jax.random.exponential(srp.named_key(key, "times"), (num_clients,))
         return Rush(times, jnp.zeros(num_clients, bool))
 
-    def sample(self, key, state):
+    def sample(self, key, state, now):
         changes = jax.random.bernoulli(key, self.probability, state.is_jammed.shape)
         is_jammed = jnp.where(changes, ~state.is_jammed, state.is_jammed)
         realised = jnp.where(is_jammed, self.slowdown * state.times, state.times)

@@ -112,7 +112,7 @@ LENET = {**IMAGES_OF, "channels": (2, 2), "hidden": (3, 3), "dropout_rate": 0.1}
 FIELDS = {
     "model": MLP, "task": TASK, "step_size": 0.1, "samples_per_round": 5, "k": 2, "distribution": EXP, "low": 1.0,
     "high": 2.0, "value": 1.0, "limit": 2.0, "times": [[1.0, 2.0]], "input_shape": (7,), "num_classes": 2,
-    "layers": (models.Layer("out", nn.Dense(3)),),
+    "layers": (models.Layer("out", nn.Dense(3)),), "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
 OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge

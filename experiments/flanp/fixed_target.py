@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from panels import compact, curves, parser, spread
 from time_ratios import TABLES, gap_at_start
@@ -43,7 +44,8 @@ def course(world: World, seed: int, initial: int, local_steps: int, num_rounds: 
     """FLANP from `initial` clients, and FedGATE from all of them."""
     x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
     key, clock = jax.random.key(seed), world.clock(local_steps)
-    times, _ = clock.sample(key, clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), len(x)))
+    state = clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), len(x))
+    times, _ = clock.sample(key, state, jnp.zeros(()))
     order = np.argsort(np.asarray(times.realised), kind="stable")
     times, x, y = np.asarray(times.realised, np.float64)[order], x[order], y[order]
     hessians, targets = np.einsum("isd,ise->ide", x, x) / x.shape[1], np.einsum("isd,is->id", x, y) / x.shape[1]

@@ -3,13 +3,31 @@
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
-from fedjax_srp.clocks.distributions import Constant, Distribution, Exponential, Uniform
+from fedjax_srp.clocks.devices import Devices
+from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, Exponential, LogNormal, Uniform
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
+from fedjax_srp.clocks.traces import AvailabilityTraces, DeviceTraces, read_availability, read_devices
 from fedjax_srp.options import own_maker
 
-__all__ = ["Constant", "Distribution", "Dynamic", "Exponential", "Fixed", "Trace", "Uniform", "register"]
+__all__ = [
+    "AvailabilityTraces",
+    "Constant",
+    "DeviceTraces",
+    "Devices",
+    "Distribution",
+    "Dynamic",
+    "Empirical",
+    "Exponential",
+    "Fixed",
+    "LogNormal",
+    "Trace",
+    "Uniform",
+    "read_availability",
+    "read_devices",
+    "register",
+]
 
 OWN: dict[str, Callable[..., Clock]] = {}  # those that `register` adds
 WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # the command line's

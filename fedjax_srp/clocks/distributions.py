@@ -61,7 +61,7 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
     return distribution.sample(named_key(key, "sample"), parameters)
 
 
-class _Argument(NamedTuple):
+class Argument(NamedTuple):
     """A parameter of a distribution: checked when that is made, and again once drawn."""
 
     name: str
@@ -69,10 +69,12 @@ class _Argument(NamedTuple):
     positive: bool = False
 
     def check(self, value: Any) -> None:
+        """Raise a ValueError of one line for a number out of range."""
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
     def per_client(self, value: Parameter, key: Key, num_clients: int) -> Array:
+        """One value per client, drawn where a distribution stands for it: (num_clients,) float."""
         if isinstance(value, Distribution):
             drawn = draw(key, value, num_clients)
             self.check(drawn)
@@ -83,10 +85,12 @@ class _Argument(NamedTuple):
         return jnp.broadcast_to(values, (num_clients,))
 
 
-_RATE = _Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
-_VALUE = _Argument("constant: value", "give a time, e.g. Constant(1.0)")
-_LOW = _Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
-_HIGH = _Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
+_RATE = Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
+_VALUE = Argument("constant: value", "give a time, e.g. Constant(1.0)")
+_MEDIAN = Argument("lognormal: median", "give a time, e.g. LogNormal(1.0, 0.5)", True)
+_SIGMA = Argument("lognormal: sigma", "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)")
+_LOW = Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
+_HIGH = Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
 
 
 @part
@@ -205,6 +209,94 @@ class Uniform(Distribution):
     def mean(self, parameters: UniformParameters) -> Array:
         """The middles."""
         return (parameters.low + parameters.high) / 2
+
+
+class LogNormalParameters(NamedTuple):
+    """The median of every client, and the spread around it."""
+
+    median: Array  # (num_clients,) float
+    sigma: Array  # (num_clients,) float
+
+
+@part
+class LogNormal(Distribution):
+    """Times median * exp(sigma * z), z standard normal: of devices whose speeds differ by factors.
+
+    The mean is median * exp(sigma ** 2 / 2). sigma = 0.7 is close to the speeds of phones; sigma = 0 is `Constant`.
+
+    Args:
+        median: in time units: a number, one per client, or a distribution drawn once per client.
+        sigma: standard deviation of the logarithm, likewise.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> distribution = clocks.LogNormal(2.0, 0.0)
+        >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
+        [2.0, 2.0]
+    """
+
+    median: Parameter = 1.0
+    sigma: Parameter = 0.5
+
+    def __post_init__(self) -> None:
+        _MEDIAN.check(self.median)
+        _SIGMA.check(self.sigma)
+        set_floats(self, "median", "sigma")
+
+    def parameters(self, key: Key, num_clients: int) -> LogNormalParameters:
+        """Medians and spreads."""
+        medians = _MEDIAN.per_client(self.median, named_key(key, "median"), num_clients)
+        return LogNormalParameters(medians, _SIGMA.per_client(self.sigma, named_key(key, "sigma"), num_clients))
+
+    def sample(self, key: Key, parameters: LogNormalParameters) -> Array:
+        """Log-normal times."""
+        median, sigma = parameters
+        return median * jnp.exp(sigma * jax.random.normal(key, median.shape, median.dtype))
+
+    def mean(self, parameters: LogNormalParameters) -> Array:
+        """median * exp(sigma ** 2 / 2)."""
+        return parameters.median * jnp.exp(parameters.sigma**2 / 2)
+
+
+@part
+class Empirical(Distribution):
+    """Draws from measured times, all alike: each client has one of them, or one in every round.
+
+    `Fixed(Empirical(times))` gives every client a measured device for the whole run, with replacement.
+
+    Args:
+        values: (n,) in time units, or speeds where a clock takes speeds.
+
+    Example:
+        >>> import jax
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.Fixed(clocks.Empirical([1.0, 7.0]))
+        >>> set(clock.init(jax.random.key(0), 20).times.tolist())
+        {1.0, 7.0}
+    """
+
+    values: ArrayLike
+
+    def __post_init__(self) -> None:
+        remedy = "give measured times, e.g. Empirical([1.0, 2.5])"
+        check_numbers("empirical: values", self.values, remedy, max_ndim=1)
+        if np.ndim(self.values) != 1 or not np.size(self.values):
+            raise ValueError(f"empirical: values has shape {np.shape(self.values)}; {remedy}")
+        set_floats(self, "values")
+
+    def parameters(self, key: Key, num_clients: int) -> Array:
+        """The mean of all, for each client."""
+        return jnp.broadcast_to(jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,))
+
+    def sample(self, key: Key, parameters: Array) -> Array:
+        """One of the values for each client."""
+        values = jnp.asarray(self.values, dtype=float)
+        return values[jax.random.randint(key, parameters.shape, 0, values.shape[0])]
+
+    def mean(self, parameters: Array) -> Array:
+        """The mean of all."""
+        return parameters
 
 
 def _check_interval(low: Any, high: Any) -> None:

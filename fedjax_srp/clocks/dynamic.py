@@ -39,11 +39,11 @@ class Dynamic(Clock):
             afterwards.
 
     Example:
-        >>> import jax
+        >>> import jax, jax.numpy as jnp
         >>> from fedjax_srp import clocks
         >>> clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / 100, 1)))
         >>> state = clock.init(jax.random.key(0), 100)
-        >>> times, state = clock.sample(jax.random.key(1), state)
+        >>> times, state = clock.sample(jax.random.key(1), state, jnp.zeros(()))
         >>> bool((times.expected == 1 / state.parameters).all())
         True
     """
@@ -65,7 +65,7 @@ class Dynamic(Clock):
         work, communication = (jnp.asarray(value, dtype=float) for value in (self.work, self.communication))
         return DynamicState(parameters, work, communication)
 
-    def sample(self, key: Key, state: DynamicState) -> tuple[ClientTimes, DynamicState]:
+    def sample(self, key: Key, state: DynamicState, now: Array) -> tuple[ClientTimes, DynamicState]:
         """Fresh times."""
         expected = state.work * self.distribution.mean(state.parameters) + state.communication
         realised = state.work * self.distribution.sample(key, state.parameters) + state.communication

@@ -35,10 +35,10 @@ class Fixed(Clock):
             afterwards.
 
     Example:
-        >>> import jax
+        >>> import jax, jax.numpy as jnp
         >>> from fedjax_srp import clocks
         >>> clock = clocks.Fixed(clocks.Exponential(1.0), work=5)
-        >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 10))
+        >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 10), jnp.zeros(()))
         >>> bool((times.expected == times.realised).all())
         True
     """
@@ -58,6 +58,6 @@ class Fixed(Clock):
         communication = jnp.asarray(self.communication, dtype=float)
         return FixedState(times + communication, communication)
 
-    def sample(self, key: Key, state: FixedState) -> tuple[ClientTimes, FixedState]:
+    def sample(self, key: Key, state: FixedState, now: Array) -> tuple[ClientTimes, FixedState]:
         """The same times again."""
         return ClientTimes(state.times, state.times, state.communication), state

@@ -37,10 +37,10 @@ class Trace(Clock):
             afterwards.
 
     Example:
-        >>> import jax
+        >>> import jax, jax.numpy as jnp
         >>> from fedjax_srp import clocks
         >>> clock = clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
-        >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2))
+        >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2), jnp.zeros(()))
         >>> times.expected.tolist(), times.realised.tolist()
         ([2.0, 2.0], [1.0, 2.0])
     """
@@ -67,7 +67,7 @@ class Trace(Clock):
         table += communication
         return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication)
 
-    def sample(self, key: Key, state: TraceState) -> tuple[ClientTimes, TraceState]:
+    def sample(self, key: Key, state: TraceState, now: Array) -> tuple[ClientTimes, TraceState]:
         """The next round of the trace."""
         following = (state.round + 1) % state.times.shape[0]
         times = ClientTimes(state.expected, state.times[state.round], state.communication)

@@ -24,7 +24,7 @@ def largest_carry(jaxpr: Jaxpr | ClosedJaxpr) -> int:
             outer: list[Any] = list(equation.outvars)
             same = [out for out, one in zip(outer, body.outvars, strict=True) if out.aval.shape == one.aval.shape]
             largest = max(largest, _bytes(same))
-        largest = max([largest, *(largest_carry(inner) for inner in _inner(params.values()))])
+        largest = max([largest, *(largest_carry(inner) for inner in inner_jaxprs(params.values()))])
     return largest
 
 
@@ -32,9 +32,10 @@ def _bytes(variables: list[Any]) -> int:
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
 
 
-def _inner(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:
+def inner_jaxprs(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:
+    """Traced functions among the parameters of an equation."""
     for value in values:
         if isinstance(value, Jaxpr | ClosedJaxpr):
             yield value
         elif isinstance(value, tuple | list):
-            yield from _inner(value)
+            yield from inner_jaxprs(value)

@@ -22,6 +22,7 @@ from fedjax_srp.base import (
     GRADIENT_NORM,
     NUM_EXAMPLES,
     TRAINING_LOSS,
+    WASTED_TIME,
     Array,
     ClientData,
     ClientOutput,
@@ -48,6 +49,9 @@ FAULTS = (  # of a cohort, see `round.cohort_fault`: what is wrong with a number
     "client {} does not exist: ids lie in 0..num_clients - 1",
     "client {} stands in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
     "client {} has negative work: units of local work are 0 or more",
+    "it asked {} clients, which must be at least its size and at most the length of client_ids",
+    "client {} is not available: pick among those of times.available, see participation.cohorts.ask",
+    "client {} leaves before its work is done: it cannot report, see participation.cohorts.ask",
 )
 
 
@@ -271,12 +275,16 @@ def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> 
 
 
 def check_policy(
-    policy: ParticipationPolicy, num_clients: int, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
+    policy: ParticipationPolicy, times: ClientTimes, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Traces a policy, with shapes of what the algorithm records in a round and the names of the run's evaluations."""
-    name, key, one = f"policy {policy.name!r}", _key(), _shape(jnp.int32)
+    """Traces a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
+    name, key, one, num_clients = f"policy {policy.name!r}", _key(), _shape(jnp.int32), times.realised.shape[0]
+    if policy.asynchronous and times.available is not None:
+        raise ValueError(
+            f"{name}: rounds overlap, and a client that leaves would take its job along; use a clock under which "
+            "everybody is available, or a policy whose rounds do not overlap"
+        )
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
-    times = ClientTimes(_float(num_clients), _float(num_clients))
     picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
     if not (isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)):
         raise ValueError(f"{name}: select returned {shapes_of(picked)}, it must return (Cohort, state)")
@@ -287,9 +295,11 @@ def check_policy(
         shown = shapes_of(cohort.client_ids)
         raise ValueError(f"{name}: select returned client_ids = {shown}, they must be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
-    check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration), "a Cohort has")
+    asked = None if cohort.asked is None else one
+    check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration, asked), "a Cohort has")
     flag = _shape(jnp.bool_)
-    metrics = _joined(name, metrics, {GRADIENT_NORM: _float()} if policy.needs_global_gradient else {})
+    own = {GRADIENT_NORM: policy.needs_global_gradient, WASTED_TIME: asked is not None}
+    metrics = _joined(name, metrics, {metric: _float() for metric, is_there in own.items() if is_there})
     reports = {need: _float(num_clients) for need in policy.needs}
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics), reports)
     updated = _traced(f"{name}: update", lambda policy, *args: policy.update(*args), policy, state, info)[0]
@@ -299,17 +309,21 @@ def check_policy(
     check_metric_names(f"{name}: metrics", _joined(name, metrics, said), evaluations)
 
 
-def check_clock(clock: Clock, num_clients: int) -> None:
-    """Traces a clock."""
+def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
+    """Traces a clock; the shapes of its times."""
     name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
-    sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state)[0]
+    sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
     if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
         raise ValueError(f"{name}: sample returned {shapes_of(sampled)}, it must return (ClientTimes, state)")
     times, new = sampled
-    expected = ClientTimes(each, each, None if times.communication is None else _float())
+    flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:] != (None, None, None)
+    presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
+    once = each if getattr(times.communication, "shape", ()) else _float()
+    expected = ClientTimes(each, each, None if times.communication is None else once, *presence)
     check_like(f"{name}: sample returned", times, expected, "there must be a time for each client")
     check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
+    return times
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key, PyTree
@@ -51,11 +52,11 @@ def estimate(run: Prepared) -> Memory:
     is an underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    key, timed = jax.eval_shape(lambda: jax.random.key(0)), run.fitted_clock
 
     def schedule(key: Key) -> PyTree:
-        policy, clock = (as_arrays(part.init(key, layout.num_clients)) for part in (run.policy, run.clock))
-        times, _ = as_arrays(run.clock.sample(key, clock))
+        policy, clock = (as_arrays(part.init(key, layout.num_clients)) for part in (run.policy, timed))
+        times, _ = as_arrays(timed.sample(key, clock, jnp.zeros(())))
         cohort, _ = run.policy.select(key, policy, times)
         return policy, clock, cohort, times
 

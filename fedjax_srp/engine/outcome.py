@@ -201,6 +201,7 @@ class Ending(NamedTuple):
     """The end of a simulation."""
 
     client_time: Array  # as in `Start`
+    rounds_taken: Array  # as in `SimulationState`
     server: PyTree
     clients: PyTree | None  # leaves (owned * num_devices, ...), behind the seeds where there are some
     records: Records
@@ -211,7 +212,9 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
     """One history per seed."""
     num_seeds, records, evaluations = run.num_seeds, ending.records, run.evaluations
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
-    client_time = np.asarray(ending.client_time).reshape(num_seeds or 1, -1)
+    client_time, rounds_taken = (
+        np.asarray(of_clients).reshape(num_seeds or 1, -1) for of_clients in (ending.client_time, ending.rounds_taken)
+    )
     config = facts(run, limits) | {
         "num_rounds": limits.num_rounds,
         "time_limit": limits.time_limit,
@@ -239,7 +242,9 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             },
             test_count=counts[evaluations[0]] if counts else np.zeros(run.layout.num_clients, np.int32),
             client_time=client_time[s],
+            rounds_taken=rounds_taken[s],
             asynchronous=run.policy.asynchronous,
+            communication_included=run.clock.needs_costs,
             bytes_up=up,
             bytes_down=down,
             score_name=score_name(run.data),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,12 @@ from fedjax_srp.base import (
     Key,
     Method,
     ParticipationPolicy,
+    WorkCosts,
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
+from fedjax_srp.engine.operations import work_costs
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
 from fedjax_srp.engine.sharding import Layout, lay_out, place
@@ -59,15 +61,21 @@ class Prepared(NamedTuple):
     evaluations: tuple[str, ...]
     layout: Layout
     sizes: Traffic
+    costs: WorkCosts | None  # for clocks that need them
     data: FederatedSource  # as given
     shard_data: bool
     record_loss: bool
     num_seeds: int | None
     values: dict[str, Array]  # dotted name -> (num_seeds,): floats of the algorithm that differ between seeds
 
+    @property
+    def fitted_clock(self) -> Clock:
+        """The clock, with what a round costs where it needs that."""
+        return self.clock if self.costs is None else self.clock.fit(self.costs)
+
     def program(self) -> Program:
         """Compiled on demand, shared with every run that differs in key, data or values alone."""
-        parts = self.algorithm, self.policy, self.clock
+        parts = self.algorithm, self.policy, self.fitted_clock
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
@@ -133,7 +141,7 @@ def prepare(request: Request) -> Prepared:
         if not isinstance(value, kind):
             raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
-    sizes = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
+    sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
     layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
@@ -149,6 +157,7 @@ def prepare(request: Request) -> Prepared:
         evaluations=evaluations,
         layout=layout,
         sizes=sizes,
+        costs=None if costs_of is None else _counted(costs_of, data),
         data=data,
         shard_data=request.shard_data,
         record_loss=record_loss,
@@ -157,11 +166,21 @@ def prepare(request: Request) -> Prepared:
     )
 
 
-_known: dict[Any, Traffic] = {}  # what was checked, without values and data; the oldest first
+Counter = Callable[[FederatedSource], WorkCosts]
+_known: dict[Any, tuple[Traffic, Counter | None]] = {}  # what was checked, without values and data; the oldest first
 REMEMBERED = 32
 
 
-def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool) -> Traffic:
+def _counted(costs_of: Counter, data: FederatedSource) -> WorkCosts:
+    """What a round costs; ones where the data are shapes alone, which no values follow from."""
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(data)):
+        return cast(WorkCosts, jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
+    return costs_of(data)
+
+
+def _at_the_door(
+    parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
+) -> tuple[Traffic, Counter | None]:
     """Checks the contract, once for parts and data that differ in values alone, not in their shapes."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
@@ -173,14 +192,22 @@ def _at_the_door(parts: Parts, data: FederatedSource, evaluations: tuple[str, ..
     door = structure, evaluations, shapes, records_loss, numerics()
     if door in _known:
         return _known[door]
-    check_clock(clock, data.num_clients)
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    check_policy(policy, data.num_clients, checked.metrics, evaluations)
-    found = traffic(checked, algorithm.sends)
-    _known[door] = found
+    found, costs_of = traffic(checked, algorithm.sends), None
+    if clock.needs_costs:
+        if algorithm.communicates is not None:
+            raise ValueError(
+                f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
+                "another clock, such as srp.clocks.Fixed, and add communication afterwards"
+            )
+        costs_of = work_costs(algorithm, policy, data, checked, found)
+        clock = clock.fit(jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
+    times = check_clock(clock, data.num_clients)
+    check_policy(policy, times, checked.metrics, evaluations)
+    _known[door] = found, costs_of
     while len(_known) > REMEMBERED:
         del _known[next(iter(_known))]
-    return found
+    return _known[door]
 
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class Segment(NamedTuple):
 # What is sharded by client; the rest is replicated. Flags stand in for whole subtrees, so types say less than usual.
 _NO: Any = False
 _YES: Any = True
-STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO)
+STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO, now=_NO, rounds_taken=_NO)
 START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
 
@@ -183,7 +183,7 @@ class Program:
         spec, layout = self.spec, self.spec.layout
 
         def judged(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
-            state = SimulationState(server, clients, (), (), jnp.int32(0))
+            state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
             return score_clients(parts.algorithm, spec.evaluations, data, state, root, layout)
 
         def scores(server: PyTree, root: Key, parts: Parts, data: FederatedSource):
@@ -305,8 +305,9 @@ def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) 
     key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
     policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
     clock_state = as_arrays(clock.init(key_clock, layout.num_clients))
-    times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state))
-    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0))
+    now, nobody = jnp.zeros(()), jnp.zeros(layout.num_clients, jnp.int32)
+    times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state, now))
+    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0), now, nobody)
     return Start(prepare_server(algorithm, data, state, root, layout), times.expected)
 
 

@@ -12,6 +12,7 @@ from fedjax_srp.base import (
     GRADIENT_NORM,
     NUM_EXAMPLES,
     TRAINING_LOSS,
+    WASTED_TIME,
     Array,
     ClientData,
     ClientOutput,
@@ -33,6 +34,7 @@ from fedjax_srp.base import (
 from fedjax_srp.engine.owned import Supply, supply
 from fedjax_srp.engine.sharding import Layout, Window, my_chunk, owners_first, put, take, total, window_positions
 from fedjax_srp.loops import barrier, batch_max, fori_loop
+from fedjax_srp.participation.cohorts import work_times
 
 
 class SimulationState(NamedTuple):
@@ -43,6 +45,8 @@ class SimulationState(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
+    now: Any  # () float: simulated time so far
+    rounds_taken: Any  # (num_clients,) int32: rounds that each client took part in
 
 
 class PassResult(NamedTuple):
@@ -276,7 +280,7 @@ def one_round(
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Clock, cohort, local work, mean, server, second pass, criterion, time; with what is wrong with the cohort."""
-    times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock))
+    times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock, state.now))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
     context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, jnp.int32(1), records_loss)
@@ -287,6 +291,8 @@ def one_round(
     if algorithm.finish is not None:
         server, finished = run_phase(algorithm.finish, "finish", server, clients, *args)
         clients, info = finished.states, {**info, **finished.info}
+    if times.available is not None:  # without participants the means are nan
+        server = jax.tree.map(lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server)
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
     if records_loss:
@@ -295,11 +301,14 @@ def one_round(
     if policy.needs_global_gradient:
         metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
 
+    duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
+    if cohort.asked is not None:
+        metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
     round_info = RoundInfo(
         round=state.round,
         stage=cohort.stage,
         cohort_size=cohort.size,
-        compute_time=slowest(cohort, times) if cohort.duration is None else cohort.duration,
+        compute_time=duration if times.wait is None else times.wait + duration,
         communicated=as_arrays(_communicates(algorithm, state.server, context)),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
@@ -309,33 +318,64 @@ def one_round(
     policy_state = policy.update(policy_state, round_info)
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
     round_info = round_info._replace(metrics={**metrics, **said}, reports={})
-    new = SimulationState(server, clients, policy_state, clock_state, state.round + 1)
-    return new, (round_info, cohort_fault(cohort, layout.num_clients))
+    now = state.now + round_info.compute_time
+    if times.available is not None:  # time goes on, or those who leave at once would be picked for ever
+        now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
+    rounds_taken = state.rounds_taken + times_in_cohort(cohort, layout.num_clients)
+    new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
+    return new, (round_info, cohort_fault(cohort, times))
 
 
-def cohort_fault(cohort: Cohort, num_clients: int) -> Array:
+def times_in_cohort(cohort: Cohort, num_clients: int) -> Array:
+    """(num_clients,) int32: 1 for participants, 0 for the others."""
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    ids = jnp.where(takes_part, cohort.client_ids, num_clients)
+    return jnp.zeros(num_clients, jnp.int32).at[ids].add(1, mode="drop")
+
+
+def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     """(2,) int32: which of `contract.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
-    pool, ids = cohort.client_ids.shape[0], cohort.client_ids
-    takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
-    strange = takes_part & ((ids < 0) | (ids >= num_clients))
-    lazy = takes_part & (cohort.work < 0)
-    times = jnp.zeros(num_clients, jnp.int32).at[jnp.where(takes_part, ids, num_clients)].add(1, mode="drop")
-    wrong = jnp.stack([(cohort.size < 1) | (cohort.size > pool), strange.any(), (times > 1).any(), lazy.any()])
-    whose = jnp.stack(
-        [cohort.size, ids[jnp.argmax(strange)], jnp.argmax(times > 1).astype(jnp.int32), ids[jnp.argmax(lazy)]]
-    )
+    pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
+    position = jnp.arange(pool, dtype=jnp.int32)
+    takes_part = position < cohort.size
+    works = takes_part if cohort.asked is None else position < cohort.asked
+    strange = works & ((ids < 0) | (ids >= num_clients))
+    lazy = works & (cohort.work < 0)
+    count = jnp.zeros(num_clients, jnp.int32).at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
+    least = 1 if times.available is None else 0
+    whose = lambda wrong: ids[jnp.argmax(wrong)]  # noqa: E731
+    found = [
+        ((cohort.size < least) | (cohort.size > pool), cohort.size),
+        (strange.any(), whose(strange)),
+        ((count > 1).any(), jnp.argmax(count > 1).astype(jnp.int32)),
+        (lazy.any(), whose(lazy)),
+    ]
+    if cohort.asked is not None:
+        found.append(((cohort.asked < cohort.size) | (cohort.asked > pool), cohort.asked))
+    if times.available is not None and times.stays is not None:
+        away = works & ~times.available[ids]
+        fails = takes_part & (work_times(cohort, times) > times.stays[ids])
+        found += [(away.any(), whose(away)), (fails.any(), whose(fails))]
+    wrong, whom = (jnp.stack(part) for part in zip(*found, strict=True))
     kind = jnp.argmax(wrong)
-    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, whose[kind]]), 0)
+    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, whom[kind]]), 0)
 
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
-    """() float: max over the cohort of T_i * work; a clock's communication comes once, whatever the work."""
+    """() float: the longest work of a participant."""
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    work = cohort.work.astype(times.realised.dtype)
-    durations = times.realised[cohort.client_ids] * work
-    if times.communication is not None:
-        durations -= (work - 1) * times.communication
+    durations = work_times(cohort, times)
     return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
+
+
+def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
+    """() float: the time that those work who do not report, all of them together."""
+    position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
+    for_nothing = (position >= cohort.size) & (position < cohort.asked)
+    worked = jnp.minimum(work_times(cohort, times), duration)
+    if times.stays is not None:
+        worked = jnp.minimum(worked, times.stays[cohort.client_ids])
+    return jnp.sum(jnp.where(for_nothing, worked, jnp.zeros((), worked.dtype)))
 
 
 def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundContext) -> Array:

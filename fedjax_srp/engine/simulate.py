@@ -320,7 +320,8 @@ def _run(
             bar.continues(completed)
 
     def now(timings: Mapping[str, float]) -> Ending:
-        return Ending(client_time, state.server, state.clients if keep_clients else None, records, {**timings})
+        kept = state.clients if keep_clients else None
+        return Ending(client_time, state.rounds_taken, state.server, kept, records, {**timings})
 
     made_by = [] if watch.callback is None else origins(run, root)
     rounds_run, run_seconds, is_ended = 0, 0.0, False

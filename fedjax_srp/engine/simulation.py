@@ -25,6 +25,8 @@ class State(NamedTuple):
     policy: PyTree
     clock: PyTree
     round: Array  # () int32: rounds completed
+    now: Array  # () float: simulated time so far
+    rounds_taken: Array  # (num_clients,) int32: rounds that each client took part in
 
 
 @part
@@ -87,7 +89,7 @@ class Simulation:
         """
         run = self._prepared()
         with reversible(self._most_work(run)):
-            start = first_state(Parts(run.algorithm, run.policy, run.clock), key, self.data, run.layout)
+            start = first_state(Parts(run.algorithm, run.policy, run.fitted_clock), key, self.data, run.layout)
         return State(key, *start.state)
 
     def step(self, state: State) -> tuple[State, RoundInfo]:
@@ -99,7 +101,7 @@ class Simulation:
         before = SimulationState(*rest)
         with reversible(self._most_work(run)):
             after, (info, _) = one_round(
-                run.algorithm, run.policy, run.clock, self.data, before, key, run.layout, run.record_loss
+                run.algorithm, run.policy, run.fitted_clock, self.data, before, key, run.layout, run.record_loss
             )
         return State(key, *after), info
 

@@ -55,6 +55,16 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
     )
 
 
+def work_times(cohort: Cohort, times: ClientTimes) -> Array:
+    """(pool,) float: how long the work of each takes, T_i * work; a clock's communication comes once."""
+    work = cohort.work.astype(times.realised.dtype)
+    durations = times.realised[cohort.client_ids] * work
+    if times.communication is not None:
+        once = times.communication if not times.communication.ndim else times.communication[cohort.client_ids]
+        durations -= (work - 1) * once
+    return durations
+
+
 def number_on_time(share: float, size: int) -> int:
     """Number of clients that a share is, rounded up, at least one."""
     return max(1, math.ceil(share * size - 1e-9))
@@ -73,9 +83,16 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         on_time: () int32, how many clients do all of it, 1 <= on_time <= size.
     """
     each = times.realised[cohort.client_ids]
+    takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
+    if times.communication is not None and times.communication.ndim:  # each client's own
+        once = times.communication[cohort.client_ids]
+        each = each - once
+        all_done = once + max_work * each
+        end = jnp.sort(jnp.where(takes_part, all_done, jnp.inf))[on_time - 1]
+        fits = jnp.clip(jnp.floor((end - once) / each * (1 + 1e-6)), 1, max_work)
+        return cohort._replace(work=jnp.where(all_done <= end, max_work, fits.astype(jnp.int32)))
     if times.communication is not None:
         each = each - times.communication
-    takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
     enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
     # floor(max_work * T_k / T_i), of a quotient that rounding may have brought below a whole number; those on time are
     # told by their time

@@ -38,7 +38,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         handles: dict[str, Any] = {}
         notes = [drawing.plain(title)] if title else []
         columns = [
-            {name: runs for name, runs in groups.items() if not (cost and runs[0].asynchronous)}
+            {name: runs for name, runs in groups.items() if not (cost and not runs[0].takes_communication)}
             for cost in communications
         ]
         cuts = _cuts(columns, target.accuracy, communications)

@@ -157,7 +157,10 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         "host s: seconds that the simulator took, all seeds together",
     ]
     if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
-        notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.Fixed(..., communication=C))")
+        notes.append(
+            "-: rounds overlap, and a cost belongs in the clock (srp.clocks.Fixed(..., communication=C)), or times "
+            "include communication already (srp.clocks.Devices)"
+        )
     if clocked := [row for row in rows if row["clock_communication"] > 0]:
         each = ", ".join(f"{label(row['method'])} {row['clock_communication']:g}" for row in clocked)
         notes.append(f"C comes on top of the communication that a clock has already: {each}")
@@ -192,8 +195,8 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def time_to(run: History, target: float, cost: float = 0.0) -> float:
-    """Return the simulated time to a target; nan if rounds overlap and there is a cost, inf without a target."""
-    if run.asynchronous and cost:
+    """Return the simulated time to a target; nan for a cost that cannot be added, inf without a target."""
+    if cost and not run.takes_communication:
         return math.nan
     return math.inf if math.isnan(target) else run.time_to(target, cost)
 

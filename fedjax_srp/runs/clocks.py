@@ -17,14 +17,15 @@ from fedjax_srp.base import Clock
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
 NAMED = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
 CLOCKS = {cls.name: cls for cls in (clocks.Fixed, clocks.Dynamic)}
-DISTRIBUTIONS = {cls.name: cls for cls in (clocks.Exponential, clocks.Uniform, clocks.Constant)}
+DISTRIBUTIONS = {cls.name: cls for cls in (clocks.Exponential, clocks.Uniform, clocks.Constant, clocks.LogNormal)}
 HELP = (
     "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
-    "exponential(rate), uniform(low, high) or constant(value), where a distribution may stand for a number and N for "
-    "the number of clients, and + COST behind it adds a communication to every time (for rounds that overlap), or "
-    "trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any but a trace "
-    "(ordered:fixed) numbers the clients by speed, the fastest first; or NAME or NAME(...) of srp.clocks.register"
+    "exponential(rate), uniform(low, high), lognormal(median, sigma) or constant(value), where a distribution may "
+    "stand for a number and N for the number of clients, and + COST behind it adds a communication to every time (for "
+    "rounds that overlap), or trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any "
+    "but a trace (ordered:fixed) numbers the clients by speed, the fastest first; or NAME or NAME(...) of "
+    "srp.clocks.register"
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}

@@ -33,7 +33,7 @@ def recorded_times(clock, num_rounds):
     """(num_rounds, num_clients): what the clock says in every round of a run with this root key."""
     state, table = clock.init(named_key(named_key(KEY, "clock"), "init"), NUM_CLIENTS), []
     for t in range(num_rounds):
-        times, state = clock.sample(stream(KEY, "clock", jnp.int32(t)), state)
+        times, state = clock.sample(stream(KEY, "clock", jnp.int32(t)), state, jnp.zeros(()))
         table.append(np.asarray(times.realised))
     return np.array(table)
 

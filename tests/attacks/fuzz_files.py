@@ -200,9 +200,10 @@ def table(rng, folder):
 
 def _clock(path):
     import jax
+    import jax.numpy as jnp
 
     clock = clock_words.parse(f"trace:{path}", 2)
-    return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2))[0]
+    return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(()))[0]
 
 
 MAKERS = (npz, leaf, in_memory, table)

@@ -15,7 +15,7 @@ def play(clock, num_clients, num_rounds, seed=0):
     state = clock.init(jax.random.key(seed), num_clients)
 
     def step(state, key):
-        times, state = clock.sample(key, state)
+        times, state = clock.sample(key, state, jnp.zeros(()))
         return state, times
 
     _, times = jax.lax.scan(step, state, jax.random.split(jax.random.key(seed + 1), num_rounds))
@@ -38,7 +38,7 @@ def test_protocol(clock):
     chex.clear_trace_counter()
     sample = jax.jit(chex.assert_max_traces(clock.sample, 1))
     for seed in range(3):
-        times, following = sample(jax.random.key(seed), state)
+        times, following = sample(jax.random.key(seed), state, jnp.zeros(()))
         chex.assert_shape((times.expected, times.realised), (5,))
         chex.assert_trees_all_equal_shapes_and_dtypes(state, following)
         state = following
@@ -48,7 +48,7 @@ def test_protocol(clock):
 def test_vmap_over_seeds_is_the_loop_over_seeds(clock):
     def first(key):
         key_init, key_round = jax.random.split(key)
-        return clock.sample(key_round, clock.init(key_init, 5))[0]
+        return clock.sample(key_round, clock.init(key_init, 5), jnp.zeros(()))[0]
 
     keys = jax.random.split(jax.random.key(0), 3)
     together = jax.vmap(first)(keys)
@@ -135,7 +135,7 @@ def test_work_may_be_traced():
     @jax.jit
     def times(work):
         clock = clocks.Trace([1.0, 2.0], work)
-        return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2))[0].realised
+        return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(()))[0].realised
 
     np.testing.assert_array_equal(times(3.0), [3.0, 6.0])
 
@@ -144,7 +144,7 @@ def test_work_may_be_traced():
 def test_dtype_is_the_default_float(x64):
     with jax.enable_x64(x64):
         for clock in ALL:
-            times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 5))
+            times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 5), jnp.zeros(()))
             assert times.expected.dtype == times.realised.dtype == jnp.zeros(()).dtype
 
 

@@ -19,7 +19,7 @@ DISTRIBUTIONS = {
 
 def times_of(clock, seed=0):
     key_init, key_round = jax.random.split(jax.random.key(seed))
-    return clock.sample(key_round, clock.init(key_init, NUM_CLIENTS))[0]
+    return clock.sample(key_round, clock.init(key_init, NUM_CLIENTS), jnp.zeros(()))[0]
 
 
 @pytest.mark.parametrize("make", [clocks.Fixed, clocks.Dynamic])
@@ -41,7 +41,7 @@ def test_realised_times_belong_to_their_client():
     clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.1, 1)), ordered=True)
     state = clock.init(jax.random.key(0), 5)
     keys = jax.random.split(jax.random.key(1), 20_000)
-    times = jax.vmap(lambda key: clock.sample(key, state)[0])(keys)
+    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(keys)
     realised, expected = np.asarray(times.realised), np.asarray(times.expected)[0]
     errors = realised.std(0, ddof=1) / np.sqrt(len(realised))
     assert np.max(np.abs(realised.mean(0) - expected) / errors) < 5

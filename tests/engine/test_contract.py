@@ -336,7 +336,7 @@ def ids(*shape, dtype=jnp.int32):
 
 
 BROKEN_POLICIES = {
-    "bare_cohort": ({"select": lambda key, state, times: COHORT}, "duration=None), it must return (Cohort, state)"),
+    "bare_cohort": ({"select": lambda key, state, times: COHORT}, "it must return (Cohort, state)"),
     "swapped": ({"select": lambda key, state, times: (state, COHORT)}, "returned (float32[2], Cohort(client_ids=int32"),
     "select_none": ({"select": lambda key, state, times: None}, "select returned None, it must return (Cohort,"),
     "float_ids": (picking(client_ids=jnp.zeros(2)), "(they differ in .client_ids)"),
@@ -390,27 +390,33 @@ def test_the_name_of_the_gradients_norm_is_taken_where_it_is_recorded():
 
 
 def clock_of(**functions):
-    sample = lambda key, state: (ClientTimes(EACH, EACH), state)  # noqa: E731
+    sample = lambda key, state, now: (ClientTimes(EACH, EACH), state)  # noqa: E731
     return made_clock(**{"name": "mine", "init": lambda key, num_clients: jnp.zeros(2), "sample": sample} | functions)
 
 
 def times(expected, realised=EACH):
-    return {"sample": lambda key, state: (ClientTimes(expected, realised), state)}
+    return {"sample": lambda key, state, now: (ClientTimes(expected, realised), state)}
 
 
 BROKEN_CLOCKS = {
-    "only_times": ({"sample": lambda key, state: ClientTimes(EACH, EACH)}, "communication=None), it must return (Clie"),
-    "plain_times": ({"sample": lambda key, state: ((EACH, EACH), state)}, "it must return (ClientTimes, state)"),
+    "only_times": (
+        {"sample": lambda key, state, now: ClientTimes(EACH, EACH)},
+        "it must return (ClientTimes, state)",
+    ),
+    "plain_times": ({"sample": lambda key, state, now: ((EACH, EACH), state)}, "it must return (ClientTimes, state)"),
     "too_many": (times(jnp.ones(5)), "(they differ in .expected)"),
-    "too_few": (times(EACH, jnp.ones(3)), "realised=float32[3], communication=None), there must be a time for each"),
+    "too_few": (times(EACH, jnp.ones(3)), "realised=float32[3], communication=None, available=None, stays"),
     "one_number": (times(1.0, 1.0), "sample returned ClientTimes(expected=float32[], realised=float32[], comm"),
     "integers": (times(jnp.ones(4, int)), "(they differ in .expected)"),
-    "communication_by_client": (
-        {"sample": lambda key, state: (ClientTimes(EACH, EACH, EACH), state)},
-        "communication=float32[]) (they differ in .communication)",
+    "communication_of_some": (
+        {"sample": lambda key, state, now: (ClientTimes(EACH, EACH, jnp.ones(3)), state)},
+        "(they differ in .communication)",
     ),
     "unknown": (times(EACH, None), "(they differ in .realised)"),
-    "state_shape": ({"sample": lambda key, state: (ClientTimes(EACH, EACH), EACH)}, "the state float32[4], it must"),
+    "state_shape": (
+        {"sample": lambda key, state, now: (ClientTimes(EACH, EACH), EACH)},
+        "the state float32[4], it",
+    ),
     "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
     "sample_few": ({"sample": FEW}, "sample: <lambda>() takes 1 positional argument but 2 were given"),
 }
@@ -565,7 +571,7 @@ def test_what_keeps_to_the_contract_runs(case):
 
 
 def test_parts_may_be_made_of_numbers_and_numpy():
-    def sample(key, state):
+    def sample(key, state, now):
         return ClientTimes(np.ones(4, np.float32), np.arange(4.0)), state + 1
 
     clock = clock_of(init=lambda key, num_clients: 0, sample=sample)

@@ -282,7 +282,7 @@ def test_keys_of_clock_and_policy_have_streams_of_their_own():
     def draw(key, shape=()):
         return jax.random.randint(key, shape, 0, 1000)
 
-    def sample(key, state):
+    def sample(key, state, now):
         return srp.ClientTimes(state.astype(float), (state + draw(key, (7,))).astype(float)), state
 
     def select(key, state, times):

@@ -125,7 +125,7 @@ def test_rates_of_clocks_are_arguments(kind):
     for rate, run in zip((1.0, 3.0), runs, strict=False):  # as outside of any program
         clock = CLOCKS[kind](rate)
         key = srp.named_key(srp.named_key(KEY, "clock"), "init")
-        times, _ = clock.sample(KEY, clock.init(key, 6))
+        times, _ = clock.sample(KEY, clock.init(key, 6), jnp.zeros(()))
         np.testing.assert_allclose(run.client_time, times.expected, rtol=1e-6)
 
 

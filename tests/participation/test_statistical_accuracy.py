@@ -166,7 +166,7 @@ def test_communication_comes_once_however_much_work_fits(clock):
     """Ten units of work in time 10 + 10 are five of the slower client; the round lasts until both are done."""
     each = [1.0, 2.0]
     clock = clock(np.array([each]) if clock is clocks.Trace else clocks.Constant(each), communication=10.0)
-    times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2))
+    times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2), jnp.zeros(()))
     np.testing.assert_array_equal(times.realised, [11.0, 12.0])
     cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, jnp.int32(1))
     assert cohort.work.tolist() == [10, 5]

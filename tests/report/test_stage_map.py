@@ -21,7 +21,7 @@ def played(policy, clock):
     clock_state, state = clock.init(key, CLIENTS), policy.init(key, CLIENTS)
     mask, times, stages = np.zeros((ROUNDS, CLIENTS), bool), [], []
     for place in range(ROUNDS):
-        drawn, clock_state = clock.sample(jax.random.fold_in(key, place), clock_state)
+        drawn, clock_state = clock.sample(jax.random.fold_in(key, place), clock_state, jnp.zeros(()))
         cohort, state = policy.select(jax.random.fold_in(key, place), state, drawn)
         ids = np.asarray(cohort.client_ids)[: int(cohort.size)]
         mask[place, ids] = True

@@ -95,7 +95,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "dash": _DASHES[styles[name].linestyle],
                 "twin": names.index(rows.twins[name]) if rows.twins.get(name) in rows.histories else None,
                 "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
-                "asynchronous": rows.histories[name][0].asynchronous,
+                "takes_cost": rows.histories[name][0].takes_communication,
                 "judged_on": rows.histories[name][0].judged_on,
                 "host_seconds": table.host_seconds(rows.histories[name]),
                 "distributions": _distributions(rows.histories[name], packer),

@@ -92,7 +92,7 @@ const drawing = (() => {
   }
 
   function overTime(shown) {
-    const drawn = shown.filter(({row}) => !(row.asynchronous && state.cost > 0));
+    const drawn = shown.filter(({row}) => row.takes_cost || state.cost === 0);
     const found = curves("time", drawn, (run) => numbers.evalElapsed(run, state.cost), (run) => {
       const times = numbers.elapsed(run, state.cost);
       return numbers.stageStarts(run).map((round) => times[round]);

@@ -99,7 +99,7 @@ const numbers = (() => {
   // What the table says of a row under an evaluation.
   function summary(row, evaluation, target, costs) {
     const found = row.runs.map((run) => run.evaluations[evaluation]);
-    const overlap = (cost) => row.asynchronous && cost > 0;
+    const overlap = (cost) => !row.takes_cost && cost > 0;
     return {
       runs: found.length,
       accuracy: spread(found.map(({mean}) => last(mean))),

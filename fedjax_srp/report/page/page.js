@@ -75,7 +75,9 @@ function drawTable(shown) {
   if (cells.some((text) => text.endsWith("x)"))) {
     notes.push("(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower.");
   }
-  if (shown.some(({row}) => row.asynchronous)) notes.push("-: rounds overlap, so a cost cannot be added afterwards.");
+  if (shown.some(({row}) => !row.takes_cost)) {
+    notes.push("-: a cost cannot be added: rounds overlap, or their times include communication.");
+  }
   element("table-notes").replaceChildren(...[...notes, ...comparison.notes].map((text) => made("li", {}, text)));
 }
 
@@ -93,8 +95,8 @@ function drawCurves(shown, what) {
   if (dotted || rounds.dotted) notes.push("Dots, or squares for dashed lines: evaluations that are joined to no other.");
   if (staged || rounds.staged) notes.push("Hollow dots: a stage begins.");
   if (Number.isFinite(state.target)) notes.push(`Dotted: the target of ${shownPercent(state.target)}.`);
-  const overlap = state.cost > 0 ? shown.filter(({row}) => row.asynchronous).map(({row}) => row.name) : [];
-  if (overlap.length) notes.push(`Not over time, as rounds overlap and C cannot be added: ${overlap.join(", ")}.`);
+  const overlap = state.cost > 0 ? shown.filter(({row}) => !row.takes_cost).map(({row}) => row.name) : [];
+  if (overlap.length) notes.push(`Not over time, as C cannot be added: ${overlap.join(", ")}.`);
   const diverged = shown.flatMap(({row}) => row.runs.filter((run) => run.diverged !== null)
     .map((run) => `${row.name}, seed ${run.seed}, in round ${run.diverged}`));
   if (diverged.length) notes.push(`Diverged: ${diverged.join("; ")}.`);

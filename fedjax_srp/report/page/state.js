@@ -22,7 +22,7 @@ function initial(content, place) {
 
 // Whether time that ends soon after the target leaves out more than 80 % of every run.
 function isMostHidden({rows, target}, cost) {
-  const judged = rows.filter((row) => !(row.asynchronous && cost > 0)).map((row) => [row, row.runs[0].default]);
+  const judged = rows.filter((row) => row.takes_cost || cost === 0).map((row) => [row, row.runs[0].default]);
   const {soon, shortest} = numbers.ends(judged, target, cost);
   return soon < 0.2 * shortest;
 }

@@ -1,0 +1,103 @@
+"""Times that follow from work: operations over a device's speed, bytes over its links."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+
+from fedjax_srp._checks import short
+from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
+from fedjax_srp.clocks._checks import set_floats
+from fedjax_srp.clocks.distributions import Argument, Distribution, Parameter
+from fedjax_srp.parts import Leaf, part
+
+_SPEEDS = {
+    name: Argument(f"devices: {name}", remedy, positive=True)
+    for name, remedy in (
+        ("compute", "give operations per second, e.g. 1e9"),
+        ("downlink", "give bytes per second, e.g. 1e6"),
+        ("uplink", "give bytes per second, e.g. 1e6"),
+    )
+}
+
+
+class DevicesState(NamedTuple):
+    """Seconds that a round takes each client, without the jitter."""
+
+    unit: Array  # (num_clients,) float, of a unit of local work
+    once: Array  # (num_clients,) float, of messages, and of work that is done once
+    jitter: PyTree  # parameters of its distribution, (num_clients,) arrays; () without
+
+
+@part
+class Devices(Clock):
+    """Time from work: seconds = operations / compute + bytes down / downlink + bytes up / uplink, times the jitter.
+
+    Operations are those of the client's local work, in matrix products and convolutions, as the engine counts them in
+    the traced program: a larger model takes longer, and so does a client with more examples. Bytes are those of
+    `history.bytes_down` and `history.bytes_up`. With more units of work (`PartialWork`) the work takes longer and the
+    messages do not. `history.elapsed` takes no communication, as the times have it.
+
+    A speed is a number, one per client, or a distribution drawn once per client. Phones reach a small part of their
+    peak in training: give measured speeds (operations of one known round over the seconds that it took).
+
+    Args:
+        compute: operations per second, a multiplication and an addition being two.
+        downlink: bytes per second from the server.
+        uplink: bytes per second to the server.
+        jitter: factor of a client's time, drawn in every round; its mean is 1 for devices that are as fast as `compute`
+            says on average. None: every round takes the same.
+        costs: of a round, where they are known already; None: the engine counts them.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from fedjax_srp import base, clocks
+        >>> costs = base.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
+        >>> clock = clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
+        >>> clock.init(jax.random.key(0), 2).unit.tolist(), clock.init(jax.random.key(0), 2).once.tolist()
+        ([2.0, 4.0], [3.0, 2.0])
+    """
+
+    needs_costs: ClassVar[bool] = True
+    compute: Parameter
+    downlink: Parameter
+    uplink: Parameter
+    jitter: Distribution | None = None
+    costs: Leaf[Any] = None
+
+    def __post_init__(self) -> None:
+        for name, argument in _SPEEDS.items():
+            argument.check(getattr(self, name))
+        if self.costs is not None and not isinstance(self.costs, WorkCosts):
+            raise ValueError(
+                f"devices: costs={short(self.costs)} must be a base.WorkCosts, or None to have them counted"
+            )
+        set_floats(self, *_SPEEDS)
+
+    def fit(self, costs: WorkCosts) -> Devices:
+        """The clock with the costs of a round, unless it was given some."""
+        return self if self.costs is not None else dataclasses.replace(self, costs=costs)
+
+    def init(self, key: Key, num_clients: int) -> DevicesState:
+        """The devices of the run."""
+        if self.costs is None:
+            raise ValueError("devices: costs are not known; fit(costs) sets them, as the engine does")
+        speeds = [
+            argument.per_client(getattr(self, name), named_key(key, name), num_clients)
+            for name, argument in _SPEEDS.items()
+        ]
+        compute, downlink, uplink = speeds
+        unit, once, down, up = (jnp.asarray(cost, dtype=float) for cost in self.costs)
+        messages = down / downlink + up / uplink
+        jitter = () if self.jitter is None else self.jitter.parameters(named_key(key, "jitter"), num_clients)
+        return DevicesState(unit / compute, once / compute + messages, jitter)
+
+    def sample(self, key: Key, state: DevicesState, now: Array) -> tuple[ClientTimes, DevicesState]:
+        """The times of a round."""
+        total = state.unit + state.once
+        if self.jitter is None:
+            return ClientTimes(total, total, state.once), state
+        factor = self.jitter.sample(key, state.jitter)
+        return ClientTimes(total * self.jitter.mean(state.jitter), total * factor, state.once * factor), state

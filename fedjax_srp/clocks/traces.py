@@ -1,0 +1,298 @@
+"""Readers of measured devices: their speeds, their links, and when they are available.
+
+The layouts are those of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale (Lai et al., 2022) as
+JSON, and CSV files of your own. The content tells them apart, not the file's name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import lzma
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_srp._checks import check_integer, short
+
+_LINK = ("downlink", "uplink")
+_CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
+
+
+class DeviceTraces(NamedTuple):
+    """Measured devices, position by position; None for what a file does not say."""
+
+    compute: np.ndarray | None  # (n,) speeds: how often a second a device does the measured work, or a score
+    downlink: np.ndarray | None  # (n,) bytes per second
+    uplink: np.ndarray | None  # (n,) bytes per second
+
+    def assign(self, num_clients: int, seed: int) -> DeviceTraces:
+        """The devices of so many clients, drawn without replacement as far as they go; numbers of a device stay
+        together.
+
+        Args:
+            num_clients: of the federation.
+            seed: of the draw; the same one gives the same devices.
+        """
+        return _assigned(self, num_clients, seed)
+
+
+class AvailabilityTraces(NamedTuple):
+    """Times at which devices are available, in seconds from the beginning of each trace; a trace repeats."""
+
+    starts: np.ndarray  # (n, k) of intervals, in order; inf where a device has fewer
+    ends: np.ndarray  # (n, k)
+    period: np.ndarray  # (n,) length of the trace
+
+    @property
+    def share(self) -> np.ndarray:
+        """(n,) share of its trace for which each device is available."""
+        known = np.isfinite(self.starts)
+        return (np.where(known, self.ends, 0) - np.where(known, self.starts, 0)).sum(axis=1) / self.period
+
+    def assign(self, num_clients: int, seed: int) -> AvailabilityTraces:
+        """The devices of so many clients, as `DeviceTraces.assign`."""
+        return _assigned(self, num_clients, seed)
+
+
+def read_devices(
+    path: str | os.PathLike, compute: str | None = None, downlink: str | None = None, uplink: str | None = None
+) -> DeviceTraces:
+    """Read speeds and links.
+
+    FLASH's `speed_distri.json` has links (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
+    training step, its samples of MobiPerf have links (mean of `tcp_speed_results`, kbit/s, for both directions);
+    FedScale's capacities as JSON have milliseconds an example and kbit/s; a CSV with a header has columns of your own,
+    which are taken as they are. Devices whose speed is 0 or missing failed when it was measured and are left out.
+
+    Speeds of work that took t milliseconds are 1000 / t: multiply them by the operations of that work to get what
+    `Devices(compute=)` takes.
+
+    Args:
+        path: of the file, compressed with xz where it ends in .xz.
+        compute: the column, or entry, that has the speed: "CPU_F_AI_Score" say. None: `compute`, or for FLHetBench's
+            latencies "ResNet Latency".
+        downlink: the column of a CSV; None: `downlink`, if there is one.
+        uplink: likewise.
+
+    Raises:
+        ValueError: a pickle, another layout, or a number that is none, in one line.
+    """
+    content = _content(path)
+    if isinstance(content, _Table):
+        found = _of_table(path, content, {"compute": compute, "downlink": downlink, "uplink": uplink})
+    elif isinstance(content, list) and content and all("tcp_speed_results" in _mapping(path, row) for row in content):
+        link = [_mean(row["tcp_speed_results"]) * 125 for row in content]
+        found = {"downlink": link, "uplink": link}
+    elif isinstance(content, list) and content and all("Phone Model" in _mapping(path, row) for row in content):
+        measured = [row.get(compute or "ResNet Latency") or 0 for row in content]
+        found = {"compute": [_per_second(time) for time in measured if time]}
+    elif isinstance(content, dict) and all("down_u" in _mapping(path, row) for row in content.values()):
+        found = {
+            name: [1024 * _number(row.get(key)) for row in content.values()]
+            for name, key in zip(_LINK, ("down_u", "up_u"), strict=True)
+        }
+    elif isinstance(content, dict) and all("computation" in _mapping(path, row) for row in content.values()):
+        link = [125 * _number(row.get("communication")) for row in content.values()]
+        speed = [_per_second(row["computation"]) for row in content.values()]
+        found = {"compute": speed, "downlink": link, "uplink": link}
+    else:
+        raise _refused(path, "no layout of FLASH, FLHetBench or FedScale", "give one, or a CSV with a header")
+    return _checked_devices(path, found)
+
+
+def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
+    """Read when devices are available.
+
+    FLASH's and FLHetBench's timers (`trace_start`, `trace_end` and `ready_time` or `available`, [[from, to], ...] in
+    seconds), by device or as a list, without those whose `isSuccess` is false; FedScale's behaviour as JSON (`active`,
+    `inactive`, `finish_time`); a CSV with columns device, start, end and, where it repeats, period, or with columns
+    device, t_start_s, state, where AVL and AVL_TRAIN are available, and where it has several traces of a device, trace.
+
+    Args:
+        path: of the file, compressed with xz where it ends in .xz.
+        trace: in a CSV with such a column, the one to read.
+
+    Raises:
+        ValueError: a pickle, another layout, intervals out of order or out of the trace, in one line.
+    """
+    content = _content(path)
+    if isinstance(content, _Table):
+        return _checked_intervals(path, *_intervals_of_table(path, _of_trace(path, content, trace)))
+    rows = list(content.values()) if isinstance(content, dict) else content
+    if not isinstance(rows, list) or not rows:
+        raise _refused(path, "no traces in it", "give a list of devices, or a dict")
+    intervals, periods = [], []
+    for row in rows:
+        row = _mapping(path, row)
+        if row.get("isSuccess") is False:
+            continue
+        if "active" in row and "inactive" in row:
+            known = isinstance(row["active"], list) and isinstance(row["inactive"], list)
+            pairs: Any = list(zip(row["active"], row["inactive"], strict=False)) if known else row["active"]
+            begin, end = 0, row.get("finish_time")
+        else:
+            pairs = row.get("available", row.get("ready_time"))
+            begin, end = row.get("trace_start"), row.get("trace_end")
+        if pairs is None or begin is None or end is None:
+            raise _refused(path, f"a device has {', '.join(list(row)[:6])}", "see read_availability for the layouts")
+        whole = isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
+        if not whole:
+            raise _refused(path, f"intervals of a device are {short(pairs)}", "give [[from, to], ...] in seconds")
+        intervals.append([(_number(a) - _number(begin), _number(b) - _number(begin)) for a, b in pairs])
+        periods.append(_number(end) - _number(begin))
+    return _checked_intervals(path, intervals, periods)
+
+
+# ---- content ------------------------------------------------------------------------------------------------------
+class _Table(NamedTuple):
+    columns: dict[str, list[str]]
+
+
+def _refused(path: str | os.PathLike, what: str, remedy: str) -> ValueError:
+    return ValueError(f"path={os.fspath(path)!r}: {what}; {remedy}")
+
+
+def _content(path: str | os.PathLike) -> Any:
+    """JSON as it is, or the columns of a CSV."""
+    file = Path(path)
+    try:
+        raw = file.read_bytes()
+        raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
+    except (OSError, lzma.LZMAError) as error:
+        raise _refused(
+            path, f"cannot be read ({error})", "give a .json or .csv file, or one compressed with xz"
+        ) from None
+    if raw[:1] == b"\x80":
+        raise _refused(
+            path,
+            "is a pickle, and reading one runs whatever code stands in it, so it is refused",
+            f'if you trust it, convert it first: python -c "{_CONVERT}"',
+        )
+    try:
+        text = raw.decode()
+        if text.lstrip()[:1] in ("[", "{"):
+            return json.loads(text)
+        header, *rows = csv.reader(text.splitlines(), strict=True)
+        return _Table(
+            {name.strip(): list(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
+        )
+    except (ValueError, csv.Error, RecursionError) as error:
+        said = " ".join(str(error).split())[:80]
+        raise _refused(path, f"is damaged ({said})", "give a whole .json or .csv file") from None
+
+
+def _mapping(path: str | os.PathLike, row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise _refused(path, f"{short(row)} is no device", "each device is an object with names")
+    return row
+
+
+def _number(value: Any) -> float:
+    """A number, nan for what is none; the checks at the end refuse that."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _per_second(milliseconds: Any) -> float:
+    time = _number(milliseconds)
+    return 1000 / time if time else math.nan
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean([*map(_number, values)])) if isinstance(values, list) and values else math.nan
+
+
+def _of_table(path: str | os.PathLike, table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
+    for column in named.values():
+        if column is not None and column not in table.columns:
+            raise _refused(path, f"has no column {column!r}", f"it has {', '.join(table.columns)}")
+    wanted = {name: column or name for name, column in named.items()}
+    found = {name: [*map(_number, table.columns[c])] for name, c in wanted.items() if c in table.columns}
+    speed = found.get("compute", next(iter(found.values()), []))
+    written = table.columns.get(wanted["compute"], ["1"] * len(speed))
+    kept = [place for place, value in enumerate(speed) if value != 0 and written[place].strip()]
+    return {name: [values[place] for place in kept] for name, values in found.items()}
+
+
+def _of_trace(path: str | os.PathLike, table: _Table, trace: str | None) -> _Table:
+    """The rows of one trace."""
+    traces = table.columns.get("trace", [])
+    if not traces or (trace is None and len(set(traces)) == 1):
+        return table
+    if trace not in traces:
+        raise _refused(path, f"trace={trace!r} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
+    return _Table(
+        {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
+    )
+
+
+def _intervals_of_table(path: str | os.PathLike, table: _Table) -> tuple[list[list[tuple[float, float]]], list[float]]:
+    columns = table.columns
+    if not ({"device", "start", "end"} <= columns.keys() or {"device", "t_start_s", "state"} <= columns.keys()):
+        raise _refused(
+            path, f"has columns {', '.join(columns)}", "give device, start, end, or device, t_start_s, state"
+        )
+    intervals: dict[str, list[tuple[float, float]]] = {device: [] for device in columns["device"]}
+    periods = dict.fromkeys(intervals, 0.0)
+    if "start" in columns:
+        given = columns.get("period", columns["end"])
+        for device, start, end, period in zip(columns["device"], columns["start"], columns["end"], given, strict=True):
+            intervals[device].append((_number(start), _number(end)))
+            periods[device] = max(periods[device], _number(period))
+        return list(intervals.values()), list(periods.values())
+    begun: dict[str, float] = {}
+    for device, time, state in zip(columns["device"], columns["t_start_s"], columns["state"], strict=True):
+        at, periods[device] = _number(time), _number(time)
+        if state in ("AVL", "AVL_TRAIN"):
+            begun.setdefault(device, at)
+        elif device in begun:
+            intervals[device].append((begun.pop(device), at))
+    for device, at in begun.items():  # what has begun lasts until the last line of its device
+        intervals[device].append((at, periods[device]))
+    return list(intervals.values()), list(periods.values())
+
+
+def _checked_devices(path: str | os.PathLike, found: Mapping[str, Sequence[float]]) -> DeviceTraces:
+    if not any(len(values) for values in found.values()):
+        raise _refused(path, "no speeds in it", "name the column: read_devices(path, compute=...)")
+    arrays = {name: np.asarray(values, float) for name, values in found.items()}
+    for name, values in arrays.items():
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if bad.size:
+            raise _refused(path, f"{name} of device {bad[0]} is {values[bad[0]]}", "speeds are finite and positive")
+    return DeviceTraces(*(arrays.get(name) for name in DeviceTraces._fields))
+
+
+def _checked_intervals(
+    path: str | os.PathLike, intervals: list[list[tuple[float, float]]], periods: list[float]
+) -> AvailabilityTraces:
+    if not intervals:
+        raise _refused(path, "no device in it was measured", "give traces that succeeded")
+    width = max(1, *map(len, intervals))
+    starts, ends = np.full((2, len(intervals), width), np.inf)
+    for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
+        ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
+        flat = ordered.ravel()
+        if not (period > 0 and np.isfinite(flat).all() and (np.diff(flat, prepend=0.0, append=period) >= 0).all()):
+            raise _refused(
+                path, f"intervals of device {device} overlap, or leave its trace of {period:g} s", "mend or drop it"
+            )
+        starts[device, : len(ordered)], ends[device, : len(ordered)] = ordered.T
+    return AvailabilityTraces(starts, ends, np.asarray(periods, float))
+
+
+def _assigned(traces: Any, num_clients: int, seed: int) -> Any:
+    check_integer("num_clients", num_clients, 1)
+    check_integer("seed", seed, 0)
+    size = next(len(values) for values in traces if values is not None)
+    rng = np.random.default_rng(seed)
+    rounds = [rng.permutation(size) for _ in range(-(-num_clients // size))]
+    whose = np.concatenate(rounds)[:num_clients]
+    return type(traces)(*(None if values is None else values[whose] for values in traces))

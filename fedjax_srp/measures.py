@@ -1,0 +1,49 @@
+"""Measures of a run: means over clients, and how evenly rounds are spread over them. Arrays in, numbers out."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Participation(NamedTuple):
+    """How evenly rounds are spread over clients."""
+
+    gini: float  # 0: everybody took part equally often; close to 1: one client did all; nan where nobody counted
+    never: float  # share of the clients that never took part; nan where nobody counted
+
+
+def participation(rounds: np.ndarray) -> Participation:
+    """Return Gini's coefficient, sum_ij |r_i - r_j| / (2 M sum_i r_i), and the share of zeros, of (M,) counts."""
+    total, num_clients = int(rounds.sum()), len(rounds)
+    if not total:
+        return Participation(math.nan, math.nan)
+    # sum_ij |r_i - r_j| = 2 sum_k (2 k - M - 1) r_(k), with r_(1) <= ... <= r_(M)
+    ranks = 2 * np.arange(1, num_clients + 1) - num_clients - 1
+    return Participation(float(ranks @ np.sort(rounds) / (num_clients * total)), float((rounds == 0).mean()))
+
+
+def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(E,) from (E, M) and (M,); clients without test points have a score of nan or anything and do not count."""
+    seen = counts > 0
+    if not seen.any():
+        return np.full(len(scores), np.nan)
+    return (scores[:, seen] * counts[seen]).sum(axis=1) / counts[seen].sum()
+
+
+def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool) -> np.ndarray:
+    """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
+    scores = scores[:, counts > 0]
+    if not scores.shape[1]:
+        return np.full(len(scores), np.nan)
+    sign = -1.0 if smaller_is_better else 1.0
+    ranked = sign * np.sort(sign * scores, axis=1)  # worst first, nan last
+    worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
+    return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
+
+
+def last(values: np.ndarray) -> float:
+    """Return the last entry; nan where there is none."""
+    return float(values[-1]) if len(values) else math.nan

@@ -1,0 +1,145 @@
+"""Readers of measured devices, on small files of each layout."""
+
+import json
+import lzma
+import pickle
+
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.clocks import read_availability, read_devices
+
+TIMERS = {
+    "a": {"isSuccess": True, "trace_start": 100.0, "trace_end": 200.0, "ready_time": [[110.0, 120.0], [150, 190]]},
+    "b": {"isSuccess": False, "trace_start": None, "trace_end": None, "ready_time": []},
+    "c": {"isSuccess": True, "trace_start": 0, "trace_end": 50, "ready_time": []},
+}
+FEDSCALE = {"1": {"duration": 9, "active": [0, 60], "inactive": [20, 75], "finish_time": 100, "model": "CPH1801"}}
+
+
+def written(folder, content, name="traces.json"):
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "compute", "downlink", "uplink"),
+    [
+        (
+            {"u1": {"down_u": 2.0, "down_sigma": 1.0, "up_u": 1.0, "up_sigma": 0.5}},
+            {}, None, [2048.0], [1024.0],
+        ),  # FLASH
+        (
+            [{"Phone Model": "x", "Vit Latency": 500, "ResNet Latency": 50}, {"Phone Model": "y", "ResNet Latency": 0}],
+            {}, [20.0], None, None,
+        ),  # FLHetBench: the second device failed
+        (
+            [{"Phone Model": "x", "Vit Latency": 500, "ResNet Latency": 5}, {"Phone Model": "y", "ResNet Latency": 9}],
+            {"compute": "Vit Latency"}, [2.0], None, None,
+        ),
+        ([{"id": "7", "tcp_speed_results": [8.0, 24.0]}], {}, None, [2000.0], [2000.0]),  # MobiPerf
+        ({"1": {"computation": 100.0, "communication": 8.0}}, {}, [10.0], [1000.0], [1000.0]),  # FedScale, converted
+        ("compute,uplink\n3,5\n0,7\n4,6\n", {}, [3.0, 4.0], None, [5.0, 6.0]),
+        ("score,down\n3,5\n", {"compute": "score", "downlink": "down"}, [3.0], [5.0], None),
+    ],
+)  # fmt: skip
+def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, uplink):
+    found = read_devices(written(tmp_path, content), **options)
+    for values, expected in zip(found, (compute, downlink, uplink), strict=True):
+        assert (values is None and expected is None) or np.array_equal(values, expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "starts", "ends", "period"),
+    [
+        (TIMERS, {}, [[10, 50], [np.inf, np.inf]], [[20, 90], [np.inf, np.inf]], [100, 50]),
+        ([{"trace_start": 5, "trace_end": 9, "available": [[5, 6]]}], {}, [[0]], [[1]], [4]),
+        (FEDSCALE, {}, [[0, 60]], [[20, 75]], [100]),
+        (
+            "device,start,end,period\nx,1,2,9\nx,4,5,9\ny,0,3,7\n", {},
+            [[1, 4], [0, np.inf]], [[2, 5], [3, np.inf]], [9, 7],
+        ),
+        (
+            "device,trace,t_start_s,state\nx,t,0,AVL_TRAIN\nx,t,3,UN_AVL\nx,t,5,AVL_TRAIN\nx,t,8,AVL_EVAL\nx,u,0,UN_AVL\n",
+            {"trace": "t"}, [[0, 5]], [[3, 8]], [8],
+        ),
+    ],
+)  # fmt: skip
+def test_availability_of_every_layout(tmp_path, content, options, starts, ends, period):
+    found = read_availability(written(tmp_path, content), **options)
+    for values, expected in zip(found, (starts, ends, period), strict=True):
+        np.testing.assert_array_equal(values, expected)
+    known = (
+        np.where(np.isfinite(starts), np.array(ends) - np.array(starts, float), 0)
+        if np.isfinite(starts).all()
+        else None
+    )
+    if known is not None:
+        np.testing.assert_allclose(found.share, known.sum(1) / period)
+
+
+def test_clients_get_whole_devices_by_seed(tmp_path):
+    path = written(tmp_path, "compute,downlink,uplink\n" + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)))
+    traces = read_devices(path)
+    drawn = traces.assign(5, seed=3)
+    assert len(set(drawn.compute)) == 5  # without replacement, as far as there are devices
+    np.testing.assert_array_equal(drawn.downlink, 10 * drawn.compute)
+    np.testing.assert_array_equal(drawn.compute, traces.assign(5, seed=3).compute)
+    assert not np.array_equal(drawn.compute, traces.assign(5, seed=4).compute)
+    assert sorted(traces.assign(14, seed=0).compute) == sorted([*range(1, 8)] * 2)
+    clock = srp.clocks.Devices(1e6 * drawn.compute, drawn.downlink, drawn.uplink)
+    assert clock.compute.shape == (5,)
+
+
+def test_compressed_files_are_read(tmp_path):
+    path = tmp_path / "t.json.xz"
+    path.write_bytes(lzma.compress(json.dumps(FEDSCALE).encode()))
+    assert read_availability(path).period == [100]
+
+
+def test_pickles_are_refused_unread(tmp_path):
+    path = tmp_path / "client_device_capacity"
+    path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
+    for read in (read_devices, read_availability):
+        with pytest.raises(
+            ValueError, match=r"is a pickle, and reading one runs .* convert it first: python -c"
+        ) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [
+        (read_devices, '{"a": {"down_u": 1', "is damaged"),
+        (read_devices, '{"a": {"down_u": 1}}', "uplink of device 0 is nan"),
+        (read_devices, {"a": {"down_u": -1, "up_u": 2}}, r"downlink of device 0 is -1024.0; speeds are finite and pos"),
+        (read_devices, {"a": {"computation": 0, "communication": 2}}, "compute of device 0"),
+        (read_devices, {"a": 3}, "3 is no device"),
+        (read_devices, [], "no layout of FLASH"),
+        (read_devices, "speed\n3\n", r"no speeds in it; name the column"),
+        (read_devices, "compute,up\n3,x\n4\n", "is damaged"),
+        (read_devices, "compute\nfast\n", "compute of device 0 is nan"),
+        (read_availability, {"a": {"trace_start": 0, "trace_end": 9}}, "a device has trace_start, trace_end"),
+        (read_availability, [], "no traces in it"),
+        (
+            read_availability,
+            [{"trace_start": 0, "trace_end": 9, "available": [[1, 5], [4, 6]]}],
+            "intervals of device 0",
+        ),
+        (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1, 10]]}], "leave its trace of 9 s"),
+        (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1]]}], "intervals of a device"),
+        (read_availability, {"b": TIMERS["b"]}, "no device in it was measured"),
+        (read_availability, "device,from,to\n1,2,3\n", "has columns device, from, to; give device, start, end"),
+        (read_availability, "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n", "name one of t, u"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message):
+    with pytest.raises(ValueError, match=message) as error:
+        read(written(tmp_path, content))
+    assert "\n" not in str(error.value)
+    assert "traces.json" in str(error.value)
+    with pytest.raises(ValueError, match="cannot be read"):
+        read(tmp_path / "missing.json")

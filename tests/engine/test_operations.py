@@ -1,0 +1,196 @@
+"""Operations and bytes of a round, against counts by hand; times that follow from them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.participation import Buffered, Fastest, Full, PartialWork
+from tests.reference.small import KEY, NUM_CLASSES, NUM_FEATURES, clients_of, federation, model
+
+COUNTS = np.array([3, 25, 12])
+BATCH = 4
+STEPS = -(-COUNTS // BATCH)
+DATA = federation(clients_of(COUNTS, (2, 2, 2)))
+RNG = np.random.default_rng(0)
+IMAGES = srp.data.from_arrays(
+    RNG.random((40, 18, 18), np.float32),
+    np.arange(40) % 4,
+    RNG.random((3, 18, 18), np.float32),
+    np.arange(3),
+    train_indices=np.split(np.arange(40), (3, 28)),
+    test_indices=[[0], [1], [2]],
+)
+UNIT = srp.clocks.Devices(compute=1.0, downlink=1.0, uplink=1.0)
+
+
+def dense(inputs, outputs):
+    return 2 * inputs * outputs
+
+
+def convolved(size, channels, width):
+    """A 5 x 5 convolution without padding: each output is 25 * channels products and sums."""
+    return 2 * (size - 4) ** 2 * 25 * channels * width
+
+
+# operations of an example in each layer, forwards, and bytes of the layer's parameters
+MLP = [dense(NUM_FEATURES, 5), dense(5, 4), dense(4, NUM_CLASSES)]
+MLP_BYTES = [4 * (NUM_FEATURES + 1) * 5, 4 * 6 * 4, 4 * 5 * NUM_CLASSES]
+LENET = [convolved(18, 1, 3), convolved(7, 3, 4), dense(4, 6), dense(6, 5), dense(5, 4)]  # 18 -> 14, 7 -> 3, 1
+LENET_BYTES = [4 * 26 * 3, 4 * (75 + 1) * 4, 4 * 5 * 6, 4 * 7 * 5, 4 * 6 * 4]
+CASES = {
+    "mlp": (model(), DATA, MLP, MLP_BYTES),
+    "lenet": (srp.models.LeNet5((18, 18), 4, channels=(3, 4), hidden=(6, 5)), IMAGES, LENET, LENET_BYTES),
+}
+
+
+def costs(algorithm, data, **options):
+    return prepare(Request(algorithm, data, clock=UNIT, **options)).costs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fedavg_costs_what_is_counted_by_hand(name):
+    net, data, layers, sizes = CASES[name]
+    found = costs(srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=2)), data)
+    # A step goes forwards, and backwards to weights and, but for the first layer, to inputs.
+    np.testing.assert_allclose(found.operations, 2 * STEPS * BATCH * (3 * sum(layers) - layers[0]), rtol=1e-6)
+    np.testing.assert_allclose(found.once, 0)
+    assert found.bytes_down == found.bytes_up == sum(sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
+    net, data, layers, sizes = CASES[name]
+    algorithm = srp.algorithms.FedRep(net, srp.Training(batch_size=BATCH), head_epochs=3, representation_epochs=2)
+    found = costs(algorithm, data)
+    *body, head = layers
+    of_head = 3 * STEPS * BATCH * 2 * head  # forwards and to the weights
+    of_body = 2 * STEPS * BATCH * (2 * sum(layers) - layers[0] + sum(body))
+    np.testing.assert_allclose(found.operations, of_head + of_body, rtol=1e-6)
+    np.testing.assert_allclose(found.once, COUNTS * sum(body), rtol=1e-6)  # features of the frozen body, once
+    assert found.bytes_down == found.bytes_up == sum(sizes[:-1])
+
+
+def test_a_second_pass_and_a_criterions_gradient_count_too():
+    fedgate = srp.algorithms.FedGATE(model(), srp.Training(batch_size=BATCH))
+    plain, alone = costs(fedgate, DATA), costs(srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH)), DATA)
+    np.testing.assert_allclose(plain.operations, alone.operations)
+    policy = srp.participation.StatisticalAccuracy(2, strong_convexity=0.1, accuracy_constant=1.0, samples_per_client=9)
+    judged = costs(fedgate, DATA, participation=policy)
+    assert (np.asarray(judged.once - plain.once) >= 0.999 * COUNTS * sum(MLP)).all()  # a gradient over all examples
+    assert judged.bytes_up > plain.bytes_up
+
+
+def test_record_loss_is_a_look_that_costs_nothing():
+    algorithm = srp.algorithms.FedAvg(model())
+    np.testing.assert_array_equal(
+        costs(algorithm, DATA, record_loss=True).operations, costs(algorithm, DATA).operations
+    )
+
+
+def test_every_algorithm_can_be_charged():
+    for name in srp.methods.algorithm_names():
+        algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
+        if algorithm.communicates is not None:
+            with pytest.raises(ValueError, match=rf"clock 'devices' charges a message .* and '{name}' has silent ones"):
+                costs(algorithm, DATA)
+        else:
+            found = costs(algorithm, DATA)
+            total = np.asarray(found.operations + found.once)
+            assert total[1] > total[2] > total[0] > 0, name  # by number of examples
+            assert (np.asarray(found.once) >= -1e-3 * total).all(), name
+
+
+@pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)
+def test_rounds_last_as_counts_and_links_say(policy):
+    algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
+    speeds, down, up = np.array([300.0, 900.0, 1e4]), np.array([5.0, 50.0, 7.0]), np.array([20.0, 10.0, 9.0])
+    clock = srp.clocks.Devices(speeds, down, up)
+    history = srp.simulate(algorithm, DATA, participation=policy, clock=clock, num_rounds=2, key=KEY, progress=False)
+    found = costs(algorithm, DATA, participation=policy)
+    messages = history.bytes_down / down + history.bytes_up / up
+    unit, once = found.operations / speeds, found.once / speeds + messages
+    np.testing.assert_allclose(history.client_time, unit + once, rtol=1e-6)
+    work = np.ones(3)
+    if policy.name == "partial_work":
+        end = np.sort(once + 4 * unit)[0]
+        work = np.clip(np.floor((end - once) / unit + 1e-6), 1, 4)
+    each = once + work * unit
+    took_part = np.argsort(unit + once)[: policy.k] if policy.name == "fastest" else slice(None)
+    np.testing.assert_allclose(history.compute_time, each[took_part].max(), rtol=1e-6)
+    if policy.name == "partial_work":
+        assert sorted(work) != [1, 1, 4], "the case should tell messages from work"
+
+
+def test_times_that_include_messages_take_no_cost(tmp_path):
+    given = {"clock": UNIT, "num_rounds": 2, "key": KEY, "progress": False}
+    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, participation=Buffered(1), **given)
+    for one in (history, srp.History.load(history.save(tmp_path / "run"))):
+        assert not one.takes_communication
+        with pytest.raises(ValueError, match="communication=10: "):
+            one.elapsed(10)
+    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, **given)
+    with pytest.raises(ValueError, match=r"communication=10: times of 'fedavg' include its messages"):
+        history.elapsed(10)
+    np.testing.assert_array_equal(history.elapsed(), np.cumsum(history.compute_time))
+
+
+def test_pure_functions_count_in_a_trace_too():
+    simulation = srp.Simulation(srp.algorithms.FedAvg(model()), DATA, clock=UNIT)
+
+    @jax.jit
+    def first(simulation):
+        return simulation.step(simulation.init(KEY))[1].compute_time
+
+    outside = srp.simulate(srp.algorithms.FedAvg(model()), DATA, clock=UNIT, num_rounds=1, key=KEY, progress=False)
+    np.testing.assert_allclose(first(simulation), outside.compute_time[0], rtol=1e-6)
+
+
+@srp.part
+class Sought(srp.FederatedAlgorithm):
+    """Multiplies until a number is large."""
+
+    def init(self, key, data):
+        return jnp.eye(3)
+
+    def client(self, key, broadcast, state, data, context):
+        return ClientOutput(jax.lax.while_loop(lambda m: m.sum() < 100.0, lambda m: m @ (2 * m), broadcast))
+
+    def server(self, key, server, mean, context):
+        return mean
+
+
+def test_a_loop_of_unknown_length_is_refused():
+    with pytest.raises(ValueError, match=r"'sought': round.client: a loop's length is known only while it runs"):
+        costs(Sought(), DATA)
+
+
+def test_jitter_is_a_factor_of_a_rounds_time():
+    given = srp.base.WorkCosts(np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0))
+    clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given)
+    state = clock.init(KEY, 2)
+    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(jax.random.split(KEY, 4000))
+    times = jax.tree.map(np.asarray, times)
+    np.testing.assert_allclose(
+        times.communication / times.realised, np.broadcast_to([1.5 / 3.5, 1 / 5], (4000, 2)), 1e-5
+    )
+    factor = times.realised / np.array([3.5, 5.0])
+    assert abs(np.log(factor).mean()) < 4 * 0.5 / np.sqrt(8000)
+    np.testing.assert_allclose(times.expected[0] / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute": 0.0}, "devices: compute"),
+        ({"uplink": -1.0}, "devices: uplink"),
+        ({"costs": 3.0}, "devices: costs=3.0 must be a base.WorkCosts"),
+        ({"jitter": 1.0}, "jitter=1.0 must be a Distribution"),
+    ],
+)
+def test_bad_devices_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        srp.clocks.Devices(**{"compute": 1.0, "downlink": 1.0, "uplink": 1.0} | options)
