@@ -62,6 +62,9 @@ TABLE = {
     "fedrod": FEDAVG._replace(personal=ALL[3:], evaluation="own_model"),
     "fedproto": FEDAVG._replace(shared=(), personal=ALL, evaluation="nearest_prototype"),
     "knn_per": FEDAVG._replace(evaluation="neighbours"),
+    "feddyn": FEDAVG._replace(personal=ALL),  # h_i has every layer
+    "pfedme": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "fedala": FEDAVG._replace(personal=ALL[3:], evaluation="aggregated"),
     "fedprox": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
@@ -91,6 +94,9 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedrod": COMMON,
     "fedproto": COMMON | {"penalty": 1.0},
     "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},
+    "feddyn": COMMON | {"alpha": 0.01},
+    "pfedme": COMMON | {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
+    "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,

@@ -122,6 +122,14 @@ TABLE = {
         classification,
         (*REFUSED_WITHOUT_WEIGHTS, {"relation_strength": -0.1}, {"norm_strength": -0.1}),
     ),
+    "fedala": Row(
+        small(algorithms.FedALA, start_epochs=2, weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"weight_step_size": -0.1}, {"weight_share": 1.5}, {"start_epochs": 0}),
+    ),
+    "feddyn": Row(
+        small(algorithms.FedDyn, alpha=0.3), classification, (*REFUSED_WITHOUT_WEIGHTS, {"alpha": 0.0}, {"alpha": -0.1})
+    ),
     "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbabu": Row(small(algorithms.FedBABU, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedbuff": Row(
@@ -196,6 +204,17 @@ TABLE = {
         small(algorithms.PerFedAvg, inner_step_size=0.1, difference=0.05),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"support_fraction": 1.0}, {"inner_step_size": -0.1}, {"difference": 0.0}),
+    ),
+    "pfedme": Row(
+        small(algorithms.PFedMe, penalty=2.0, inner_step_size=0.1, weighting="num_examples"),
+        classification,
+        (
+            *REFUSED_BY_LOCAL_SGD,
+            {"penalty": -0.1},
+            {"inner_steps": 0},
+            {"inner_step_size": 0.0},
+            {"server_step_size": 0.0},
+        ),
     ),
     "scaffold": Row(
         small(algorithms.SCAFFOLD, server_step_size=0.7),
