@@ -4,6 +4,7 @@ from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
+from fedjax_srp.algorithms.fedamp import FedAMP
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbuff import FedBuff
@@ -11,6 +12,7 @@ from fedjax_srp.algorithms.feddyn import FedDyn
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
 from fedjax_srp.algorithms.fedopt import FedOpt
+from fedjax_srp.algorithms.fedpac import FedPAC
 from fedjax_srp.algorithms.fedper import FedPer
 from fedjax_srp.algorithms.fedproto import FedProto
 from fedjax_srp.algorithms.fedprox import FedProx
@@ -37,6 +39,7 @@ __all__ = [
     "SCAFFOLD",
     "Ditto",
     "FedALA",
+    "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedBuff",
@@ -45,6 +48,7 @@ __all__ = [
     "FedMTL",
     "FedNova",
     "FedOpt",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",

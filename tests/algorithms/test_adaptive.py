@@ -1,19 +1,22 @@
-"""FedDyn, pFedMe, FedALA: their NumPy versions, three rounds in float64, and limits."""
+"""FedDyn, pFedMe, FedALA, FedAMP, FedPAC: their NumPy versions, three rounds in float64, and limits."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fedala, fedavg, feddyn, mlp, pfedme
+from reference import fedala, fedamp, fedavg, feddyn, fedpac, fedprox, local_only, mlp, pfedme
 from reference.local import Sgd, batches
 from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, assert_close, federation
 from test_baselines import SHAPED, SPREAD, run_of, setting_of, split_model, steps_of
 from test_personal_models import check_own, check_round, given
-from test_reference import BATCH, COHORTS, COUNTS, SMALL, by_layer, of_client
+from test_reference import BATCH, COHORTS, COUNTS, SMALL, by_layer, of_client, work_of
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms._mixture import best_mixture
 from fedjax_srp.base import named_key
+from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
+from fedjax_srp.engine.traffic import traffic
 
 SGD, LAYOUT = SHAPED["heavy"]
 
@@ -137,6 +140,91 @@ def test_weights_of_fedala_stay_between_0_and_1_and_judge_what_a_client_starts_f
     assert weights.max() == 1
 
 
+@pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
+def test_fedamp(sgd, layout):
+    """On one device and on two, where participants' models are exchanged."""
+    numbers = {"penalty": 0.6, "attention_step_size": 0.5, "attention_width": 3.0}
+    setting, args, more = given(srp.algorithms.FedAMP, sgd, layout, **numbers)
+    del more["client_weighting"]
+    for t, models in enumerate(fedamp.run(*args, alpha=0.5, sigma=3.0, penalty=0.6, **more)):
+        for i, own in enumerate(models):
+            assert_close(by_layer(split_model(), *of_client(setting.states[t].clients.params, i)), own, 1e-9)
+        expected = [fedavg.global_accuracy(own, c) for own, c in zip(models, setting.clients, strict=True)]
+        np.testing.assert_array_equal(setting.accuracies[t]["own_model"], expected)
+    assert t == 2
+
+
+def test_fedamp_without_a_penalty_is_local_only_and_without_attention_it_is_held_to_its_own_models():
+    setting, args, more = given(srp.algorithms.FedAMP, SGD, LAYOUT, penalty=0.0, attention_width=3.0)
+    del more["client_weighting"]
+    for t, models in enumerate(local_only.run(*args, **more)):
+        for i, own in enumerate(models):
+            assert_close(by_layer(split_model(), *of_client(setting.states[t].clients.params, i)), own, 1e-9)
+    setting, args, more = given(srp.algorithms.FedAMP, SGD, LAYOUT, penalty=0.5, attention_width=1e-9)
+    del more["client_weighting"]
+    params, clients, cohorts = args
+    models = [params for _ in clients]
+    for t, cohort in enumerate(cohorts):
+        for i in cohort:
+            steps = more["steps"]
+            (models[i],) = fedprox.run(
+                models[i], clients, [[i]], lambda _, i, t=t, steps=steps: steps(t, i), mu=0.5, sgd=SGD
+            )
+            own = of_client(setting.states[t].clients.params, i)
+            assert_close(by_layer(split_model(), *own), models[i], 1e-9)
+
+
+def test_a_quadratic_programme_over_the_simplex():
+    """Against all supports; and in closed form, 1 / V_j where nothing differs, of those who may have weight."""
+    solve, rng = jax.jit(best_mixture), np.random.default_rng(0)
+    for _ in range(20):
+        factor = rng.normal(size=(6, 3))
+        costs = factor @ factor.T + np.diag(rng.uniform(0.01, 1.0, 6))
+        found = np.asarray(solve(jnp.asarray(costs), jnp.ones(6, bool)))
+        assert found.sum() == pytest.approx(1)
+        np.testing.assert_allclose(found, fedpac.best_mixture(costs), rtol=0, atol=1e-6)
+    variances = np.array([0.5, 0.1, 0.3, 7.0])
+    found = solve(jnp.diag(jnp.asarray(variances)), jnp.asarray([True, True, False, True]))
+    expected = np.where([1, 1, 0, 1], 1 / variances, 0)
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=0, atol=1e-9)
+    assert found[2] == 0
+
+
+@pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
+def test_fedpac(sgd, layout):
+    setting, args, more = given(srp.algorithms.FedPAC, sgd, layout, penalty=0.7)
+
+    def head_steps(t, i):
+        return batches(setting.orders.epochs(t, i, "head", work_of(t, i)), BATCH)
+
+    steps = more.pop("steps")
+    for t, state in enumerate(fedpac.run(*args, head_steps, steps, num_classes=NUM_CLASSES, penalty=0.7, **more)):
+        found = setting.states[t]
+        for c, centroid in state.centroids.items():
+            np.testing.assert_allclose(found.server.prototypes.features[c], centroid, rtol=0, atol=1e-6)
+        own = []
+        for i, head in enumerate(state.heads):
+            assert_close(of_client(found.clients.head, i)["out"], head, 1e-6)
+            own.append(fedavg.global_accuracy(state.params | {"out": head}, setting.clients[i]))
+        assert_close(by_layer(split_model(), *found.server.params), state.params, 1e-6)
+        np.testing.assert_array_equal(setting.accuracies[t]["own_head"], own)
+    assert t == 2
+
+
+def test_what_mixtures_cost():
+    """A model each way for FedAMP; FedPAC's clients send model, centroids and statistics, and get two heads' worth."""
+    data = federation(SMALL())
+    params = split_model().init(KEY)
+    whole, head = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, params.head))
+    found = traffic(check_algorithm(srp.algorithms.FedAMP(split_model()), data))
+    assert (found.up, found.down, found.shown) == (whole, whole, whole)
+    found = traffic(check_algorithm(srp.algorithms.FedPAC(split_model()), data))
+    means = 8 * NUM_CLASSES * params.head["out"]["kernel"].shape[0]
+    centroids = means + 8 * NUM_CLASSES
+    assert (found.up, found.down) == (whole + centroids + means + 8, whole + centroids)
+    assert found.shown == head + means + 8
+
+
 # With every policy.
 
 POLICIES = (
@@ -153,7 +241,7 @@ POLICIES = (
     srp.participation.Oort(3),
 )
 CLOCKS = (srp.clocks.Fixed(srp.clocks.Exponential(1.0)), srp.clocks.Dynamic(srp.clocks.Exponential(1.0)))
-METHODS = (srp.algorithms.FedDyn, srp.algorithms.PFedMe, srp.algorithms.FedALA)
+METHODS = tuple(getattr(srp.algorithms, name) for name in ("FedDyn", "PFedMe", "FedALA", "FedAMP", "FedPAC"))
 
 
 def test_every_policy_is_here():
@@ -175,8 +263,9 @@ def test_they_run_with_every_policy(cls, policy):
     assert np.isfinite(history.metrics["training_loss"]).all()
     assert set(history.accuracies) == set(algorithm.evaluations)
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
-    assert history.bytes_down == whole
-    assert history.bytes_up == (1 + policy.needs_global_gradient) * whole
+    if cls is not srp.algorithms.FedPAC:
+        assert history.bytes_down == whole
+        assert history.bytes_up == (1 + policy.needs_global_gradient) * whole
 
 
 def test_feddyn_finds_the_minimum_of_the_mean_loss_where_fedavg_stalls():

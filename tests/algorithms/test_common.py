@@ -130,6 +130,16 @@ TABLE = {
     "feddyn": Row(
         small(algorithms.FedDyn, alpha=0.3), classification, (*REFUSED_WITHOUT_WEIGHTS, {"alpha": 0.0}, {"alpha": -0.1})
     ),
+    "fedamp": Row(
+        small(algorithms.FedAMP, attention_step_size=0.5, attention_width=4.0),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}, {"attention_step_size": 0.0}, {"attention_width": 0.0}),
+    ),
+    "fedpac": Row(
+        small(algorithms.FedPAC, penalty=0.5, weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}, {"head_epochs": 0}),
+    ),
     "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbabu": Row(small(algorithms.FedBABU, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedbuff": Row(
@@ -288,6 +298,8 @@ def parts_of(algorithm):
         if phase is not None:
             assert isinstance(phase, Phase)
             yield from ((phase.broadcast, (None, "context")), (phase.client, client), (phase.server, server))
+            if phase.mix is not None:
+                yield from ((phase.mix, (None, None, None, "context")), (phase.shown, (None,)))
     if algorithm.gradient is not None:
         yield algorithm.gradient, client
     if algorithm.communicates is not None:
@@ -353,7 +365,8 @@ def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
         optimizer, tuner = srp.SGD(*training), srp.SGD(*tuning)
         algorithm = TABLE[name].make(optimizer=optimizer, fine_tune_optimizer=tuner)
         server = algorithm.init(KEY, data)
-        state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
+        state = algorithm.init_client(KEY, server, examples)
+        broadcast = algorithm.round.download(server, state, context)
         output = algorithm.round.client(KEY, broadcast, state, examples, context)
         trained = algorithm.round.server(KEY, server, output.message, context), output.message, output.state
         return trained, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(examples.x)
