@@ -48,6 +48,7 @@ class Row(NamedTuple):
     make: Callable[..., FederatedAlgorithm]  # options override what makes it small
     data: Callable[[], Any]
     refuses: tuple[dict[str, Any], ...]  # options; the message names the last one with its value
+    rounding: float = 1e-5  # by which an order of sums may change states
 
 
 def with_padding(data: FederatedData, value: float, label: int) -> FederatedData:
@@ -139,6 +140,7 @@ TABLE = {
         small(algorithms.FedPAC, penalty=0.5, weighting="num_examples"),
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}, {"head_epochs": 0}),
+        rounding=1e-4,  # weights of mixtures go through a quadratic programme
     ),
     "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbabu": Row(small(algorithms.FedBABU, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
@@ -467,8 +469,8 @@ def test_chunks_and_devices_do_not_matter(name, layout_name):
         for field in ("round", "stage", "cohort_size", "compute_time", "communicated", "finite"):
             assert_same_bits(getattr(rounds, field), getattr(segment.rounds, field))
         assert_close(rounds.metrics, segment.rounds.metrics, 1e-5)
-        assert_close(state.server, expected.server, 1e-5)
-        assert_close(state.clients, expected.clients, 1e-5)
+        assert_close(state.server, expected.server, TABLE[name].rounding)
+        assert_close(state.clients, expected.clients, TABLE[name].rounding)
         assert_same_bits(state.clock, expected.clock)
         assert_same_bits((state.policy, state.round), (expected.policy, expected.round))
 
@@ -477,8 +479,8 @@ def test_the_order_of_the_cohort_does_not_matter(name):
     orders = [np.r_[np.roll(np.arange(size)[::-1], 1), np.arange(size, NUM_CLIENTS)] for size in SIZES]
     permuted = [np.take_along_axis(a, np.array(orders), 1) for a in (IDS, WORK)]
     state = rerun(base(name).run, name, policy=script(permuted[0], SIZES, permuted[1], STAGES))[-1]
-    assert_close(state.server, base(name).states[-1].server, 1e-5)
-    assert_close(state.clients, base(name).states[-1].clients, 1e-5)
+    assert_close(state.server, base(name).states[-1].server, TABLE[name].rounding)
+    assert_close(state.clients, base(name).states[-1].clients, TABLE[name].rounding)
 
 
 def test_padding_of_examples_does_not_matter(name):
