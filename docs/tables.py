@@ -53,7 +53,8 @@ def parts(algorithm: FederatedAlgorithm) -> tuple[tuple[str, ...], tuple[str, ..
 
     def exchange(key: Any) -> Any:
         server = algorithm.init(key, SHAPES)
-        state, down = algorithm.init_client(key, server, examples), algorithm.round.broadcast(server, context)
+        state = algorithm.init_client(key, server, examples)
+        down = algorithm.round.download(server, state, context)
         return charged(algorithm.round.client(key, down, state, examples, context).message), state
 
     sent, kept = jax.eval_shape(exchange, jax.random.key(0))
@@ -100,10 +101,8 @@ def passes(algorithm: FederatedAlgorithm) -> str:
     with jax.disable_jit():
         for seed in range(40):  # L2GD tosses a coin whether the round trains
             server = algorithm.init(jax.random.key(seed), SHAPES)
-            state, down = (
-                algorithm.init_client(jax.random.key(1), server, examples),
-                algorithm.round.broadcast(server, context),
-            )
+            state = algorithm.init_client(jax.random.key(1), server, examples)
+            down = algorithm.round.download(server, state, context)
             COUNT.clear()
             algorithm.round.client(jax.random.key(2), down, state, examples, context)
             if COUNT:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_srp.parts import part
 
@@ -88,9 +89,18 @@ class Uncharged(NamedTuple):
     value: PyTree
 
 
+class Participants(NamedTuple):
+    """The server's view of all who take part in a round, see `FederatedAlgorithm.mix`."""
+
+    shown: PyTree  # leaves (pool, ...): what each of them shows
+    takes_part: Array  # (pool,) bool; what stands in the other places must not matter
+
+
 ClientFunction = Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
 ServerFunction = Callable[[Key, ServerState, PyTree, RoundContext], ServerState]
 BroadcastFunction = Callable[[ServerState, RoundContext], Broadcast]
+ShownFunction = Callable[[ClientState], PyTree]
+MixFunction = Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast]
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
 
@@ -100,6 +110,21 @@ class Phase(NamedTuple):
     broadcast: BroadcastFunction  # (server state, context) -> what every participant downloads; `nothing` for none
     client: ClientFunction  # (key, broadcast, client state, client data, context) -> ClientOutput
     server: ServerFunction  # (key, server state, mean message, context) -> server state
+    mix: MixFunction | None = None  # what ONE participant downloads instead of the broadcast
+    shown: ShownFunction | None = None  # client state -> what the server has of it, for `mix`
+
+    def answer(self, broadcast: Broadcast, state: ClientState, everybody: Any, context: RoundContext) -> Broadcast:
+        """The download of one participant, among all."""
+        if self.mix is None or self.shown is None:
+            return broadcast
+        return self.mix(broadcast, self.shown(state), everybody, context)
+
+    def download(self, server: ServerState, state: ClientState, context: RoundContext) -> Broadcast:
+        """The download of a participant that is alone in its round."""
+        alone = None
+        if self.shown is not None:
+            alone = Participants(jax.tree.map(lambda leaf: leaf[None], self.shown(state)), jnp.ones(1, jnp.bool_))
+        return self.answer(self.broadcast(server, context), state, alone, context)
 
 
 def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
@@ -146,6 +171,10 @@ class FederatedAlgorithm:
             download is not charged twice.
         communicates: `(server state before the round, context) -> () bool`, for methods with silent rounds (L2GD); None
             means always, except where no message and no broadcast has a charged byte (local training alone).
+        mix: `(broadcast, what the client shows, Participants, context) -> broadcast`, what ONE participant downloads
+            where that depends on what the others have sent (FedAMP). What a client shows, `shown` takes from its state
+            before the phase: by default all of it. That costs no bytes, having been part of an earlier message, and
+            memory for all participants on every device.
         sends: shapes (`jax.ShapeDtypeStruct`) of what a client really sends in a round, for algorithms whose message is
             an exact short cut to the mean; None: the message.
     """
@@ -155,6 +184,7 @@ class FederatedAlgorithm:
     prepare = cast(Any, None)  # likewise
     gradient = cast(Any, None)  # a method like `client`
     communicates = cast(Any, None)  # a method
+    mix = cast(Any, None)  # a method
     sends = cast(Any, None)  # a property
 
     def init(self, key: Key, data: Any, /) -> ServerState:
@@ -183,6 +213,10 @@ class FederatedAlgorithm:
         """The new state of the server, from the weighted mean of the messages."""
         raise NotImplementedError(f"{type(self).__name__} defines no server(self, key, server, mean, context)")
 
+    def shown(self, state: ClientState, /) -> PyTree:
+        """The part of a client's state that the server knows, for `mix`."""
+        return state
+
     def metrics(self, server: ServerState, data: Any, /) -> Mapping[str, Array]:
         """Scalars of the server's state, recorded in every round, so cheap."""
         del server, data
@@ -191,7 +225,7 @@ class FederatedAlgorithm:
     @property
     def round(self) -> Phase:
         """Download, local work, aggregation."""
-        return Phase(self.broadcast, self.client, self.server)
+        return Phase(self.broadcast, self.client, self.server, self.mix, None if self.mix is None else self.shown)
 
     @property
     def evaluations(self) -> dict[str, Personalize]:

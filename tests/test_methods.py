@@ -62,6 +62,11 @@ TABLE = {
     "fedrod": FEDAVG._replace(personal=ALL[3:], evaluation="own_model"),
     "fedproto": FEDAVG._replace(shared=(), personal=ALL, evaluation="nearest_prototype"),
     "knn_per": FEDAVG._replace(evaluation="neighbours"),
+    "feddyn": FEDAVG._replace(personal=ALL),  # h_i has every layer
+    "pfedme": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "fedala": FEDAVG._replace(personal=ALL[3:], evaluation="aggregated"),
+    "fedamp": FEDAVG._replace(personal=ALL, evaluation="own_model"),
+    "fedpac": FEDREP._replace(evaluation="own_head"),
     "fedprox": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
@@ -91,6 +96,11 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedrod": COMMON,
     "fedproto": COMMON | {"penalty": 1.0},
     "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},
+    "feddyn": COMMON | {"alpha": 0.01},
+    "pfedme": COMMON | {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
+    "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
+    "fedamp": COMMON | {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
+    "fedpac": COMMON | {"penalty": 1.0, "head_epochs": 1},
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
@@ -136,7 +146,8 @@ def test_layers_and_evaluation(name):
     def parts(key):
         server = algorithm.init(key, SHAPES)
         context = RoundContext(one, one, one, NUM_CLIENTS, one)
-        return server, algorithm.round.broadcast(server, context), algorithm.init_client(key, server, examples)
+        client = algorithm.init_client(key, server, examples)
+        return server, algorithm.round.download(server, client, context), client
 
     server, broadcast, client = jax.eval_shape(parts, KEY)
     assert layers_of(broadcast) == row.shared

@@ -3,12 +3,16 @@
 from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
+from fedjax_srp.algorithms.fedala import FedALA
+from fedjax_srp.algorithms.fedamp import FedAMP
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbuff import FedBuff
+from fedjax_srp.algorithms.feddyn import FedDyn
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
 from fedjax_srp.algorithms.fedopt import FedOpt
+from fedjax_srp.algorithms.fedpac import FedPAC
 from fedjax_srp.algorithms.fedper import FedPer
 from fedjax_srp.algorithms.fedproto import FedProto
 from fedjax_srp.algorithms.fedprox import FedProx
@@ -24,6 +28,7 @@ from fedjax_srp.algorithms.linear_fedrep import LinearFedRep
 from fedjax_srp.algorithms.local_only import LocalOnly
 from fedjax_srp.algorithms.moon import MOON
 from fedjax_srp.algorithms.per_fedavg import PerFedAvg
+from fedjax_srp.algorithms.pfedme import PFedMe
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
 
 __all__ = [
@@ -33,13 +38,17 @@ __all__ = [
     "MOON",
     "SCAFFOLD",
     "Ditto",
+    "FedALA",
+    "FedAMP",
     "FedAvg",
     "FedBABU",
     "FedBuff",
+    "FedDyn",
     "FedGATE",
     "FedMTL",
     "FedNova",
     "FedOpt",
+    "FedPAC",
     "FedPer",
     "FedProto",
     "FedProx",
@@ -51,5 +60,6 @@ __all__ = [
     "LinearFedAvg",
     "LinearFedRep",
     "LocalOnly",
+    "PFedMe",
     "PerFedAvg",
 ]

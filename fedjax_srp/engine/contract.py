@@ -67,6 +67,7 @@ class Shapes(NamedTuple):
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
     carried: int  # bytes of the largest carry of a loop in a client: what it trains, with the optimizer's state
     carried_judged: int  # the same while it is evaluated
+    shown: PyTree  # what the server has of a client, for `mix`
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -176,7 +177,7 @@ def check_algorithm(
     train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
     state = _traced(f"{name}: init_client", lambda a, *args: a.init_client(*args), algorithm, key, server, train)[0]
-    carried = [0]
+    carried, shown = [0], []
 
     def in_round(where: str, function: Callable[[Any], Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
         """Traces a function of the algorithm with a context behind the arguments."""
@@ -196,6 +197,10 @@ def check_algorithm(
 
     def phase(field: str) -> tuple[PyTree, PyTree, dict[str, Any]]:
         down = in_round(f"{field}.broadcast", lambda a: getattr(a, field).broadcast, server)[0]
+        found: Any = getattr(algorithm, field)
+        if found.mix is not None:
+            down = in_round(f"{field}.mix", lambda a: getattr(a, field).download, server, state)[0]
+            shown.append(jax.eval_shape(found.shown, state))
         output = client(f"{field}.client", lambda a: getattr(a, field).client, down)
         if field == "round" and records_loss and output.loss is None:
             raise ValueError(
@@ -236,7 +241,7 @@ def check_algorithm(
 
         traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[1]
         judged.append(largest_carry(traced))
-    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged))
+    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged), shown)
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:

@@ -68,6 +68,7 @@ def estimate(run: Prepared) -> Memory:
         of_evaluation = layout.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
+    in_chunk += layout.num_clients * sizes.shown
     return Memory(
         data=math.ceil(num_bytes(run.data) / (layout.num_devices if run.shard_data else 1)),
         clients=layout.owned * sizes.client_state * seeds,

@@ -23,6 +23,7 @@ from fedjax_srp.base import (
     FederatedAlgorithm,
     FederatedSource,
     Key,
+    Participants,
     ParticipationPolicy,
     Phase,
     PyTree,
@@ -32,7 +33,17 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.engine.owned import Supply, supply
-from fedjax_srp.engine.sharding import Layout, Window, my_chunk, owners_first, put, take, total, window_positions
+from fedjax_srp.engine.sharding import (
+    Layout,
+    Window,
+    everywhere,
+    my_chunk,
+    owners_first,
+    put,
+    take,
+    total,
+    window_positions,
+)
 from fedjax_srp.loops import barrier, batch_max, fori_loop
 from fedjax_srp.participation.cohorts import work_times
 
@@ -246,14 +257,23 @@ def run_phase(
 ) -> tuple[PyTree, PassResult]:
     """One pass of a `Phase`, and the server's answer to it."""
     broadcast = as_arrays(phase.broadcast(server, context))
+    everybody = None if phase.shown is None else _participants(phase.shown, states, cohort, layout)
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-        return phase.client(key, broadcast, state, client_data, context)
+        down = broadcast if everybody is None else as_arrays(phase.answer(broadcast, state, everybody, context))
+        return phase.client(key, down, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
     result = cohort_pass(client, supply(layout, data, "train"), states, cohort, context, key, layout, needs=needs)
     key_server = named_key(stream(root, "server", context.round), name)
     return as_arrays(phase.server(key_server, server, result.mean, context)), result
+
+
+def _participants(shown: Callable[[PyTree], PyTree], states: PyTree, cohort: Cohort, layout: Layout) -> Participants:
+    """What all participants show, on every device; the first one stands in for those who take no part."""
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    ids = jnp.where(takes_part, cohort.client_ids, cohort.client_ids[0])
+    return Participants(everywhere(layout, jax.vmap(shown)(states), ids), takes_part)
 
 
 def prepare_server(

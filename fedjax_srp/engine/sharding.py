@@ -282,6 +282,20 @@ def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> 
     )
 
 
+def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
+    """Rows (len(client_ids), ...) of clients on every device, from leaves (owned, ...), its shard."""
+    if layout.num_devices == 1:
+        return jax.tree.map(lambda leaf: leaf[client_ids], states)
+    mine = layout.owner(client_ids) == device_index(layout)
+    rows = jnp.where(mine, layout.row(client_ids), 0)
+
+    def exchange(bits: Array) -> Array:
+        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+        return jax.lax.psum(jnp.where(keep, bits[rows], bits.dtype.type(0)), AXIS)
+
+    return jax.tree.map(lambda leaf: _map_bits(exchange, leaf), states)
+
+
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
     """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
     mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active

@@ -22,6 +22,7 @@ class Traffic(NamedTuple):
     examples: int  # its data alone, as the model takes it
     client_state: int
     server_state: int
+    shown: int  # what the server has of a client, for `mix`
 
 
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
@@ -38,6 +39,7 @@ def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
         examples=examples,
         client_state=state,
         server_state=num_bytes(shapes.server),
+        shown=num_bytes(shapes.shown),
     )
 
 

@@ -90,6 +90,11 @@ RECIPES: dict[str, Recipe] = {
     "fedrod": Recipe(algorithms.FedRoD, label="FedRoD", source="Chen and Chao 2022, linear personal heads"),
     "fedproto": Recipe(algorithms.FedProto, label="FedProto", source="Tan et al. 2022, prototypes at the cut"),
     "knn_per": Recipe(algorithms.KNNPer, label="kNN-Per", source="Marfoq et al. 2022, one share for all clients"),
+    "feddyn": Recipe(algorithms.FedDyn, label="FedDyn", source="Acar et al. 2021, Algorithm 1"),
+    "pfedme": Recipe(algorithms.PFedMe, label="pFedMe", source="Dinh et al. 2020, Algorithm 1, theta goes on within a round"),  # noqa: E501
+    "fedala": Recipe(algorithms.FedALA, label="FedALA", source="Zhang et al. 2023, the last layer adapted, a fixed number of first epochs"),  # noqa: E501
+    "fedamp": Recipe(algorithms.FedAMP, label="FedAMP", source="Huang et al. 2021, attention 1 - exp(-x / sigma)"),
+    "fedpac": Recipe(algorithms.FedPAC, label="FedPAC", source="Xu et al. 2023, one optimizer for head and body"),
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501

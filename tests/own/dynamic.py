@@ -1,4 +1,4 @@
-"""FedDyn of Acar et al., 2021, as somebody outside the package writes it."""
+"""FedDyn of Acar et al., 2021, as somebody outside the package writes it: of public names alone."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +17,7 @@ class ServerState(NamedTuple):
 
 
 @srp.part
-class FedDyn(srp.algorithms.FedAvg):
+class Dynamic(srp.algorithms.FedAvg):
     """FedDyn (Acar et al., 2021, Algorithm 1): clients descend f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2.
 
     Args:

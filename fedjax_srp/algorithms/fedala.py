@@ -1,0 +1,119 @@
+"""FedALA: clients learn, weight by weight, how much of the global model's top layers replaces their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import LocalTraining, head_problem, local_sgd
+from fedjax_srp.algorithms.optimizers import optimizer
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import AtLeast, Count, Share, part
+
+
+class FedALAClientState(NamedTuple):
+    """The top layers as the client last left them, and its weights W_i of the global ones."""
+
+    head: PyTree
+    weights: PyTree  # like the head, in [0, 1]
+    is_learnt: Array  # () bool: the weights have been trained
+
+
+def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
+    """Own parameters, moved to shared ones by a weight for each."""
+    # theta_i + (theta - theta_i) * W_i
+    return jax.tree.map(lambda own, shared, w: own + (shared - own) * w, own, shared, weights)
+
+
+@part
+class FedALA(GlobalModel):
+    """FedALA (Zhang et al., 2023, Algorithm 1): FedAvg whose clients start local training from a mixture of their own.
+
+    All layers travel. A participant takes the layers below the model's cut as they come. Of the head, the paper's p
+    top layers, it keeps its own last one, and replaces it by the global one in proportions W_i, one for each
+    parameter, which start at 1 and are trained by plain gradient steps, clipped to [0, 1], on a part of its examples:
+    consecutive ones from a random place, as in the authors' code. Where the global head is the client's own, as in the
+    first round, nothing is trained. The first time it takes `start_epochs`, later one epoch; the paper goes on "until
+    convergence" the first time, which the authors' code says of ten epochs whose losses hardly differ, after eleven at
+    the earliest. With a step size of 0 this is `FedAvg`.
+
+    Evaluations: `aggregated` (the default), the model from which the client's next round would start, its weights
+    trained for one more epoch, as the authors' code judges; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
+
+    Args:
+        model: cut at the first of the p top layers; p = 1 in most of the paper's experiments.
+        training: of the clients; its batch size is that of the weights too. The paper weighs clients by their examples.
+        weight_step_size: eta, 1 in the paper.
+        weight_share: s, the part of the examples that weights are trained on, 0.8 in the paper.
+        start_epochs: of the weights, the first time.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedALA(model).evaluations)
+        ['aggregated', 'global', 'fine_tune', 'fine_tune_all']
+    """
+
+    weight_step_size: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    weight_share: Share = 0.8
+    start_epochs: Count = 11
+
+    init, broadcast, server, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.server, FedAvg.gradient
+
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedALAClientState:
+        """The head that everybody starts from, and weights of 1."""
+        head = server.params.head
+        return FedALAClientState(head, jax.tree.map(jnp.ones_like, head), jnp.bool_(False))
+
+    def aggregation(
+        self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, work: Array
+    ) -> FedALAClientState:
+        """The client's mixture of heads, and the weights behind it; without work they stay untrained."""
+        num = jnp.maximum(jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32), 1)
+        first = jax.random.randint(
+            named_key(key, "segment"), (), 0, jnp.maximum(examples.count - num, 0) + 1, jnp.int32
+        )
+        rows = jnp.minimum(first + jnp.arange(examples.y.shape[0], dtype=jnp.int32), examples.y.shape[0] - 1)
+        some = Examples(examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count))
+        of_head, frozen, some = head_problem(self.model, params.representation, some)
+
+        def loss(weights: PyTree, fixed: tuple[PyTree, ...], x: Array, y: Array, key: Key | None) -> Array:
+            own, shared, frozen = fixed
+            return of_head(mixed(own, shared, weights), frozen, x, y, key)
+
+        def clipped(weights: PyTree) -> PyTree:
+            return jax.tree.map(lambda w: jnp.clip(w, 0, 1), weights)
+
+        unequal = jax.tree.map(lambda own, shared: jnp.any(own != shared), state.head, params.head)
+        differs = jnp.any(jnp.stack([jnp.bool_(False), *jax.tree.leaves(unequal)]))
+        epochs = jnp.where(differs, jnp.where(state.is_learnt, 1, self.start_epochs), 0) * jnp.minimum(work, 1)
+        # W_i <- clip(W_i - eta grad_W f_i(theta_i + (theta - theta_i) * W_i), 0, 1)
+        steps = optimizer(optax.sgd, learning_rate=self.weight_step_size)
+        now = LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs)
+        fixed = state.head, params.head, frozen
+        learnt = local_sgd(named_key(key, "weights"), loss, state.weights, fixed, some, now, after_step=clipped)
+        head = mixed(state.head, params.head, learnt.params)
+        return FedALAClientState(head, learnt.params, state.is_learnt | (differs & (epochs > 0)))
+
+    def client(
+        self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """The weights first, then local SGD from the mixture."""
+        start = self.aggregation(key, params, state, examples, context.work)
+        # theta_i <- local SGD from the global layers below the cut and the mixture above
+        now, params = self.training.in_round(context), params._replace(head=start.head)
+        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        new = start._replace(head=local.params.head)
+        return ClientOutput(local.params, new, self.training.weight(examples), loss=local.loss)
+
+    @evaluation
+    def aggregated(self, key: Key, server: FedAvgServerState, state: FedALAClientState, examples: Examples):
+        """The global model with the client's own mixture of heads, from which its next round would start."""
+        head = self.aggregation(key, server.params, state, examples, jnp.int32(1)).head
+        return lambda x: self.model.logits(server.params._replace(head=head), x)

@@ -1,0 +1,102 @@
+"""FedAMP: every client has its own model, drawn towards a mixture of the models that are near it."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, Participants, PyTree, RoundContext, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import Above, AtLeast, part
+
+
+class FedAMPClientState(NamedTuple):
+    """The client's model w_i, which the server knows too."""
+
+    params: SplitParams
+
+
+@part
+class FedAMP(OwnModel):
+    """FedAMP (Huang et al., 2021, Algorithm 1), with the attention A(x) = 1 - exp(-x / sigma) of the paper: every part
+    of the model is personal, and a client downloads a mixture u_i of the participants' models.
+
+    u_i = w_i + sum_j xi_ij (w_j - w_i) with xi_ij = alpha A'(|w_i - w_j|^2): near models count more. A participant
+    descends f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2, from its own w_i as in PFLlib, where the penalty is a distance
+    that is not squared. Under full participation the mixture is the paper's; otherwise it is that of the participants'
+    models, as they last left them. HeurFedAMP of the same paper has another attention.
+
+    A participant's mixture is made of one other model after the other; every device holds those of all participants.
+    Without a penalty this is `LocalOnly` (but for the bytes), and alone a client is held near its own last model.
+
+    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
+    further. The server's state is the mean of the last participants' models, which no client downloads.
+
+    Args:
+        training: of the clients; its weighting is that of the mean, which has no effect on them.
+        penalty: lambda; 1 in PFLlib.
+        attention_step_size: alpha; 1 in PFLlib. For a mixture that is an average, the weights xi_ij of the others must
+            not sum to more than 1: alpha <= sigma / (participants - 1) is small enough.
+        attention_width: sigma, in squared distances between models; 1 in PFLlib.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedAMP(model, attention_step_size=0.1).evaluations)
+        ['own_model', 'fine_tune']
+    """
+
+    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    attention_step_size: Annotated[float, Above(0), "give e.g. 0.1"] = 1.0
+    attention_width: Annotated[float, Above(0), "give e.g. 1.0"] = 1.0
+
+    init, server = FedAvg.init, FedAvg.server  # of the mean of the last participants' models
+
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedAMPClientState:
+        """The model that everybody starts from."""
+        return FedAMPClientState(server.params)
+
+    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
+        """Nothing is the same for all."""
+        return ()
+
+    def shown(self, state: FedAMPClientState) -> SplitParams:
+        """The client's model, as it last sent it."""
+        return state.params
+
+    def mix(self, nobody: tuple[()], own: SplitParams, others: Participants, context: RoundContext) -> SplitParams:
+        """The mixture u_i of one participant."""
+
+        def add(mixture: SplitParams, other: tuple[SplitParams, Array]) -> tuple[SplitParams, None]:
+            model, takes_part = other
+            apart = jax.tree.map(jnp.subtract, model, own)
+            square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(apart))
+            # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
+            attention = self.attention_step_size / self.attention_width * jnp.exp(-square / self.attention_width)
+            # u_i <- u_i + xi_ij (w_j - w_i)
+            new = jax.tree.map(lambda u, d: u + jnp.where(takes_part, attention * d, 0), mixture, apart)
+            return new, None
+
+        return jax.lax.scan(add, own, (others.shown, others.takes_part))[0]
+
+    def client(
+        self, key: Key, mixture: SplitParams, state: FedAMPClientState, examples: Examples, context: RoundContext
+    ):
+        """Local SGD on the own model, near the mixture."""
+
+        def near(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
+            # grad f_i(w_i) + (lambda / alpha) (w_i - u_i)
+            gradient, strength = plain_gradient(objective, own, weights), self.penalty / self.attention_step_size
+            return jax.tree.map(lambda g, w, u: g + strength * (w - u), gradient, own, mixture)
+
+        # w_i <- local SGD along it, from w_i
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=near)
+        return ClientOutput(
+            local.params, FedAMPClientState(local.params), self.training.weight(examples), loss=local.loss
+        )

@@ -1,0 +1,164 @@
+"""FedPAC: a shared representation whose features are aligned, and a head for each client combined of all heads."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms._mixture import best_mixture
+from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedproto import FedProto, FedProtoServerState, Prototypes
+from fedjax_srp.algorithms.local import fit_head, local_sgd, total_loss
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    Participants,
+    Phase,
+    PyTree,
+    RoundContext,
+    evaluation,
+    named_key,
+    nothing,
+)
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import AtLeast, Count, part
+
+
+class FedPACBroadcast(NamedTuple):
+    """What a participant downloads before it trains."""
+
+    representation: PyTree
+    prototypes: Prototypes
+
+
+class FedPACClientState(NamedTuple):
+    """The client's head, and the statistics of its features under the representation that it was last handed."""
+
+    head: PyTree
+    means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
+    variance: Array  # () float: V_i, of the mean of that many features
+
+
+class FedPACMessage(NamedTuple):
+    """What a client sends: its model, its centroids and its statistics."""
+
+    params: SplitParams
+    prototypes: Prototypes
+    statistics: tuple[Array, Array]
+
+
+@part
+class FedPAC(GlobalModel):
+    """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the model's cut is shared, heads are
+    personal, and after each round a participant's head is replaced by a mixture of all participants' heads.
+
+    A participant trains its head under the representation that it was handed, then the representation under that head
+    on its cross-entropy plus lambda times the mean squared difference between an example's features and the global
+    centroid of its class. The mixture of client i minimises sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2 over weights
+    that sum to 1: the variance of the heads' estimates, and their bias by what the clients' mean features h differ.
+    Centroids are means in proportion to examples of the class, as in the authors' code. That code drops weights below
+    0.001, trains heads with a step size of their own (0.1), and aligns a class without global centroid to the client's.
+
+    Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
+    the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.
+
+    Args:
+        model: cut at its head; its labels are classes.
+        training: of head and representation; the paper weighs clients by their examples.
+        penalty: lambda; 1 in the authors' code.
+        head_epochs: of the head; 1 in the paper.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedPAC(model).evaluations)
+        ['own_head', 'global', 'fine_tune', 'fine_tune_all']
+    """
+
+    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    head_epochs: Count = 1
+
+    # The server keeps the representation with the mean head, and the global centroids.
+    init, prototypes = FedProto.init, FedProto.prototypes
+    _features, regularised = FedProto._features, FedProto.regularised
+
+    def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedPACClientState:
+        """The head that everybody starts from."""
+        features = server.prototypes.features
+        return FedPACClientState(server.params.head, features, features[0, 0])
+
+    def broadcast(self, server: FedProtoServerState, context: RoundContext) -> FedPACBroadcast:
+        """The representation and the centroids."""
+        return FedPACBroadcast(server.params.representation, server.prototypes)
+
+    def aligned(self, body: PyTree, fixed: tuple[PyTree, Prototypes], x: Array, y: Array, key: Key | None) -> Array:
+        """Cross-entropy and distance to the class's centroid of each example, (batch,)."""
+        return self.regularised(SplitParams(body, fixed[0]), fixed[1], x, y, key)
+
+    def client(
+        self, key: Key, down: FedPACBroadcast, state: FedPACClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """Statistics, then the head, then the representation, then centroids."""
+        body, shared = down
+        means, variance = self.statistics(SplitParams(body, state.head), examples)
+        # phi_i <- local SGD on f_i under the representation as it came
+        now = self.training.in_round(context)
+        head = fit_head(key, self.model, body, state.head, examples, now._replace(epochs=self.head_epochs, steps=None))
+        # theta_i <- local SGD on f_i + lambda R_i under the new head
+        key_local = named_key(key, "local")
+        trained = local_sgd(key_local, self.aligned, body, (head.params, shared), examples, now)
+        params = SplitParams(trained.params, head.params)
+        own = self.prototypes(params, examples)
+        centroids = own._replace(features=own.features * own.weight[:, None])
+        message = FedPACMessage(params, centroids, (means, variance))
+        weight = FedPACMessage(self.training.weight(examples), 1.0, 1.0)  # type: ignore[arg-type]
+        new = FedPACClientState(head.params, means, variance)
+        return ClientOutput(message, new, weight, loss=total_loss(head.loss, trained.loss))
+
+    def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
+        """Shares of classes times their mean features, and V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i."""
+        count = jnp.maximum(examples.count, 1).astype(self.model.dtype)
+        found = self.prototypes(params, examples)
+        means = found.features * found.weight[:, None] / count
+        rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
+        is_real = rows < examples.count
+        squares = jnp.sum(jnp.square(self._features(params, examples.x[jnp.where(is_real, rows, 0)])), axis=1)
+        square = jnp.sum(jnp.where(is_real, squares, 0)) / count
+        return means, (square - jnp.sum(jnp.square(means))) / count
+
+    def server(self, key: Key, server: FedProtoServerState, mean: FedPACMessage, context: RoundContext):
+        """The mean model, and the mean centroid of each class that a participant has."""
+        new = FedProto.server(self, key, server, mean.prototypes, context)  # type: ignore[arg-type]
+        return new._replace(params=mean.params)
+
+    @property
+    def finish(self) -> Phase:
+        """Every participant gets its mixture of heads."""
+
+        def client(key: Key, head: PyTree, state: FedPACClientState, examples: Examples, context: RoundContext):
+            return ClientOutput((), state._replace(head=head))
+
+        def server(
+            key: Key, server: FedProtoServerState, mean: tuple[()], context: RoundContext
+        ) -> FedProtoServerState:
+            return server
+
+        return Phase(nothing, client, server, self.combined, self.shown)
+
+    def combined(self, nobody: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
+        """The head of one client: the best mixture of all."""
+        apart = (own.means[None] - others.shown.means).reshape(others.takes_part.shape[0], -1)
+        # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
+        costs = jnp.matmul(apart, apart.T, precision="highest") + jnp.diag(others.shown.variance)
+        weights = best_mixture(costs, others.takes_part)
+        # phi_i <- sum_j a_j phi_j
+        return jax.tree.map(lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"), others.shown.head)
+
+    @evaluation
+    def own_head(self, key: Key, server: FedProtoServerState, state: FedPACClientState, examples: Examples):
+        """The client's own mixture of heads under the shared representation."""
+        return lambda x: self.model.classify(state.head, self.model.represent(server.params.representation, x))

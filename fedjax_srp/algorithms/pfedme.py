@@ -1,0 +1,125 @@
+"""pFedMe: personal models at the foot of Moreau envelopes, whose mean gradient moves the global model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import Above, AtLeast, Count, StepSize, part
+
+
+class PFedMeClientState(NamedTuple):
+    """The personal model theta_i."""
+
+    own: SplitParams
+
+
+class Both(NamedTuple):
+    """What a client trains: its copy w_i of the global model, and theta_i."""
+
+    w: SplitParams
+    theta: SplitParams
+
+
+@part
+class Envelope(Optimizer):
+    """Steps of w_i by an optimizer; theta_i comes as its own gradient, and is what it becomes.
+
+    Args:
+        of_w: the optimizer of w_i.
+    """
+
+    of_w: Optimizer
+
+    def init(self, params: Both) -> PyTree:
+        """That of w_i."""
+        return self.of_w.init(params.w)
+
+    def update(self, gradient: Both, state: PyTree, params: Both) -> tuple[Both, PyTree]:
+        """The step of w_i, and the way to the new theta_i."""
+        step, state = self.of_w.update(gradient.w, state, params.w)
+        return Both(step, jax.tree.map(jnp.subtract, gradient.theta, params.theta)), state
+
+
+@part
+class PFedMe(GlobalModel):
+    """pFedMe (Dinh, Tran and Nguyen, 2020, Algorithm 1): a global model, and a personal one of every client near it.
+
+    On every batch, one of the paper's local rounds, theta_i takes K gradient steps on
+    f_i(theta) + (lambda / 2) |theta - w_i|^2, and w_i one step along lambda (w_i - theta_i), the gradient of that
+    envelope in w_i. Participants send w_i. As in the authors' code, theta_i starts a round at the global model and
+    goes on from batch to batch; the paper asks for a minimum up to an accuracy, wherever the steps start. With
+    lambda = 0 the global model stays, and theta_i is the global model after K steps a batch on the client alone.
+
+    Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its head) and `fine_tune_all`, as
+    in `FedAvg`.
+
+    Args:
+        training: of w_i; its step size is the paper's eta.
+        penalty: lambda, 15 in most of the paper's experiments.
+        inner_steps: K, 5 in the paper.
+        inner_step_size: of the K steps, which are plain gradient descent; 0.09 in runs of the authors' code on MNIST.
+        server_step_size: beta, how far the global model goes towards the mean: 1 in most experiments, also 2.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.PFedMe(model, penalty=15.0).evaluations)
+        ['own_model', 'global', 'fine_tune', 'fine_tune_all']
+    """
+
+    penalty: Annotated[float, AtLeast(0), "give a number such as 15.0"] = 15.0
+    inner_steps: Count = 5
+    inner_step_size: Annotated[float, Above(0), "give a step size, e.g. 0.05"] = 0.09
+    server_step_size: StepSize = 1.0
+
+    init, broadcast, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.gradient  # of the global model
+
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> PFedMeClientState:
+        """The model that everybody starts from."""
+        return PFedMeClientState(server.params)
+
+    def loss_of_theta(self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        """The loss of each example under the personal model, (batch,)."""
+        return self.loss(both.theta, frozen, x, y, key)
+
+    def client(self, key: Key, params: SplitParams, state: Any, examples: Examples, context: RoundContext):
+        """K steps of theta_i on every batch, and one of w_i."""
+
+        def of_envelope(objective: Objective, both: Both, weights: Array) -> Both:
+            def step(_: Any, theta: SplitParams) -> SplitParams:
+                # theta_i <- theta_i - alpha (grad f_i(theta_i) + lambda (theta_i - w_i))
+                gradient = plain_gradient(objective, Both(both.w, theta), weights).theta
+                slope = jax.tree.map(lambda g, t, w: g + self.penalty * (t - w), gradient, theta, both.w)
+                return jax.tree.map(lambda t, s: t - self.inner_step_size * s, theta, slope)
+
+            theta = jax.lax.fori_loop(0, self.inner_steps, step, both.theta)
+            # w_i <- w_i - eta lambda (w_i - theta_i)
+            return Both(jax.tree.map(lambda w, t: self.penalty * (w - t), both.w, theta), theta)
+
+        now = self.training.in_round(context)
+        now = now._replace(optimizer=Envelope(now.optimizer))
+        start, key_local = Both(params, params), named_key(key, "local")
+        local = local_sgd(key_local, self.loss_of_theta, start, (), examples, now, gradient=of_envelope)
+        trained: Both = local.params
+        weight = self.training.weight(examples)
+        return ClientOutput(trained.w, PFedMeClientState(trained.theta), weight, loss=local.loss)
+
+    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
+        """A step towards the mean."""
+        # w <- (1 - beta) w + beta sum_i p_i w_i
+        beta = self.server_step_size
+        return FedAvgServerState(jax.tree.map(lambda w, m: (1 - beta) * w + beta * m, server.params, mean))
+
+    @evaluation
+    def own_model(self, key: Key, server: FedAvgServerState, state: PFedMeClientState, examples: Examples):
+        """The client's personal model, as it last left it."""
+        return lambda x: self.model.logits(state.own, x)

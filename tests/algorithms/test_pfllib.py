@@ -1,0 +1,175 @@
+"""FedALA and pFedMe beside PFLlib, whose own aggregation and optimizer run here: 20 rounds, on the same batches.
+
+Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
+"""
+
+import copy
+import importlib.util
+import os
+import random
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.local import batches
+from reference.small import KEY, clients_of, model
+from test_reference import BATCH, Setting, by_layer
+
+import fedjax_srp as srp
+from fedjax_srp.base import named_key
+from fedjax_srp.engine.round import stream
+
+PFLLIB = Path(os.environ.get("PFLLIB", "no_folder_of_pfllib"))
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(), reason="PFLLIB and torch are not there"
+    ),
+]
+COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 8, 50, 12, 28), (40,) * 6, 20, 2, 0.1
+STRATEGY = srp.participation.Full()
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def of_pfllib(file):
+    """One file of PFLlib as a module."""
+    spec = importlib.util.spec_from_file_location(Path(file).stem, PFLLIB / file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def setting_of(cls, **options):
+    split_model = model(hidden=(16,), dtype=jnp.float64)
+    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, EPOCHS), **options)
+    return Setting(algorithm, split_model, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
+
+
+class Rival:
+    """Models of PyTorch, from the start of a run of ours and with its batches."""
+
+    def __init__(self, setting):
+        import torch
+
+        self.torch, self.setting, self.loss = torch, setting, torch.nn.CrossEntropyLoss()
+        widths = [setting.params["fc1"]["kernel"].shape, setting.params["out"]["kernel"].shape]
+        layers = [torch.nn.Linear(*shape, dtype=torch.float64) for shape in widths]
+        for layer, params in zip(layers, setting.params.values(), strict=True):
+            layer.weight.data, layer.bias.data = self.tensor(params["kernel"].T), self.tensor(params["bias"])
+        self.model = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1])
+        self.data = [(self.tensor(c.x), self.tensor(c.y).long()) for c in setting.clients]
+        self.tests = [(self.tensor(c.x_test), c.y_test) for c in setting.clients]
+
+    def tensor(self, array):
+        return self.torch.tensor(np.array(array))
+
+    def rows(self, t, i):
+        return batches(self.setting.orders.epochs(t, i, "local", EPOCHS), BATCH)
+
+    def accuracy(self, model, i):
+        x, y = self.tests[i]
+        return np.mean(model(x).argmax(1).numpy() == y)
+
+    def descend(self, model, t, i):
+        optimizer = self.torch.optim.SGD(model.parameters(), lr=RATE)
+        for rows in self.rows(t, i):
+            x, y = self.data[i]
+            optimizer.zero_grad()
+            self.loss(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+    def average(self, models):
+        for place, p in enumerate(self.model.parameters()):
+            p.data = sum(list(m.parameters())[place].data for m in models) / len(models)
+
+
+def compare(name, setting, rival, found, evaluation):
+    """Prints and checks the accuracies, in the mean over clients, round by round."""
+    ours = np.array([np.mean(setting.accuracies[t][evaluation]) for t in range(ROUNDS)])
+    apart = 100 * np.abs(ours - np.array(found))
+    print(f"{name} {evaluation}: {100 * ours[-1]:.2f} % and {100 * found[-1]:.2f} % after {ROUNDS} rounds, "
+          f"apart {apart.mean():.3f} points in the mean, {apart.max():.3f} at most")  # fmt: skip
+    assert apart.mean() < 0.5
+    last = by_layer(model(hidden=(16,), dtype=jnp.float64), *setting.states[-1].server.params)
+    theirs = [p.detach().numpy() for p in rival.model.parameters()]
+    for w, p in zip(theirs, (a for layer in last.values() for a in (layer["kernel"].T, layer["bias"])), strict=True):
+        np.testing.assert_allclose(p, w, rtol=0, atol=1e-6)
+
+
+def test_fedala_of_pfllib(monkeypatch):
+    """Its ALA class, told where segments begin, in which order they are gone through, and to stop after 11 epochs.
+
+    At its threshold, 0.1 for the deviation of the last batches' losses, batches as small as these never let it stop.
+    """
+    setting = setting_of(srp.algorithms.FedALA, weight_share=0.8, start_epochs=11)
+    rival, module = Rival(setting), of_pfllib("utils/ALA.py")
+    clients = [copy.deepcopy(rival.model) for _ in COUNTS]
+    turn = {}
+
+    class Loader:
+        def __init__(self, data, batch_size, drop_last):
+            self.data, self.epoch = data, 0
+
+        def __iter__(self):
+            order = setting.orders.epochs(turn["t"], turn["i"], "weights", 1, first=self.epoch)[0]
+            self.epoch += 1
+            for rows in batches([order[order < len(self.data)]], BATCH):
+                x, y = zip(*(self.data[row] for row in rows), strict=True)
+                yield rival.torch.stack(x), rival.torch.stack(y)
+
+    def first(low, high):
+        key = jax.random.fold_in(named_key(stream(KEY, "training", jnp.int32(turn["t"])), "round"), turn["i"])
+        return int(jax.random.randint(named_key(key, "segment"), (), 0, jnp.int32(high + 1), jnp.int32))
+
+    monkeypatch.setattr(module, "DataLoader", Loader)
+    monkeypatch.setattr(random, "randint", first)
+    aggregations = [
+        module.ALA(i, rival.loss, list(zip(*rival.data[i], strict=True)), BATCH, 80, layer_idx=2, threshold=np.inf)
+        for i in range(len(COUNTS))
+    ]
+    found = []
+    for t in range(ROUNDS):
+        for i, own in enumerate(clients):
+            turn.update(t=t, i=i)
+            aggregations[i].adaptive_local_aggregation(rival.model, own)
+            for p in own.parameters():
+                p.requires_grad = True
+            rival.descend(own, t, i)
+        rival.average(clients)
+        found.append(np.mean([rival.accuracy(rival.model, i) for i in range(len(COUNTS))]))
+    assert min(w.min() for a in aggregations for w in a.weights) < 1
+    compare("FedALA", setting, rival, found, "global")
+
+
+def test_pfedme_of_pfllib():
+    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1 (with its default, 0, nothing moves)."""
+    numbers = {"penalty": 5.0, "inner_steps": 5, "inner_step_size": 0.05}
+    setting = setting_of(srp.algorithms.PFedMe, **numbers)
+    rival, module = Rival(setting), of_pfllib("flcore/optimizers/fedoptimizer.py")
+    personal, found = [None] * len(COUNTS), []
+    for t in range(ROUNDS):
+        travelling = []
+        for i in range(len(COUNTS)):
+            theta, w = copy.deepcopy(rival.model), copy.deepcopy(rival.model)
+            optimizer = module.pFedMeOptimizer(theta.parameters(), lr=0.05, lamda=5.0, mu=0.0)
+            for rows in rival.rows(t, i):
+                x, y = rival.data[i]
+                for _ in range(5):
+                    optimizer.zero_grad()
+                    rival.loss(theta(x[rows]), y[rows]).backward()
+                    optimizer.step(list(w.parameters()), "cpu")
+                for own, new in zip(w.parameters(), theta.parameters(), strict=True):
+                    own.data = own.data - 5.0 * RATE * (own.data - new.data)
+            travelling.append(w)
+            personal[i] = theta
+        rival.average(travelling)
+        found.append(np.mean([rival.accuracy(theta, i) for i, theta in enumerate(personal)]))
+    compare("pFedMe", setting, rival, found, "own_model")

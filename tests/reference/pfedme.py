@@ -1,0 +1,33 @@
+"""pFedMe (Dinh, Tran and Nguyen, 2020), Algorithm 1, in NumPy; theta goes on from batch to batch within a round."""
+
+from typing import NamedTuple
+
+from reference import mlp
+from reference.feddyn import combine
+from reference.local import mean, weight
+
+
+class State(NamedTuple):
+    """The global model, and the personal model of every client."""
+
+    params: dict
+    own: list
+
+
+def run(params, clients, cohorts, steps, *, eta, penalty, inner_steps, inner_step, beta, client_weighting="uniform"):
+    """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
+    own = [params for _ in clients]
+    for t, cohort in enumerate(cohorts):
+        models = []
+        for i in cohort:
+            w, theta = params, params
+            for rows in steps(t, i):
+                for _ in range(inner_steps):
+                    slope = mlp.gradient(theta, clients[i].x[rows], clients[i].y[rows])
+                    theta = combine(lambda th, g, w: th - inner_step * (g + penalty * (th - w)), theta, slope, w)
+                w = combine(lambda w, th: w - eta * penalty * (w - th), w, theta)
+            models.append(w)
+            own[i] = theta
+        average = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
+        params = combine(lambda w, m: (1 - beta) * w + beta * m, params, average)
+        yield State(params, list(own))
