@@ -5,6 +5,7 @@ from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
+from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
 from fedjax_srp.algorithms.fedgate import FedGATE
 from fedjax_srp.algorithms.fednova import FedNova
@@ -35,6 +36,7 @@ __all__ = [
     "Ditto",
     "FedAvg",
     "FedBABU",
+    "FedBN",
     "FedBuff",
     "FedGATE",
     "FedMTL",

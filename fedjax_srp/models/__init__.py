@@ -13,6 +13,7 @@ from fedjax_srp.models.lenet import Dropout, LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.linear_regression import LinearRegression, half_square
 from fedjax_srp.models.lstm import LSTM
 from fedjax_srp.models.mlp import MLP, Dense
+from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
 from fedjax_srp.options import options_of, own_maker
 from fedjax_srp.parts import is_part
@@ -29,6 +30,7 @@ __all__ = [
     "LeNet5",
     "LeNet5CIFAR100",
     "LinearRegression",
+    "ResNet18",
     "Split",
     "SplitModel",
     "SplitParams",
@@ -49,6 +51,7 @@ _BUILT_IN: dict[str, Factory] = {
     "lenet5": LeNet5,
     "lenet5_cifar100": LeNet5CIFAR100,
     "cnn": CNN,
+    "resnet18": ResNet18,
     "lstm": LSTM,
 }
 FACTORIES = {**_BUILT_IN}  # and those that `register` adds
