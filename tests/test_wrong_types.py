@@ -78,6 +78,10 @@ CALLS = {
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.holdout: {"data": DATA, "fraction": 0.4, "seed": 0},
     srp.data.holdout_clients: {"data": DATA, "part": "held_out", "fraction": 0.4, "seed": 0},
+    srp.data.shift_features: {"data": IMAGES, "rotations": (0, 90), "brightness": (1.0, 0.5)},
+    srp.data.from_huggingface: defaults(
+        srp.data.from_huggingface, dataset={"train": {"image": X, "label": Y}}, num_clients=2
+    ),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -86,7 +90,7 @@ CALLS = {
     partition.by_classes: {**BOTH, "classes_per_client": 2, "reserved_classes": 1, "reserved_fraction": 0.3},
     partition.shards: {**BOTH, "shards_per_client": 2},
     partition.consecutive: {**BOTH, "classes_per_client": 2, "examples_per_class": 3, "test_fraction": 0.1},
-    partition.dirichlet: {**BOTH, "alpha": 0.5},
+    partition.dirichlet: {**BOTH, "alpha": 0.5, "min_examples": 2},
     partition.lognormal_sizes: {**BOTH, "sigma": 0.5},
     partition.iid: BOTH,
     partition.natural: {"users_train": Y, "users_test": Y, "num_clients": 2, "seed": 0},
@@ -115,6 +119,7 @@ FIELDS = {
     "layers": (models.Layer("out", nn.Dense(3)),),
 }  # fmt: skip
 OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
+OF_CLASS[models.ResNet18] = {**IMAGES_OF, "channels": (2, 2, 2, 2)}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
 ABSTRACT = {models.SplitModel, clocks.Distribution}
 ROOMS = (algorithms, participation, clocks, models)

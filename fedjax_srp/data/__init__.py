@@ -12,11 +12,13 @@ from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout, holdout_clients
+from fedjax_srp.data.huggingface import from_huggingface
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
 from fedjax_srp.data.npz import save
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
+from fedjax_srp.data.shift import shift_features
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
 from fedjax_srp.data.training_loss import TrainingLoss, training_loss
 
@@ -30,6 +32,7 @@ __all__ = [
     "TrainingLoss",
     "data_folder",
     "from_arrays",
+    "from_huggingface",
     "holdout",
     "holdout_clients",
     "is_ready",
@@ -40,5 +43,6 @@ __all__ = [
     "partition",
     "prepare",
     "save",
+    "shift_features",
     "training_loss",
 ]

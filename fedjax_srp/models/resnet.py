@@ -48,7 +48,11 @@ class Normalised(nn.Module):
             name="conv",
         )(x)
         given = {"epsilon": 1e-5, "param_dtype": self.param_dtype, "force_float32_reductions": False, "name": "norm"}
-        norm = nn.BatchNorm(momentum=0.9, **given) if self.groups is None else nn.GroupNorm(self.groups, **given)
+        norm = (
+            nn.BatchNorm(momentum=0.9, use_fast_variance=False, **given)
+            if self.groups is None
+            else nn.GroupNorm(self.groups, **given)
+        )
         return norm(x)
 
 
