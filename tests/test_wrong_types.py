@@ -82,6 +82,9 @@ CALLS = {
     srp.data.from_huggingface: defaults(
         srp.data.from_huggingface, dataset={"train": {"image": X, "label": Y}}, num_clients=2
     ),
+    srp.data.next_tokens: defaults(
+        srp.data.next_tokens, train=[Y.reshape(8, 5)], test=[Y.reshape(8, 5)], num_classes=4
+    ),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -98,6 +101,7 @@ CALLS = {
     models.augmentation: {"name": "crop_flip", "dataset": IMAGES},
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None, "initialization": None},
     models.options: {"name": "mlp"},
+    models.lora: defaults(models.lora, model=MLP, rank=2, layers=("fc1",)),
     models.from_module: {
         "module": nn.Sequential([nn.Dense(3)]), "input_shape": (5,), "num_classes": 3, "head": "layers_0", "name": "m",
         "loss": models.cross_entropy, "dtype": np.float32,
@@ -119,7 +123,10 @@ FIELDS = {
     "layers": (models.Layer("out", nn.Dense(3)),),
 }  # fmt: skip
 OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
-OF_CLASS[models.ResNet18] = {**IMAGES_OF, "channels": (2, 2, 2, 2)}
+OF_CLASS |= {
+    models.ResNet18: {**IMAGES_OF, "channels": (2, 2, 2, 2)},
+    models.GPT: {"input_shape": (5,), "num_classes": 9},
+}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
 ABSTRACT = {models.SplitModel, clocks.Distribution}
 ROOMS = (algorithms, participation, clocks, models)

@@ -15,6 +15,7 @@ from fedjax_srp.data.holdout import holdout, holdout_clients
 from fedjax_srp.data.huggingface import from_huggingface
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
+from fedjax_srp.data.next_tokens import NextTokens, next_tokens
 from fedjax_srp.data.npz import save
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
@@ -28,6 +29,7 @@ __all__ = [
     "FederatedData",
     "LinearRegression",
     "LinearTask",
+    "NextTokens",
     "RawArrays",
     "TrainingLoss",
     "data_folder",
@@ -40,6 +42,7 @@ __all__ = [
     "linear_task",
     "load",
     "names",
+    "next_tokens",
     "partition",
     "prepare",
     "save",

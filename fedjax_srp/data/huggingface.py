@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp._checks import checked, short, unknown
+from fedjax_srp._checks import check_integer, checked, short, unknown
 from fedjax_srp.data import text
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
@@ -66,6 +66,7 @@ def from_huggingface(
         >>> srp.data.from_huggingface({"train": rows, "test": rows}, 4, alpha=1.0).num_clients
         4
     """
+    check_integer("seed", seed, 0, maximum=None)
     known = {argument for division_of in PARTITIONS.values() for argument in division_of.arguments}
     for argument in division:
         if argument not in known:
@@ -101,8 +102,10 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
             "a split 'train', or a partitioner of flwr-datasets"
         )
     for role, column in (("x", x), ("y", y), ("user", user)):
-        if column is not None and column not in names:
-            raise ValueError(f"{role}={column!r} is no column of {argument}; choose from {', '.join(map(str, names))}")
+        if column is not None and not (isinstance(column, str) and column in names):
+            raise ValueError(
+                f"{role}={short(column)} is no column of {argument}; choose from {', '.join(map(str, names))}"
+            )
     return [_stacked(column, dataset[column]) for column in (x, y)] + [
         None if user is None else np.asarray(list(dataset[user]))
     ]
