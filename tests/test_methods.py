@@ -59,6 +59,7 @@ TABLE = {
     "fedyogi": FEDAVG,
     "moon": FEDAVG._replace(personal=ALL[:3]),  # the representation as it was left
     "fedbabu": FEDAVG._replace(evaluation="fine_tune_all"),
+    "fedbn": FEDAVG._replace(evaluation="own_model"),  # the table's model has no BatchNorm
     "fedrod": FEDAVG._replace(personal=ALL[3:], evaluation="own_model"),
     "fedproto": FEDAVG._replace(shared=(), personal=ALL, evaluation="nearest_prototype"),
     "knn_per": FEDAVG._replace(evaluation="neighbours"),
@@ -93,6 +94,7 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedyogi": FEDOPT | {"rule": "yogi"},
     "moon": COMMON | {"mu": 1.0, "temperature": 0.5},
     "fedbabu": COMMON,
+    "fedbn": COMMON | {"own": "normalisation"},
     "fedrod": COMMON,
     "fedproto": COMMON | {"penalty": 1.0},
     "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},

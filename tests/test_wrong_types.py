@@ -78,6 +78,13 @@ CALLS = {
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.holdout: {"data": DATA, "fraction": 0.4, "seed": 0},
     srp.data.holdout_clients: {"data": DATA, "part": "held_out", "fraction": 0.4, "seed": 0},
+    srp.data.shift_features: {"data": IMAGES, "rotations": (0, 90), "brightness": (1.0, 0.5)},
+    srp.data.from_huggingface: defaults(
+        srp.data.from_huggingface, dataset={"train": {"image": X, "label": Y}}, num_clients=2
+    ),
+    srp.data.next_tokens: defaults(
+        srp.data.next_tokens, train=[Y.reshape(8, 5)], test=[Y.reshape(8, 5)], num_classes=4
+    ),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
@@ -86,7 +93,7 @@ CALLS = {
     partition.by_classes: {**BOTH, "classes_per_client": 2, "reserved_classes": 1, "reserved_fraction": 0.3},
     partition.shards: {**BOTH, "shards_per_client": 2},
     partition.consecutive: {**BOTH, "classes_per_client": 2, "examples_per_class": 3, "test_fraction": 0.1},
-    partition.dirichlet: {**BOTH, "alpha": 0.5},
+    partition.dirichlet: {**BOTH, "alpha": 0.5, "min_examples": 2},
     partition.lognormal_sizes: {**BOTH, "sigma": 0.5},
     partition.iid: BOTH,
     partition.natural: {"users_train": Y, "users_test": Y, "num_clients": 2, "seed": 0},
@@ -94,6 +101,7 @@ CALLS = {
     models.augmentation: {"name": "crop_flip", "dataset": IMAGES},
     models.get: {"name": "mlp", "dataset": DATA, "head_layers": 1, "augment": None, "initialization": None},
     models.options: {"name": "mlp"},
+    models.lora: defaults(models.lora, model=MLP, rank=2, layers=("fc1",)),
     models.from_module: {
         "module": nn.Sequential([nn.Dense(3)]), "input_shape": (5,), "num_classes": 3, "head": "layers_0", "name": "m",
         "loss": models.cross_entropy, "dtype": np.float32,
@@ -115,6 +123,10 @@ FIELDS = {
     "layers": (models.Layer("out", nn.Dense(3)),), "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
 OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
+OF_CLASS |= {
+    models.ResNet18: {**IMAGES_OF, "channels": (2, 2, 2, 2)},
+    models.GPT: {"input_shape": (5,), "num_classes": 9},
+}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
 ABSTRACT = {models.SplitModel, clocks.Distribution}
 ROOMS = (algorithms, participation, clocks, models)

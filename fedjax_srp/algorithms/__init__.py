@@ -7,6 +7,7 @@ from fedjax_srp.algorithms.fedala import FedALA
 from fedjax_srp.algorithms.fedamp import FedAMP
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
+from fedjax_srp.algorithms.fedbn import FedBN
 from fedjax_srp.algorithms.fedbuff import FedBuff
 from fedjax_srp.algorithms.feddyn import FedDyn
 from fedjax_srp.algorithms.fedgate import FedGATE
@@ -42,6 +43,7 @@ __all__ = [
     "FedAMP",
     "FedAvg",
     "FedBABU",
+    "FedBN",
     "FedBuff",
     "FedDyn",
     "FedGATE",

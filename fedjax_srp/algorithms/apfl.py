@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,8 @@ class APFL(GlobalModel):
         >>> srp.algorithms.APFL(model, own_share=0.5, adaptive=True).name
         'apfl'
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     own_share: Share = 0.75
     adaptive: bool = False

@@ -29,6 +29,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.loops import sequential
+from fedjax_srp.models.normalization import has_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts import AtLeast, part
 
@@ -49,6 +50,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
     """
 
     has_uniform_means: ClassVar[bool] = False  # `training.weighting` must be "uniform"
+    moves_statistics: ClassVar[bool] = True  # False where a model is more than a mean of trained ones
 
     model: SplitModel
     training: Training = Training()
@@ -72,7 +74,13 @@ class ExampleAlgorithm(FederatedAlgorithm):
     def init_params(self, key: Key, data: Any) -> SplitParams:
         """The parameters before the first round."""
         self.model.check_fits(data)
-        return self.model.init(key)
+        params = self.model.init(key)
+        if not self.moves_statistics and has_statistics(params):
+            raise ValueError(
+                f"model {self.model.name!r} has BatchNorm, whose statistics are means, and {self.name} makes models "
+                "that are none; take GroupNorm, e.g. norm='group' of a resnet18"
+            )
+        return params
 
     def loss(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         """The loss of each example under the whole model, (batch,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,8 @@ class FedBuff(ExampleAlgorithm):
         >>> float(history.metrics["staleness"][0])
         0.0
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5

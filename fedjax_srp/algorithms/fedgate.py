@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,8 @@ class FedGATE(FedAvg):
         >>> srp.algorithms.FedGATE(model, srp.Training(srp.SGD(0.05), epochs=2)).name
         'fedgate'
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0
 

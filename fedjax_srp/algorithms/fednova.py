@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from fedjax_srp.algorithms._normalised import (
     NormalisedMessage,
     check_equal_steps,
@@ -44,6 +46,8 @@ class FedNova(FedAvg):
         >>> srp.algorithms.FedNova(model, srp.Training(epochs=None, steps=1)).name
         'fednova'
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

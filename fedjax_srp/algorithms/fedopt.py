@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ class FedOpt(FedAvg):
         >>> srp.algorithms.FedOpt(model, rule="yogi", server_step_size=0.01).rule
         'yogi'
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     rule: Literal["momentum", "adagrad", "adam", "yogi"] = "adam"
     server_step_size: StepSize = 0.01

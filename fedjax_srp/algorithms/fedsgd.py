@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,8 @@ class FedSGD(FedAvg):
         >>> srp.algorithms.FedSGD(model, srp.Training(srp.SGD(0.5), weighting="num_examples")).name
         'fedsgd'
     """
+
+    moves_statistics: ClassVar[bool] = False
 
     training: Training = Training(weighting="num_examples")
 

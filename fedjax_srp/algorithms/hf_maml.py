@@ -51,6 +51,7 @@ class HFMAML(ExampleAlgorithm):
     """
 
     name: ClassVar[str] = "hf_maml"
+    moves_statistics: ClassVar[bool] = False
 
     inner_step_size: InnerStepSize = 0.01
     difference: Annotated[float, Above(0), "give a small number, e.g. 1e-3"] = 1e-3

@@ -28,6 +28,7 @@ from fedjax_srp.algorithms.optimizers import SGD, FollowsRound, Given, Optimizer
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, TrainingLoss, named_key
 from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
+from fedjax_srp.models.normalization import counted, with_statistics, without_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts import AtLeast, Count, Weighting, part
 
@@ -298,13 +299,15 @@ def local_sgd(
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
-                return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
+                with counted(weights > 0):
+                    return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
 
             old_params, old_state, losses = carry
-            direction = gradient(objective, old_params, weights)
+            direction = without_statistics(gradient(objective, old_params, weights))
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
             updates, state = optimizer.update(direction, old_state, old_params)
-            new = after_step(optax.apply_updates(old_params, updates)), state, losses
+            stepped = after_step(optax.apply_updates(old_params, updates))
+            new = with_statistics(stepped, old_params, objective, weights), state, losses
             if one_client_at_a_time or no_weight_no_step:
                 return new
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)

@@ -12,11 +12,14 @@ from fedjax_srp.data.archives import prepare
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout, holdout_clients
+from fedjax_srp.data.huggingface import from_huggingface
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
+from fedjax_srp.data.next_tokens import NextTokens, next_tokens
 from fedjax_srp.data.npz import save
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
+from fedjax_srp.data.shift import shift_features
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
 from fedjax_srp.data.training_loss import TrainingLoss, training_loss
 
@@ -26,10 +29,12 @@ __all__ = [
     "FederatedData",
     "LinearRegression",
     "LinearTask",
+    "NextTokens",
     "RawArrays",
     "TrainingLoss",
     "data_folder",
     "from_arrays",
+    "from_huggingface",
     "holdout",
     "holdout_clients",
     "is_ready",
@@ -37,8 +42,10 @@ __all__ = [
     "linear_task",
     "load",
     "names",
+    "next_tokens",
     "partition",
     "prepare",
     "save",
+    "shift_features",
     "training_loss",
 ]

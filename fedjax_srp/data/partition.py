@@ -34,6 +34,7 @@ from fedjax_srp.data._counts import (
 from fedjax_srp.data.arrays import check_rows
 from fedjax_srp.parts import Above, AtLeast, Below, Count
 
+DRAWS = 1000  # of Dirichlet proportions, until nobody has too few examples
 Fraction = Annotated[float, Above(0), Below(1), "give a number between 0 and 1, e.g. 0.2"]
 
 
@@ -163,6 +164,8 @@ def dirichlet(
     num_clients: Count,
     alpha: Annotated[float, Above(0), Below(math.inf)],
     seed: int = 0,
+    *,
+    min_examples: Count = 1,
 ) -> Partition:
     """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
 
@@ -170,15 +173,28 @@ def dirichlet(
     the test examples of a class are cut at the same fractions as its training examples, so a client is tested on
     classes that it trains on only. A client that would be left empty gets an example from the client with most.
     Small alpha is heterogeneous, large is iid.
+
+    Proportions are drawn anew until the smallest client has `min_examples` training examples, as the code of Li et al.
+    2022 ("Federated learning on non-IID data silos") and PFLlib do; after 1,000 draws this is given up.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
     rng_proportions, rng_train, rng_test = _generators(seed, "proportions", "train", "test")
-    proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
-    proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows; a class nobody drew is shared
-    train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
+    for _ in range(DRAWS):
+        proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
+        proportions = np.maximum(
+            np.nan_to_num(proportions), 1e-200
+        )  # tiny alpha underflows; undrawn classes are shared
+        train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
+        if (smallest := train.sum(axis=1).min()) >= min_examples:
+            break
+    else:
+        raise ValueError(
+            f"min_examples={min_examples}: none of {DRAWS} draws of alpha={alpha} gave each of {num_clients} clients "
+            f"so many, the last one gave {smallest}; use fewer, fewer clients or a larger alpha"
+        )
     return Partition(deal(rng_train, y_train, classes, train), deal(rng_test, y_test, classes, test))
 
 

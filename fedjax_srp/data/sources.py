@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ PARTITIONS: dict[str, _Division] = {
     "consecutive": _Division(
         ("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive), is_by_class=True
     ),
-    "dirichlet": _Division(("alpha",), (), _by_labels(partitions.dirichlet), is_by_class=True),
+    "dirichlet": _Division(("alpha",), ("min_examples",), _by_labels(partitions.dirichlet), is_by_class=True),
     "lognormal": _Division(("sigma",), (), _by_labels(partitions.lognormal_sizes)),
     "natural": _Division((), (), _natural),
     "iid": _Division((), (), _by_labels(partitions.iid)),
@@ -129,6 +129,7 @@ def load(
     shards_per_client: int | None = None,
     partition: str | None = None,
     alpha: float | None = None,
+    min_examples: int | None = None,
     sigma: float | None = None,
     examples_per_class: int | None = None,
     reserved_classes: int | None = None,
@@ -155,6 +156,7 @@ def load(
             examples_per_class, shards_per_client, alpha, sigma), else "natural" if the data set names users, else
             "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
+        min_examples: which number of training examples the smallest client has at least, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
         examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
         reserved_classes: how many classes, the last, only the last clients hold, for partition "classes".
@@ -186,14 +188,13 @@ def load(
         "classes_per_client": classes_per_client,
         "shards_per_client": shards_per_client,
         "alpha": alpha,
+        "min_examples": min_examples,
         "sigma": sigma,
         "examples_per_class": examples_per_class,
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,
     }
-    given = {argument: value for argument, value in given.items() if value is not None}
-    kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
-    parts = PARTITIONS[kind].divide(raw, num_clients, seed, **given)
+    kind, parts = divided(raw, partition, num_clients, seed, given)
     train = parts.train
     if max_examples is not None:
         train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
@@ -208,6 +209,15 @@ def load(
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
     )  # fmt: skip
     return data if validation is None else holdout(data, validation, seed)
+
+
+def divided(
+    raw: RawArrays, partition: str | None, num_clients: int | None, seed: int, given: Mapping[str, Any]
+) -> tuple[str, Partition]:
+    """The partition of that name, or the one that follows from what is given, and its name; None is not given."""
+    given = {argument: value for argument, value in given.items() if value is not None}
+    kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
+    return kind, PARTITIONS[kind].divide(raw, num_clients, seed, **given)
 
 
 def _check_columns(raw: RawArrays) -> None:

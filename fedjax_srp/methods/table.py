@@ -87,6 +87,7 @@ RECIPES: dict[str, Recipe] = {
     "fedyogi": Recipe(algorithms.FedOpt, label="FedYogi", source="Reddi et al. 2021", options={"rule": "yogi"}),
     "moon": Recipe(algorithms.MOON, label="MOON", source="Li et al. 2021, features compared at the cut"),
     "fedbabu": Recipe(algorithms.FedBABU, label="FedBABU", source="Oh et al. 2022"),
+    "fedbn": Recipe(algorithms.FedBN, label="FedBN", source="Li et al. 2021"),
     "fedrod": Recipe(algorithms.FedRoD, label="FedRoD", source="Chen and Chao 2022, linear personal heads"),
     "fedproto": Recipe(algorithms.FedProto, label="FedProto", source="Tan et al. 2022, prototypes at the cut"),
     "knn_per": Recipe(algorithms.KNNPer, label="kNN-Per", source="Marfoq et al. 2022, one share for all clients"),

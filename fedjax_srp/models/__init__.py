@@ -9,16 +9,20 @@ from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
 from fedjax_srp.models.from_module import from_module
+from fedjax_srp.models.gpt import GPT
 from fedjax_srp.models.lenet import Dropout, LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.linear_regression import LinearRegression, half_square
+from fedjax_srp.models.lora import lora
 from fedjax_srp.models.lstm import LSTM
 from fedjax_srp.models.mlp import MLP, Dense
+from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
 from fedjax_srp.options import options_of, own_maker
 from fedjax_srp.parts import is_part
 
 __all__ = [
     "CNN",
+    "GPT",
     "LSTM",
     "MLP",
     "Convolution",
@@ -29,6 +33,7 @@ __all__ = [
     "LeNet5",
     "LeNet5CIFAR100",
     "LinearRegression",
+    "ResNet18",
     "Split",
     "SplitModel",
     "SplitParams",
@@ -37,6 +42,7 @@ __all__ = [
     "from_module",
     "get",
     "half_square",
+    "lora",
     "names",
     "options",
     "register",
@@ -49,7 +55,9 @@ _BUILT_IN: dict[str, Factory] = {
     "lenet5": LeNet5,
     "lenet5_cifar100": LeNet5CIFAR100,
     "cnn": CNN,
+    "resnet18": ResNet18,
     "lstm": LSTM,
+    "gpt": GPT,
 }
 FACTORIES = {**_BUILT_IN}  # and those that `register` adds
 

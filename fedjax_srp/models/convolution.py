@@ -51,38 +51,42 @@ def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
         )
 
 
-def convolve(x: Array, kernel: Array, strategy: str = "auto") -> Array:
-    """Convolution (cross-correlation) of stride 1 without padding.
+def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -> Array:
+    """Convolution (cross-correlation) without padding.
 
     Args:
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
         strategy: "patches", "winograd", "xla", or "auto": measured on a CPU; elsewhere "xla", which is not measured.
+        stride: of the windows, in both directions; with more than 1, patches take the place of winograd.
 
     Returns:
-        (batch, h - kernel height + 1, w - kernel width + 1, n).
+        (batch, 1 + (h - kernel height) // stride, 1 + (w - kernel width) // stride, n).
     """
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
         dtype = jnp.result_type(x, kernel)  # products of matrices see to that themselves
         x, kernel = x.astype(dtype), kernel.astype(dtype)
-        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    if strategy == "winograd":
+        return jax.lax.conv_general_dilated(
+            x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    if strategy == "winograd" and stride == 1:
         return _winograd(x, kernel)
-    windows = patches(x, *kernel.shape[:2])
+    windows = patches(x, *kernel.shape[:2], stride)
     product = windows.reshape(-1, windows.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
     return product.reshape(*windows.shape[:-1], -1)
 
 
-def patches(x: Array, height: int, width: int) -> Array:
+def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
     """All windows of a batch of images, (batch, h, w, c) -> (batch, h - height + 1, w - width + 1, height * width * c).
 
     The last axis is ordered as a kernel (height, width, c) flattened. Columns and rows are taken one after the other:
-    the gradient adds height + width slices instead of height * width, and never scatters.
+    the gradient adds height + width slices instead of height * width, and never scatters. With a stride, every
+    stride-th window of a row and of a column.
     """
     out_height, out_width = x.shape[1] - height + 1, x.shape[2] - width + 1
-    x = jnp.concatenate([x[:, :, j : j + out_width] for j in range(width)], axis=-1)
-    return jnp.concatenate([x[:, i : i + out_height] for i in range(height)], axis=-1)
+    x = jnp.concatenate([x[:, :, j : j + out_width : stride] for j in range(width)], axis=-1)
+    return jnp.concatenate([x[:, i : i + out_height : stride] for i in range(height)], axis=-1)
 
 
 @functools.cache
@@ -150,8 +154,14 @@ def max_pool(x: Array) -> Array:
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
+def _around(length: int, size: int, stride: int) -> tuple[int, int]:
+    """Zeros before and behind a row of an image, as flax has them for "SAME"."""
+    zeros = max((-(-length // stride) - 1) * stride + size - length, 0)
+    return zeros // 2, zeros - zeros // 2
+
+
 class Convolution(nn.Module):
-    """A convolution with bias; images without a channel axis get one.
+    """A convolution; images without a channel axis get one.
 
     Attributes:
         channels: n, width of the output.
@@ -160,6 +170,8 @@ class Convolution(nn.Module):
         param_dtype: of kernel and bias.
         padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the image, so that it
             keeps its size; or how many rows and columns of zeros on each side.
+        stride: of the windows, in both directions.
+        use_bias: whether a bias is added.
     """
 
     channels: int
@@ -168,17 +180,21 @@ class Convolution(nn.Module):
     param_dtype: Any = jnp.float32
     kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
     padding: Literal["VALID", "SAME"] | int = "VALID"
+    stride: int = 1
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
         x = x[..., None] if x.ndim == 3 else x
-        around = [((size - 1) // 2, size // 2) for size in self.kernel_size]  # of "SAME", as flax has it
+        around = [_around(n, size, self.stride) for n, size in zip(x.shape[1:3], self.kernel_size, strict=True)]
         if self.padding != "SAME":
             around = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * 2
         x = jnp.pad(x, ((0, 0), *around, (0, 0))) if any(map(any, around)) else x
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        out = convolve(x, kernel, self.strategy, self.stride)
+        if not self.use_bias:
+            return out
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
-        out = convolve(x, kernel, self.strategy)
         return out + jnp.broadcast_to(bias, out.shape)

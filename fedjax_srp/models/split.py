@@ -19,6 +19,7 @@ from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
 from fedjax_srp.models.initialization import check_torch, torch_params
+from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
 from fedjax_srp.parts import Count, part
 
 
@@ -177,24 +178,28 @@ class SplitModel:
         below, above = self._sides
         for layer in (*below, *above):
             with _in_layer(layer, x):
-                variables = layer.module.init(named_key(key, layer.name), x)
-            if others := sorted(set(variables) - {"params"}):
+                params[layer.name], others = init_module(layer.module, named_key(key, layer.name), x)
+            if others:
                 raise ValueError(
-                    f"layer {layer.name!r} keeps {', '.join(others)}, and only parameters are trained and averaged; "
-                    "take a module without, e.g. GroupNorm in place of BatchNorm"
+                    f"layer {layer.name!r} keeps {', '.join(sorted(others))}, and only parameters, and BatchNorm's "
+                    "statistics, are trained and averaged; take a module without"
                 )
-            params[layer.name] = variables.get("params", {})
             with _in_layer(layer, x):
                 x = _forward(layer, params, x)
         if self.initialization is not None:
             params = torch_params(key, params)
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 
+    def is_normalisation(self, params: PyTree) -> PyTree:
+        """A flag for each leaf of parameters: what FedBN keeps, here BatchNorm's scales, biases and statistics."""
+        return is_batch_norm(params)
+
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
         """(representation, `(batch, *input_shape)`) -> features (batch, ...)."""
-        if self.augment is not None and key is not None:
-            x = self.augment(named_key(key, "augment"), x)
-        return _apply(self._sides[0], representation, x, key)
+        return _apply(self._sides[0], representation, self._augmented(x, key), key)
+
+    def _augmented(self, x: Array, key: Key | None) -> Array:
+        return x if self.augment is None or key is None else self.augment(named_key(key, "augment"), x)
 
     def classify(self, head: PyTree, features: Array, key: Key | None = None) -> Array:
         """(head, features) -> logits (batch, num_classes)."""
@@ -218,13 +223,11 @@ class SplitModel:
         return sequential(run)(representation, x) if in_turn else run(representation, x)
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """From what `stem` returned to features: `represent` is `rest` after `stem`."""
-        if self.augment is not None:
-            return self.represent(representation, x, key)
-        settled = self._settled
+        """From what `stem` returned to features: `represent` is `rest` after `stem`, its BatchNorm being judged."""
+        settled, x = self._settled, self._augmented(x, key)
         if settled:
             x = _noisy(settled[-1], x, key)
-        return _apply(self._sides[0][len(settled) :], representation, x, key)
+        return _apply(self._sides[0][len(settled) :], representation, x, key, is_frozen=True)
 
     def check_fits(self, data: Any) -> None:
         """Raises a `ValueError` of one line where the examples or labels of `data`, as far as known, do not fit."""
@@ -270,24 +273,26 @@ class SplitModel:
         return None
 
 
-def _forward(layer: Layer, params: PyTree, x: Array) -> Array:
-    return layer.activation(layer.module.apply({"params": params[layer.name]}, x))  # type: ignore[arg-type]
+def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) -> Array:
+    return layer.activation(apply_module(layer.module, params[layer.name], x, in_training))
 
 
 def _noisy(layer: Layer, x: Array, key: Key | None) -> Array:
     return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
 
 
-def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None) -> Array:
+def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None, is_frozen: bool = False) -> Array:
     if key is None:
         block = min((layer.block for layer in layers if layer.block), default=None)
         return _in_blocks(lambda x: _apply_noisy(layers, params, x, None), x, block)
-    return _apply_noisy(layers, params, x, key)
+    return _apply_noisy(layers, params, x, key, not is_frozen)
 
 
-def _apply_noisy(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None) -> Array:
+def _apply_noisy(
+    layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None, in_training: bool = False
+) -> Array:
     for layer in layers:
-        x = _noisy(layer, _forward(layer, params, x), key)
+        x = _noisy(layer, _forward(layer, params, x, in_training), key)
     return x
 
 

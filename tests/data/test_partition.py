@@ -406,3 +406,20 @@ def test_errors(message):
     with pytest.raises(ValueError, match=message) as error:
         ERRORS[message]()
     assert "\n" not in str(error.value)
+
+
+def test_dirichlet_draws_until_the_smallest_client_has_enough():
+    y_train, y_test = labels(4, 100, 0), labels(4, 40, 1)
+    first = partition.dirichlet(y_train, y_test, 20, 0.3, seed=3)
+    smallest, mean = min(map(len, first.train)), len(y_train) // 20
+    assert smallest < mean - 5
+    check_equal(first, partition.dirichlet(y_train, y_test, 20, 0.3, seed=3, min_examples=smallest))
+    enough = partition.dirichlet(y_train, y_test, 20, 0.3, seed=3, min_examples=smallest + 3)
+    check_partition(enough, len(y_train), len(y_test), 20)
+    assert min(map(len, enough.train)) >= smallest + 3
+    assert sum(map(len, enough.train)) == len(y_train)
+    with pytest.raises(
+        ValueError, match=rf"min_examples={mean + 1}: none of 1000 draws of alpha=0.3 .*; use"
+    ) as caught:
+        partition.dirichlet(y_train, y_test, 20, 0.3, min_examples=mean + 1)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,112 @@
+"""FedBN: every client keeps its BatchNorm, all other layers are shared."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.models.normalization import is_statistic
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
+
+
+class FedBNClientState(NamedTuple):
+    """The client's own normalisation; None where a leaf is shared."""
+
+    own: SplitParams
+
+
+class FedBNMessage(NamedTuple):
+    """The model of a client or of the server: the shared leaves travel; own ones are only looked at."""
+
+    shared: SplitParams
+    own: Uncharged
+
+
+def joined(shared: PyTree, own: PyTree) -> PyTree:
+    """Two trees as one, each None where the other has a leaf."""
+    return jax.tree.map(
+        lambda one, other: other if one is None else one, shared, own, is_leaf=lambda leaf: leaf is None
+    )
+
+
+@part
+class FedBN(GlobalModel):
+    """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and statistics; all other layers
+    are shared. All of it is trained together.
+
+    With `own="statistics"` scales and biases are shared too and the statistics alone are personal (SiloBN, Andreux et
+    al., 2020). Without BatchNorm, and for a model with GroupNorm in its place, this is `FedAvg`.
+
+    Evaluations: `own_model` (the default), the shared layers with the client's own normalisation, as it last left it;
+    `global`, with the mean normalisation of the last cohort, which no real server has; `fine_tune` (the head) and
+    `fine_tune_all`, that model trained on the client.
+
+    Args:
+        model: with BatchNorm; where it is cut matters to `fine_tune` alone.
+        training: of all of it.
+        own: what stays with a client.
+
+    Raises:
+        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.ResNet18((32, 32, 3), num_classes=10, channels=(8, 8, 8, 8))
+        >>> list(srp.algorithms.FedBN(model).evaluations)
+        ['own_model', 'global', 'fine_tune', 'fine_tune_all']
+    """
+
+    own: Literal["normalisation", "statistics"] = "normalisation"
+
+    init = FedAvg.init
+
+    def divided(self, params: SplitParams) -> FedBNMessage:
+        """Shared leaves and own ones."""
+        is_own = self.model.is_normalisation(params) if self.own == "normalisation" else is_statistic(params)
+        shared = jax.tree.map(lambda leaf, own: None if own else leaf, params, is_own)
+        return FedBNMessage(shared, Uncharged(jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)))
+
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBNClientState:
+        """The normalisation that everybody starts from."""
+        return FedBNClientState(self.divided(server.params).own.value)
+
+    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
+        """The shared leaves."""
+        return self.divided(server.params).shared
+
+    def client(self, key: Key, shared: SplitParams, state: FedBNClientState, examples: Examples, context: RoundContext):
+        """Local SGD on the whole model."""
+        # w_i <- local SGD from the shared layers and the client's own normalisation
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, joined(shared, state.own), (), examples, now)
+        message = self.divided(local.params)
+        return ClientOutput(
+            message, FedBNClientState(message.own.value), self.training.weight(examples), loss=local.loss
+        )
+
+    def server(self, key: Key, server: FedAvgServerState, mean: FedBNMessage, context: RoundContext):
+        """The mean of all layers but BatchNorm, and the mean normalisation to be looked at."""
+        # w_l <- sum_i p_i w_(i,l), l not BatchNorm
+        return FedAvgServerState(joined(mean.shared, mean.own.value))
+
+    def gradient(
+        self, key: Key, shared: SplitParams, state: FedBNClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """Gradient of the client's loss in the shared leaves, under its own normalisation."""
+
+        def loss(shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+            return self.loss(joined(shared, own), (), x, y, key)
+
+        return gradient_message(loss, shared, state.own, examples, self.training, context)
+
+    @evaluation
+    def own_model(self, key: Key, server: Any, state: FedBNClientState, examples: Examples):
+        """The shared layers with the client's own normalisation, as it last left it."""
+        params = joined(self.divided(server.params).shared, state.own)
+        return lambda x: self.model.logits(params, x)

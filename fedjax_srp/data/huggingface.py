@@ -1,0 +1,132 @@
+"""Data sets of Hugging Face's `datasets`, and partitions of `flwr-datasets`, as `FederatedData`.
+
+Neither library is imported: what is taken has their methods. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedjax_srp._checks import check_integer, checked, short, unknown
+from fedjax_srp.data import text
+from fedjax_srp.data.arrays import from_arrays
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.partition import Fraction
+from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.data.sources import PARTITIONS, divided
+from fedjax_srp.parts import Count
+
+
+@checked
+def from_huggingface(
+    dataset: Any,
+    num_clients: Count | None = None,
+    *,
+    test: Any = None,
+    x: str = "image",
+    y: str = "label",
+    user: str | None = None,
+    test_fraction: Fraction = 0.2,
+    partition: str | None = None,
+    seed: int = 0,
+    name: str = "huggingface",
+    **division: Any,
+) -> FederatedData:
+    """Federated data from a data set of Hugging Face, or from a partitioner of flwr-datasets.
+
+    Args:
+        dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train",
+            and "test" where it has one; or a partitioner with its data set (`load_partition(i)`, `num_partitions`),
+            each of whose partitions is a client.
+        num_clients: as of `load`; may be left out where `user` or a partitioner says whose examples are whose.
+        test: the test split, of the same kind as `dataset`: of a partitioner another one with as many partitions.
+        x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
+        y: column of labels, whole numbers from 0.
+        user: column of users, numbers or texts, for the natural partition.
+        test_fraction: where there is no test split, which share of each user's examples, or of each class, is one;
+            at random, rounded, at least one of two or more.
+        partition: as of `load`, with the arguments that belong to it in `division`.
+        seed: of partition and test split.
+        name: in results.
+        **division: `classes_per_client`, `alpha`, `shards_per_client`, ... as of `load`.
+
+    Returns:
+        The data; uint8 images are divided by 255 as they are gathered.
+
+    Raises:
+        ValueError: a column that is missing, rows of unequal shape, a partition that lacks something.
+
+    Example:
+        >>> import numpy as np, fedjax_srp as srp
+        >>> rows = {"image": np.zeros((40, 8, 8), np.uint8), "label": np.arange(40) % 4}  # Dataset.from_dict(...)
+        >>> srp.data.from_huggingface({"train": rows, "test": rows}, 4, alpha=1.0).num_clients
+        4
+    """
+    check_integer("seed", seed, 0, maximum=None)
+    known = {argument for division_of in PARTITIONS.values() for argument in division_of.arguments}
+    for argument in division:
+        if argument not in known:
+            raise unknown("argument", argument, sorted(known))
+    if isinstance(dataset, Mapping) and "train" in dataset:
+        dataset, test = dataset["train"], dataset.get("test") if test is None else test
+    train_columns = _columns(dataset, "dataset", x, y, user)
+    if test is None:
+        is_test = _held_out(train_columns[2] if train_columns[2] is not None else train_columns[1], test_fraction, seed)
+        pairs = [(None, None) if c is None else (c[~is_test], c[is_test]) for c in train_columns]
+    else:
+        pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
+    (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
+    if x_train.dtype.kind in "UO":
+        words = text.vocabulary(x_train)
+        x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
+    raw = RawArrays(x_train, y_train, x_test, y_test, users_train, users_test)
+    parts = divided(raw, partition, num_clients, seed, division)[1]
+    return from_arrays(*raw[:4], train_indices=parts.train, test_indices=parts.test, name=name)
+
+
+def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> list[Any]:
+    """Inputs, labels and users (None: unknown) of a data set, or of all partitions of a partitioner."""
+    if hasattr(dataset, "load_partition") and hasattr(dataset, "num_partitions"):
+        partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
+        owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
+        columns = [_columns(part, argument, x, y, None)[:2] for part in partitions if len(part)]
+        return [*(np.concatenate(column) for column in zip(*columns, strict=True)), owners]
+    names = getattr(dataset, "column_names", None) or (list(dataset) if isinstance(dataset, Mapping) else [])
+    if isinstance(names, Mapping) or not names or len(dataset) == 0:
+        raise ValueError(
+            f"{argument}={short(type(dataset))} is no data set with rows; give a datasets.Dataset, a DatasetDict with "
+            "a split 'train', or a partitioner of flwr-datasets"
+        )
+    for role, column in (("x", x), ("y", y), ("user", user)):
+        if column is not None and not (isinstance(column, str) and column in names):
+            raise ValueError(
+                f"{role}={short(column)} is no column of {argument}; choose from {', '.join(map(str, names))}"
+            )
+    return [_stacked(column, dataset[column]) for column in (x, y)] + [
+        None if user is None else np.asarray(list(dataset[user]))
+    ]
+
+
+def _stacked(column: str, values: Any) -> np.ndarray:
+    """A column as one array; images are decoded."""
+    rows = [np.asarray(value) for value in values]
+    shapes = sorted({row.shape for row in rows})
+    if len(shapes) != 1:
+        raise ValueError(
+            f"column {column!r} has rows of shapes {short(shapes)}; bring them to one with Dataset.map before"
+        )
+    return np.stack(rows)
+
+
+def _held_out(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """(n,) bool: a random share of each group, at least one of two or more."""
+    rng = np.random.default_rng([zlib.crc32(b"from_huggingface"), seed])
+    is_held = np.zeros(len(groups), bool)
+    for group in np.unique(groups):
+        rows = rng.permutation(np.flatnonzero(groups == group))
+        is_held[rows[: min(max(1, round(fraction * len(rows))), len(rows) - 1)]] = True
+    return is_held

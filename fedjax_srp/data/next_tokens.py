@@ -1,0 +1,95 @@
+"""Sequences of tokens, of which a model predicts the next one at every place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedjax_srp._checks import checked
+from fedjax_srp.base import Array, Examples, Predict
+from fedjax_srp.data.arrays import as_array, pad
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.parts import Count
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class NextTokens(FederatedData):
+    """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 where nothing is asked."""
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """Number of tokens that are predicted right, and of all that are asked for, both () float."""
+        outputs = predict(test.x)
+        if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
+            raise ValueError(
+                f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
+                f"{self.num_classes} tokens; return a row per place and a column per token"
+            )
+        is_real = (jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count)[:, None] & (test.y > 0)
+        is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
+        dtype = jnp.result_type(float)
+        return jnp.sum(is_correct & is_real, dtype=dtype), jnp.sum(is_real, dtype=dtype)
+
+
+jax.tree_util.register_dataclass(
+    NextTokens,
+    data_fields=[f.name for f in dataclasses.fields(NextTokens) if f.name not in ("name", "num_classes", "options")],
+    meta_fields=["name", "num_classes"],
+    drop_fields=["options"],
+)
+
+
+@checked
+def next_tokens(
+    train: Sequence[ArrayLike], test: Sequence[ArrayLike], num_classes: Count | None = None, name: str = "tokens"
+) -> NextTokens:
+    """Federated data of token sequences, for `srp.models.GPT`: inputs are a sequence without its last token, labels
+    the same without its first.
+
+    Accuracies are shares of tokens that are predicted right; a client counts by its tokens.
+
+    Args:
+        train: for every client its sequences, (n_i, length + 1) whole numbers from 1 on, all of one length; 0 is
+            padding, behind a sequence. `srp.data.text` makes tokens of texts.
+        test: likewise.
+        num_classes: number of tokens with the padding; default: the largest + 1.
+        name: in results.
+
+    Raises:
+        ValueError: sequences that are none, or of another length; a client without any.
+
+    Example:
+        >>> sequences = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]
+        >>> next_tokens(sequences, sequences).example_shape
+        (5,)
+    """
+    if len(train) != len(test) or not len(train):
+        raise ValueError(f"train lists {len(train)} clients and test {len(test)}; give both one array for each client")
+    clients = {"train": [as_array(f"train[{i}]", given) for i, given in enumerate(train)]}
+    clients["test"] = [as_array(f"test[{i}]", given) for i, given in enumerate(test)]
+    width = clients["train"][0].shape[-1:]
+    for kind, arrays in clients.items():
+        for i, array in enumerate(arrays):
+            if array.ndim != 2 or array.shape[1:] != width or array.shape[1] < 2 or not len(array):
+                raise ValueError(
+                    f"{kind}[{i}]: has shape {array.shape}; give one or more sequences of 2 or more tokens, all of one "
+                    "length, padded with 0"
+                )
+            if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= 2**31 - 1:
+                raise ValueError(f"{kind}[{i}]: are no tokens; give whole numbers from 1 on, and 0 for padding")
+    largest = max(int(array.max()) for arrays in clients.values() for array in arrays)
+    if num_classes is None:
+        num_classes = largest + 1
+    elif largest >= num_classes:
+        raise ValueError(f"num_classes={num_classes}: there is a token {largest}; give at least {largest + 1}")
+    parts = {}
+    for kind, arrays in clients.items():
+        together = np.concatenate(arrays).astype(np.int32)
+        parts[f"x_{kind}"], parts[f"y_{kind}"] = jnp.asarray(together[:, :-1]), jnp.asarray(together[:, 1:])
+        ends = np.cumsum([len(array) for array in arrays])
+        parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(np.split(np.arange(ends[-1]), ends[:-1]))
+    return NextTokens(**parts, scale=None, offset=None, name=name, num_classes=num_classes)

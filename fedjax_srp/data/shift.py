@@ -1,0 +1,73 @@
+"""Feature shift: clients, or groups of them, see the same kinds of images turned, brighter or darker."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.description import with_origin
+from fedjax_srp.parts import Above, checked_value
+
+Turn = Literal[0, 90, 180, 270]
+Factor = Annotated[float, Above(0)]
+
+
+@with_origin
+def shift_features(
+    data: FederatedData,
+    rotations: tuple[Turn, ...] = (0, 90, 180, 270),
+    brightness: tuple[Factor, ...] = (1.0,),
+) -> FederatedData:
+    """The same clients, whose images are turned and made brighter or darker, their test images too.
+
+    Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`: entries make groups of clients,
+    of every speed under a clock that is ordered, and as many entries as clients shift each on its own. Rotated MNIST
+    of IFCA (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
+
+    Args:
+        data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each belongs to one client.
+        rotations: in degrees, against the clock; with 90 and 270, h = w.
+        brightness: factors of what the model gets, before `offset`. Integers are rounded, and cut off at the largest of
+            their type.
+
+    Returns:
+        The data, with images of their own.
+
+    Raises:
+        ValueError: examples that are no images.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=5)
+        >>> shift_features(data, rotations=(0, 180)).num_clients
+        20
+    """
+    rotations = checked_value("rotations", rotations, tuple[Turn, ...])
+    brightness = checked_value("brightness", brightness, tuple[Factor, ...])
+    shape = data.example_shape
+    if len(shape) not in (2, 3) or (shape[0] != shape[1] and {90, 270} & {*rotations}):
+        raise ValueError(
+            f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), for 90 square ones"
+        )
+    if not rotations or not brightness:
+        raise ValueError(f"rotations={rotations}, brightness={brightness}: give at least one of each, (0,) and (1.0,)")
+    x_train = np.array(data.x_train)
+    x_test = x_train if data.x_test is data.x_train else np.array(data.x_test)  # data of `holdout` have one pool
+    parts = [(x_train, data.train_indices, data.train_counts), (x_test, data.test_indices, data.test_counts)]
+    for x, indices, counts in parts:
+        for client, (row, count) in enumerate(zip(np.asarray(indices), np.asarray(counts), strict=True)):
+            turned = np.rot90(x[row[:count]], rotations[client % len(rotations)] // 90, axes=(1, 2))
+            x[row[:count]] = _brighter(turned, brightness[client % len(brightness)])
+    train = jnp.asarray(x_train)
+    return dataclasses.replace(data, x_train=train, x_test=train if x_test is x_train else jnp.asarray(x_test))
+
+
+def _brighter(x: np.ndarray, factor: float) -> np.ndarray:
+    """x * factor in the dtype of x."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return x * np.asarray(factor, x.dtype)
+    return np.minimum(np.rint(x * factor), np.iinfo(x.dtype).max).astype(x.dtype)

@@ -1,0 +1,113 @@
+"""A small transformer that predicts next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array
+from fedjax_srp.models.split import Layer, SplitModel, cross_entropy
+from fedjax_srp.parts import Count, part
+
+
+class TokensAndPositions(nn.Module):
+    """The sum of a vector for each token and one for each position."""
+
+    vocabulary: int
+    width: int
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, tokens: Array) -> Array:
+        """(batch, length) int -> (batch, length, width); a token outside the vocabulary is read as padding, 0."""
+        start = nn.initializers.normal(0.02)
+        table = self.param("embedding", start, (self.vocabulary, self.width), self.param_dtype)
+        places = self.param("positions", start, (tokens.shape[1], self.width), self.param_dtype)
+        vectors = table[jnp.where((tokens > 0) & (tokens < self.vocabulary), tokens, 0)]
+        return vectors + jnp.broadcast_to(places, vectors.shape)
+
+
+class Block(nn.Module):
+    """Causal self-attention, then two dense layers, each on normalised inputs and added to them."""
+
+    heads: int
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, length, width) -> (batch, length, width)."""
+        batch, length, width = x.shape
+        of_type = {"param_dtype": self.param_dtype}
+        normalised = {**of_type, "force_float32_reductions": False}
+        h = nn.LayerNorm(name="norm1", **normalised)(x)
+        h = nn.Dense(3 * width, name="qkv", **of_type)(h).reshape(batch, length, 3, self.heads, -1)
+        query, key, value = (h[:, :, i] for i in range(3))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(jnp.asarray(query.shape[-1], x.dtype))
+        is_past = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), scores.shape)
+        attention = jax.nn.softmax(jnp.where(is_past, scores, jnp.finfo(scores.dtype).min), axis=-1)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", attention, value).reshape(x.shape)
+        x = x + nn.Dense(width, name="mix", **of_type)(mixed)
+        h = nn.Dense(4 * width, name="up", **of_type)(nn.LayerNorm(name="norm2", **normalised)(x))
+        return x + nn.Dense(width, name="down", **of_type)(jax.nn.gelu(h))
+
+
+@part
+class GPT(SplitModel):
+    """A transformer for next tokens, such as GPT-2 in small (Radford et al., 2019): layers embedding (tokens and
+    positions), block1, block2, ..., norm, out.
+
+    An example is a row of tokens, its labels the tokens one place further on, for data as of `srp.data.next_tokens`.
+    The loss is the mean cross-entropy over the places whose label is not 0, which is padding. A place sees those before
+    it alone, so padding behind a text does not matter.
+
+    Args:
+        input_shape: (length,) tokens of one example.
+        num_classes: number of tokens with the padding; width of `out`.
+        width: channels of a token.
+        blocks: how many.
+        heads: of attention in each block; width is a multiple of it.
+        cut: first layer of the head, of embedding, block1, ..., norm, out; None for a model without a head.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.models.GPT((16,), num_classes=100, width=32).layer_names
+        ('embedding', 'block1', 'block2', 'norm', 'out')
+    """
+
+    name: ClassVar[str] = "gpt"
+
+    width: Count = 64
+    blocks: Count = 2
+    heads: Count = 4
+
+    def __post_init__(self) -> None:
+        if len(self.input_shape) != 1:
+            raise ValueError(f"input_shape={self.input_shape}: gpt takes token sequences (length,); choose mlp")
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose one that does")
+        super().__post_init__()
+
+    def stack(self) -> Sequence[Layer]:
+        """Embedding, blocks, normalisation and a dense layer."""
+        of_type = {"param_dtype": self.dtype}
+        return [
+            Layer("embedding", TokensAndPositions(self.num_classes, self.width, self.dtype)),
+            *(Layer(f"block{i}", Block(self.heads, self.dtype)) for i in range(1, self.blocks + 1)),
+            Layer("norm", nn.LayerNorm(force_float32_reductions=False, **of_type)),
+            Layer("out", nn.Dense(self.num_classes, **of_type)),
+        ]
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
+        losses = cross_entropy(logits, y)
+        is_token = (y > 0).astype(losses.dtype)
+        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)
+
+    @property
+    def input_dtype(self) -> Any:
+        """Of the inputs: tokens."""
+        return jnp.int32

@@ -1,0 +1,164 @@
+"""LoRA: a model with low-rank matrices beside its dense kernels, cut between the two."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import check_choice, checked
+from fedjax_srp.base import Array, Key, PyTree, named_key
+from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.parts import Above, Count, Leaf, part
+
+
+class Unfinished(NamedTuple):
+    """The features of a model that runs in its head: the inputs, and the base."""
+
+    x: Array
+    base: PyTree
+
+
+@part
+class LoRA(SplitModel):
+    """The result of `lora`: the base below the cut, the low-rank matrices above it."""
+
+    name: ClassVar[str] = "lora"
+
+    model: SplitModel
+    rank: Count = 4
+    scaling: Annotated[float, Above(0)] = 1.0
+    layers: tuple[str, ...] | None = None
+    is_frozen: bool = False
+    pretrained: Leaf[Any] = None
+    _: dataclasses.KW_ONLY
+    cut: str | None = "lora"
+
+    def __post_init__(self) -> None:
+        if self.cut != "lora":
+            raise ValueError(f"cut={self.cut!r}: LoRA is cut between base and low-rank matrices; leave it out")
+        for layer in self.layers or ():
+            check_choice("layers", layer, self.model.layer_names)
+        shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+        if not self._kernels(_layers(shapes)):
+            raise ValueError(f"layers={self.layers}: no dense kernel in model {self.model.name!r}; choose other layers")
+        if self.pretrained is not None:
+            same = jax.tree.structure(self.pretrained) == jax.tree.structure(shapes)
+            pairs = zip(jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False)
+            if not same or any((jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs):
+                raise ValueError(
+                    f"pretrained: are no parameters of model {self.model.name!r}; give those of model.init"
+                )
+        super().__post_init__()
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """The two parts."""
+        return ("base", "lora")
+
+    @property
+    def input_dtype(self) -> Any:
+        """Of the inputs."""
+        return self.model.input_dtype
+
+    @property
+    def takes_classes(self) -> bool:  # type: ignore[override]
+        """True if the loss takes integer labels."""
+        return self.model.takes_classes
+
+    @property
+    def _settled(self) -> list[Any]:
+        return []
+
+    def _kernels(self, base: PyTree) -> dict[str, Any]:
+        """The kernels that get low-rank matrices, by their paths."""
+        kept = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
+        leaves = {jax.tree_util.keystr(p, simple=True, separator="/"): w for p, w in jax.tree.leaves_with_path(kept)}
+        return {path: w for path, w in leaves.items() if path.endswith("/kernel") and w.ndim == 2}
+
+    def init(self, key: Key) -> SplitParams:
+        """The parameters before training: A is normal with variance 1 / inputs, B is 0, so W is that of the base."""
+        base = _layers(self.model.init(key) if self.pretrained is None else self.pretrained)
+
+        def matrices(path: str, kernel: Array) -> dict[str, Array]:
+            a = jax.random.normal(named_key(key, path), (kernel.shape[0], self.rank), kernel.dtype)
+            b = jnp.zeros((self.rank, kernel.shape[1]), kernel.dtype)
+            return {"a": a / jnp.sqrt(jnp.asarray(kernel.shape[0], a.dtype)), "b": b}
+
+        return SplitParams(base, {path: matrices(path, kernel) for path, kernel in self._kernels(base).items()})
+
+    def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
+        """Nothing yet: all layers wait for the low-rank matrices."""
+        return Unfinished(self._augmented(x, key), representation)
+
+    def stem(self, representation: PyTree, x: Array) -> Array:
+        """The inputs."""
+        return x
+
+    def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
+        """As `represent`."""
+        return self.represent(representation, x, key)
+
+    def classify(self, head: PyTree, features: Any, key: Key | None = None) -> Array:
+        """The whole model with W + scaling A B in place of each kernel W."""
+        base = jax.lax.stop_gradient(features.base) if self.is_frozen else features.base
+
+        def adapted(path: Any, leaf: Array) -> Array:
+            matrices = head.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+            if matrices is None:
+                return leaf
+            # W + (alpha / r) A B                                                          (eq. 3)
+            return leaf + jnp.asarray(self.scaling, leaf.dtype) * (matrices["a"] @ matrices["b"])
+
+        params = jax.tree.map_with_path(adapted, base)
+        below, above = self.model._sides
+        sides = ({layer.name: params[layer.name] for layer in side} for side in (below, above))
+        return self.model.logits(SplitParams(*sides), features.x, key)
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        """That of the base."""
+        return self.model.loss(logits, y)
+
+
+def _layers(params: SplitParams) -> PyTree:
+    return {**params.representation, **params.head}
+
+
+@checked
+def lora(
+    model: SplitModel,
+    rank: Count = 4,
+    scaling: Annotated[float, Above(0)] = 1.0,
+    layers: tuple[str, ...] | None = None,
+    is_frozen: bool = False,
+    pretrained: Any = None,
+) -> LoRA:
+    """A model whose dense kernels are W + scaling A B (LoRA, Hu et al., 2022), cut between W and the matrices A and B.
+
+    What is personal is the algorithm's affair, as for every cut: FedPer and FedRep keep the low-rank matrices at the
+    client and share the base, LG-FedAvg shares the matrices and keeps the base. With `is_frozen` nobody's base has a
+    gradient: in LG-FedAvg the matrices alone then travel and are all that is trained (FedIT, Zhang et al., 2024), in
+    FedPer clients only learn their own; give the optimizer no weight decay, which would move the base. Methods that
+    look at features (MOON, FedProto, kNN-Per) do not go with it.
+
+    Args:
+        model: the base; where it is cut does not matter.
+        rank: r, of A (inputs, r) and B (r, outputs).
+        scaling: alpha / r.
+        layers: names of the layers of the base whose kernels get matrices; None for all. Kernels are dense ones, not
+            those of convolutions and embeddings.
+        is_frozen: whether the base stays as it is.
+        pretrained: parameters of the base before the first round, as `model.init` has them; None draws them.
+
+    Raises:
+        ValueError: a layer that is none, a model without dense kernels, parameters of another model.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.lora(srp.models.MLP((8, 8), 10, hidden=(32,)), rank=2)
+        >>> list(model.init(jax.random.key(0)).head)
+        ['fc1/kernel', 'out/kernel']
+    """
+    return LoRA(model.input_shape, model.num_classes, model, rank, scaling, layers, is_frozen, pretrained)

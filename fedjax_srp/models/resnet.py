@@ -1,0 +1,126 @@
+"""ResNet-18 for small images, with BatchNorm or GroupNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array
+from fedjax_srp.models.convolution import Convolution, Strategy, check_images
+from fedjax_srp.models.lenet import BLOCK
+from fedjax_srp.models.mlp import Dense
+from fedjax_srp.models.split import Layer, SplitModel, identity
+from fedjax_srp.parts import Count, part
+
+
+def mean_pool(x: Array) -> Array:
+    """The mean of each channel, (batch, h, w, c) -> (batch, c)."""
+    return jnp.mean(x, axis=(1, 2))
+
+
+class Normalised(nn.Module):
+    """A convolution without bias that keeps the size of the image, divided by its stride, then a normalisation."""
+
+    channels: int
+    kernel_size: tuple[int, int]
+    stride: int
+    groups: int | None  # None: BatchNorm
+    strategy: str
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, h, w, c) -> (batch, ceil(h / stride), ceil(w / stride), channels)."""
+        around = self.kernel_size[0] // 2
+        x = Convolution(
+            self.channels,
+            self.kernel_size,
+            self.strategy,
+            self.param_dtype,
+            nn.initializers.he_normal(),
+            padding=around,
+            stride=self.stride,
+            use_bias=False,
+            name="conv",
+        )(x)
+        given = {"epsilon": 1e-5, "param_dtype": self.param_dtype, "force_float32_reductions": False, "name": "norm"}
+        norm = (
+            nn.BatchNorm(momentum=0.9, use_fast_variance=False, **given)
+            if self.groups is None
+            else nn.GroupNorm(self.groups, **given)
+        )
+        return norm(x)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions with a shortcut, which is a 1 x 1 convolution where shapes differ."""
+
+    channels: int
+    stride: int
+    groups: int | None
+    strategy: str
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """(batch, h, w, c) -> (batch, ceil(h / stride), ceil(w / stride), channels)."""
+        same = (self.groups, self.strategy, self.param_dtype)
+        out = jax.nn.relu(Normalised(self.channels, (3, 3), self.stride, *same, name="first")(x))
+        out = Normalised(self.channels, (3, 3), 1, *same, name="second")(out)
+        if x.shape[-1] != self.channels or self.stride != 1:
+            x = Normalised(self.channels, (1, 1), self.stride, *same, name="shortcut")(x)
+        return jax.nn.relu(out + x)
+
+
+@part
+class ResNet18(SplitModel):
+    """ResNet-18 (He et al., 2016) for CIFAR: a 3 x 3 convolution and no pooling at the start, then four stages of two
+    residual blocks, the mean over the image, and `out`. 11,173,962 parameters for ten classes.
+
+    Args:
+        input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8.
+        num_classes: width of `out`.
+        channels: of the four stages; the last three halve the image. Small ones make small models, for tests.
+        norm: "batch" for BatchNorm, whose statistics are averaged, or kept by `FedBN`; "group" for GroupNorm, which
+            has none.
+        groups: of GroupNorm; 2 in "Adaptive Federated Optimization" (Reddi et al., 2021).
+        convolution: as for `LeNet5`.
+        cut: first layer of the head, of conv1, block1 to block8, out; None for a model without a head.
+
+    Raises:
+        ValueError: images that are too small, or channels that are no multiples of groups.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.models.ResNet18((32, 32, 3), num_classes=10).layer_names[-2:]
+        ('block8', 'out')
+    """
+
+    channels: tuple[Count, Count, Count, Count] = (64, 128, 256, 512)
+    norm: Literal["batch", "group"] = "batch"
+    groups: Count = 2
+    convolution: Strategy = "auto"
+
+    def __post_init__(self) -> None:
+        check_images(self.name, self.input_shape, 8)
+        if self.norm == "group" and any(width % self.groups for width in self.channels):
+            raise ValueError(f"groups={self.groups} does not divide channels={self.channels}; choose one that does")
+        super().__post_init__()
+
+    def stack(self) -> Sequence[Layer]:
+        """The first convolution, eight blocks and a dense layer."""
+        same = (None if self.norm == "batch" else self.groups, self.convolution, self.dtype)
+        blocks = []
+        for number in range(1, 9):
+            stride = 2 if number in (3, 5, 7) else 1
+            module = ResidualBlock(self.channels[(number - 1) // 2], stride, *same)
+            blocks.append(Layer(f"block{number}", module, mean_pool if number == 8 else identity, block=BLOCK))
+        return [
+            Layer("conv1", Normalised(self.channels[0], (3, 3), 1, *same), jax.nn.relu, block=BLOCK),
+            *blocks,
+            Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
+        ]

@@ -1,0 +1,250 @@
+"""BatchNorm in federated training: FedBN, SiloBN and FedAvg against NumPy in float64, limits, and what is refused."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import fedbn
+from reference.small import (
+    ALGORITHMS,
+    KEY,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    Run,
+    assert_close,
+    assert_same_bits,
+    built,
+    clients_of,
+    federation,
+    model,
+    steps,
+)
+from test_baselines import EPOCHS, SHAPED, steps_of
+from test_reference import BATCH, COHORTS, HEAVY, SMALL, Setting, of_client, optimizer, unequal_work
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms.local import LocalTraining, fit_head, local_sgd
+from fedjax_srp.base import Examples
+from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.models.normalization import has_statistics, is_batch_norm, is_statistic
+
+
+def normalised(dtype=jnp.float32, norm=None, cut="out"):
+    options = {"param_dtype": dtype, "force_float32_reductions": dtype == jnp.float32}  # flax promotes then, strictly
+    norm = norm or nn.BatchNorm(momentum=fedbn.RATE, epsilon=fedbn.EPSILON, **options)
+    layers = [
+        srp.models.Layer("fc", nn.Dense(5, use_bias=False, param_dtype=dtype)),
+        srp.models.Layer("norm", norm, jax.nn.relu),
+        srp.models.Layer("out", nn.Dense(NUM_CLASSES, param_dtype=dtype)),
+    ]
+    return srp.models.Split((NUM_FEATURES,), NUM_CLASSES, layers, name="normalised", cut=cut, dtype=dtype)
+
+
+def by_layer(*parts):
+    """Parameters as the reference has them: statistics beside scale and bias."""
+    layers = {name: dict(layer) for part in parts for name, layer in part.items()}
+    statistics = layers["norm"].pop("batch_stats")
+    return jax.tree.map(np.asarray, layers | {"norm": layers["norm"] | statistics})
+
+
+@pytest.mark.parametrize("personal", fedbn.PERSONAL)
+@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
+def test_three_rounds(sgd, run_options, personal):
+    """Clients of 1 to 12 examples in batches of 4: batches that are not full, and one of a single example."""
+    weighting = "num_examples" if sgd is HEAVY else "uniform"
+    options = {"batch_size": BATCH, "epochs": EPOCHS, "optimizer": optimizer(sgd), "weighting": weighting}
+    factory = srp.algorithms.FedAvg if personal == "nothing" else srp.algorithms.FedBN
+    own = {} if personal == "nothing" else {"own": personal}
+    with jax.enable_x64(True):
+        split_model = normalised(jnp.float64)
+        algorithm = built(factory, split_model, **options, **own)
+        setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
+        params, args = by_layer(*setting.start.params), (setting.clients, COHORTS, steps_of(setting))
+        states = list(fedbn.run(params, *args, sgd=sgd, client_weighting=weighting, personal=personal))
+        assert len(states) == 3
+        for t, state in enumerate(states):
+            assert_close(by_layer(*setting.states[t].server.params), state.params, 1e-9)
+            judged = setting.accuracies[t]["global" if personal == "nothing" else "own_model"]
+            for i, client in enumerate(setting.clients):
+                assert judged[i] == fedbn.accuracy(state.model_of(i), client.x_test, client.y_test)
+                if personal != "nothing":
+                    kept = of_client(setting.states[t].clients.own, i).representation["norm"]
+                    found = {name: leaf for name, leaf in kept.items() if leaf is not None and name != "batch_stats"}
+                    assert_close(found | kept["batch_stats"], state.own[i], 1e-9)
+
+
+@pytest.mark.parametrize("norm", [None, nn.GroupNorm(5)], ids=["none", "group"])
+def test_without_batch_norm_fedbn_is_fedavg(norm):
+    split_model = model() if norm is None else normalised(norm=norm)
+    data = federation(clients_of((3, 5, 2, 8), (2, 2, 2, 2)))
+
+    def run_of(factory):
+        algorithm = built(factory, split_model, batch_size=3, optimizer=srp.SGD(0.2, 0.5, 0.01))
+        return Run(algorithm, data, srp.participation.Full(), evaluations="all")
+
+    ours, fedavgs = run_of(srp.algorithms.FedBN), run_of(srp.algorithms.FedAvg)
+    for one, other in zip(steps(ours, 3), steps(fedavgs, 3), strict=True):
+        assert_same_bits(one.server, other.server)
+        assert not jax.tree.leaves(one.clients)
+    scores = ours.rounds().scores
+    assert_same_bits(scores["own_model"], scores["global"])
+
+
+def test_what_stays_is_not_charged():
+    split_model = normalised()
+    params = split_model.init(KEY)
+    kept = sum(
+        leaf.size for leaf, own in zip(*map(jax.tree.leaves, (params, is_batch_norm(params))), strict=True) if own
+    )
+    assert kept == 4 * 5
+    data = federation(clients_of((3, 5), (2, 2)))
+    run = {name: srp.simulate(built(ALGORITHMS[name], split_model), data, num_rounds=1, key=KEY, progress=False)
+           for name in ("fedavg", "fedbn")}  # fmt: skip
+    assert run["fedavg"].bytes_up - run["fedbn"].bytes_up == 4 * kept
+    assert run["fedavg"].bytes_down - run["fedbn"].bytes_down == 4 * kept
+
+
+def examples_of(count, capacity=7, padding=3e38):
+    x = np.full((capacity, NUM_FEATURES), padding, np.float32)
+    x[:count] = np.random.default_rng(count).normal(2.0, 3.0, (count, NUM_FEATURES))
+    return Examples(jnp.asarray(x), jnp.zeros(capacity, jnp.int32), jnp.int32(count))
+
+
+def one_step(count, sgd=None, **options):
+    split_model, examples = normalised(), examples_of(count)
+    start = split_model.init(KEY)
+    training = LocalTraining(srp.SGD(0.1) if sgd is None else sgd, batch_size=7, epochs=1)
+
+    def loss(params, frozen, x, y, key):
+        return split_model.loss(split_model.logits(params, x, key), y)
+
+    trained = jax.jit(lambda start: local_sgd(KEY, loss, start, (), examples, training, **options))(start)
+    return start, trained.params, np.asarray(examples.x)[:count]
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_a_step_takes_in_the_statistics_of_the_real_examples_alone(count):
+    start, params, x = one_step(count)
+    z = x @ np.asarray(start.representation["fc"]["kernel"])
+    found = params.representation["norm"]["batch_stats"]
+    np.testing.assert_allclose(found["mean"], 0.1 * z.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["var"], 0.9 + 0.1 * z.var(axis=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sgd": srp.optimizer(optax.rmsprop, learning_rate=0.3)},
+        {"sgd": srp.SGD(0.5, 0.9, 0.1)},
+        {"gradient": lambda objective, params, weights: jax.tree.map(lambda p: p + 1, params)},
+        {"after_step": lambda params: jax.tree.map(lambda p: 2 * p, params)},
+    ],
+    ids=["rmsprop", "decay", "another_direction", "projection"],
+)
+def test_neither_optimizer_nor_method_moves_statistics(changed):
+    expected, params = one_step(5)[1], one_step(5, **changed)[1]
+    as_it_should = expected.representation["norm"]["batch_stats"]
+    assert_close(params.representation["norm"]["batch_stats"], as_it_should, 1e-5)
+    with pytest.raises(AssertionError):
+        assert_close(params.head, expected.head, 1e-3)
+
+
+def test_statistics_are_no_part_of_a_clipped_gradient():
+    def clipped(learning_rate):
+        return optax.chain(optax.clip_by_global_norm(1e6), optax.sgd(learning_rate))
+
+    params, expected = one_step(5, srp.optimizer(clipped, learning_rate=0.1))[1], one_step(5)[1]
+    assert_close(params, expected, 1e-5)
+    large = one_step(
+        5, srp.optimizer(lambda rate: optax.chain(optax.clip_by_global_norm(rate), optax.sgd(1.0)), rate=0.1)
+    )
+    moved = jax.tree.map(jnp.subtract, large[1], large[0])
+    flags = jax.tree.leaves(is_statistic(moved))
+    squares = [jnp.sum(leaf**2) for leaf, of in zip(jax.tree.leaves(moved), flags, strict=True) if not of]
+    assert float(jnp.sqrt(sum(squares))) == pytest.approx(0.1, rel=1e-4)
+
+
+def test_without_examples_nothing_moves():
+    start, params, _ = one_step(0)
+    assert_same_bits(params, start)
+
+
+def test_a_frozen_representation_is_judged_and_stays():
+    split_model, examples = normalised(), examples_of(5)
+    start = jax.tree.map(lambda leaf: leaf + 0.3, split_model.init(KEY))
+    training = LocalTraining(srp.SGD(0.1), batch_size=7, epochs=2)
+    head = fit_head(KEY, split_model, start.representation, start.head, examples, training).params
+    features = split_model.represent(start.representation, examples.x[:5])
+
+    def loss(head, frozen, x, y, key):
+        return split_model.loss(split_model.classify(head, x), y)
+
+    on_features = examples._replace(x=jnp.pad(features, ((0, 2), (0, 0))))
+    expected = local_sgd(srp.base.named_key(KEY, "head"), loss, start.head, (), on_features, training).params
+    assert_close(head, expected, 1e-5)
+    x, key = examples.x[:5], jax.random.key(3)
+    noisy = dataclasses.replace(split_model, augment=lambda key, x: x)
+    assert_close(noisy.rest(start.representation, noisy.stem(start.representation, x), key), features, 1e-6)
+    with pytest.raises(AssertionError):
+        assert_close(split_model.represent(start.representation, x, key), features, 1e-2)
+
+
+def test_the_model_says_what_is_normalisation():
+    params = srp.models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4)).init(KEY)
+    flags, statistics = is_batch_norm(params), is_statistic(params)
+    assert has_statistics(params)
+    for (path, own), leaf in zip(jax.tree.leaves_with_path(flags), jax.tree.leaves(params), strict=True):
+        name = jax.tree_util.keystr(path)
+        assert own == ("norm" in name), name
+        assert not own or leaf.ndim == 1
+    norms = 1 + 2 * 8 + 3  # the first, two a block, three shortcuts (one, from 2 to 4 channels, would do: strides)
+    assert sum(jax.tree.leaves(flags)) == 4 * norms
+    assert sum(jax.tree.leaves(statistics)) == 2 * norms
+    grouped = srp.models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4), norm="group").init(KEY)
+    assert not any(jax.tree.leaves(is_batch_norm(grouped)))
+
+
+REFUSING = [name for name, cls in ALGORITHMS.items() if not getattr(cls, "moves_statistics", True)]
+
+
+def test_who_refuses_statistics():
+    expected = {"apfl", "fedbuff", "fedgate", "fednova", "fedopt", "fedsgd", "hf_maml", "per_fedavg"}
+    assert set(REFUSING) == expected
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_methods_whose_models_are_no_means_refuse_batch_norm_and_take_group_norm(name):
+    data = federation(clients_of((3, 5), (2, 2)))
+    with pytest.raises(ValueError, match=rf"model 'normalised' has BatchNorm, .* and {name} makes models") as caught:
+        built(ALGORITHMS[name], normalised()).init(KEY, data)
+    assert "\n" not in str(caught.value)
+    assert built(ALGORITHMS[name], normalised(norm=nn.GroupNorm(5))).init(KEY, data)
+
+
+TRAINED = [name for name, cls in ALGORITHMS.items() if hasattr(cls, "moves_statistics") and name not in REFUSING]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_other_methods_train_it_and_variances_stay_positive(name):
+    data = federation(clients_of((3, 5, 2, 8), (2, 2, 2, 2)))
+    algorithm = built(ALGORITHMS[name], normalised(), batch_size=3, optimizer=srp.SGD(0.2, 0.5))
+    check_algorithm(algorithm, data)
+    state = steps(Run(algorithm, data, srp.participation.Uniform(3)), 3)[-1]
+    found = [
+        leaf
+        for path, leaf in jax.tree.leaves_with_path((state.server, state.clients))
+        if "batch_stats" in jax.tree_util.keystr(path) and "'var'" in jax.tree_util.keystr(path)
+        and "variate" not in jax.tree_util.keystr(path)
+    ]  # fmt: skip
+    assert found
+    assert all((leaf > 0).all() for leaf in found)
+    assert any((leaf != 1).any() for leaf in found)
+
+
+def test_a_batch_norm_that_decides_itself_is_refused():
+    with pytest.raises(ValueError, match=r"layer 'norm'.*BatchNorm\(use_running_average=True\): .*; leave it out"):
+        normalised(norm=nn.BatchNorm(use_running_average=True)).init(KEY)

@@ -1,0 +1,168 @@
+"""Data sets of Hugging Face and partitions of flwr-datasets: doubles of them, and the real ones where installed."""
+
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (60, 5, 5)).astype(np.uint8)
+LABELS, WRITERS = np.arange(60) % 4, np.array([f"w{i % 5}" for i in range(60)])
+
+
+class Picture:
+    """What an image column gives: an object that NumPy can read, as those of PIL."""
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+
+    def __array__(self, dtype=None, copy=None):
+        return self.pixels
+
+
+class Dataset:
+    """The part of `datasets.Dataset` that is used."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+        self.column_names = list(columns)
+
+    def __len__(self):
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, name):
+        assert isinstance(name, str)
+        return list(self.columns[name])
+
+    def rows(self, rows):
+        return Dataset(**{name: [column[i] for i in rows] for name, column in self.columns.items()})
+
+
+class Partitioner:
+    """The part of a partitioner of flwr-datasets that is used."""
+
+    num_partitions = 3
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def load_partition(self, partition_id):
+        return self.dataset.rows(range(partition_id, 60, 3))
+
+
+PICTURES = Dataset(image=[Picture(pixels) for pixels in IMAGES], label=LABELS.tolist(), writer=WRITERS.tolist())
+
+
+def rows_of(data, client, kind="train"):
+    """Which examples of IMAGES a client has."""
+    own = getattr(data, f"{kind}_indices")[client][: int(getattr(data, f"{kind}_counts")[client])]
+    images = np.asarray(getattr(data, f"x_{kind}"))[np.asarray(own)]
+    return [int(np.flatnonzero((image == IMAGES).all((1, 2)))[0]) for image in images]
+
+
+def everybody(data):
+    return sorted(row for kind in ("train", "test") for i in range(data.num_clients) for row in rows_of(data, i, kind))
+
+
+def test_splits_become_training_and_test_data():
+    train, test = PICTURES.rows(range(40)), PICTURES.rows(range(40, 60))
+    data = srp.data.from_huggingface({"train": train, "test": test}, 4, classes_per_client=2, seed=1, name="mine")
+    assert (data.num_clients, data.num_classes, data.name, data.example_shape) == (4, 4, "mine", (5, 5))
+    expected = srp.data.partition.by_classes(LABELS[:40], LABELS[40:], 4, 2, seed=1)
+    for client in range(4):
+        assert rows_of(data, client) == expected.train[client].tolist()
+        assert rows_of(data, client, "test") == (40 + expected.test[client]).tolist()
+    np.testing.assert_allclose(data.train_client(0).x[0], IMAGES[rows_of(data, 0)[0]] / 255, rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{"num_clients": 6, "alpha": 1.0}, {"num_clients": 6}, {"user": "writer"}])
+def test_without_a_test_split_a_share_is_held_out(given):
+    data = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25)
+    assert everybody(data) == list(range(60))
+    tests = [row for client in range(data.num_clients) for row in rows_of(data, client, "test")]
+    if "user" in given:
+        assert data.num_clients == 5
+        for client in range(5):
+            assert {WRITERS[row] for row in rows_of(data, client)} == {f"w{client}"}
+            assert len(rows_of(data, client, "test")) == 3  # of 12
+    else:
+        np.testing.assert_array_equal(np.bincount(LABELS[tests]), [4, 4, 4, 4])  # round(0.25 * 15)
+    other = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25, seed=1)
+    assert rows_of(other, 0, "test") != rows_of(data, 0, "test")
+
+
+def test_partitions_are_clients():
+    data = srp.data.from_huggingface(Partitioner(PICTURES), test=Partitioner(PICTURES.rows([*range(30)] * 2)))
+    assert [rows_of(data, i) for i in range(3)] == [list(range(i, 60, 3)) for i in range(3)]
+    assert [set(rows_of(data, i, "test")) for i in range(3)] == [set(range(i, 30, 3)) for i in range(3)]
+    split = srp.data.from_huggingface(Partitioner(PICTURES))
+    assert everybody(split) == list(range(60))
+    assert [len(rows_of(split, i, "test")) for i in range(3)] == [4, 4, 4]
+
+
+def test_texts_become_tokens():
+    texts = Dataset(text=["a b b", "b c", "b a"] * 4, label=[0, 1, 0] * 4)
+    data = srp.data.from_huggingface({"train": texts, "test": texts}, 2, x="text")
+    assert data.example_shape == (25,)
+    np.testing.assert_array_equal(data.x_train[0, :4], [3, 2, 2, 0])
+    data.train_client(0)
+
+
+WRONG = {
+    "column": (
+        PICTURES,
+        {"num_clients": 2, "x": "pixels"},
+        r"x='pixels' is no column of dataset; choose from image, la",
+    ),
+    "user": (PICTURES, {"user": "who"}, r"user='who' is no column of dataset"),
+    "no clients": (PICTURES, {}, r"num_clients=None: partition 'iid' needs them"),
+    "an argument": (PICTURES, {"num_clients": 2, "alhpa": 1.0}, r"unknown argument 'alhpa' \(did you mean alpha\?\)"),
+    "a list": ([1, 2], {"num_clients": 2}, r"dataset=.*list.* is no data set with rows; give a datasets.Dataset"),
+    "shapes": (
+        Dataset(image=[np.zeros((2, 2)), np.zeros((3, 2))], label=[0, 1]),
+        {"num_clients": 1},
+        r"column 'image' has rows of shapes \[\(2, 2\), \(3, 2\)\]; bring them to one with Dataset.map before",
+    ),
+    "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"y_train: is <U2"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_refusals_are_one_line(case):
+    dataset, options, message = WRONG[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        srp.data.from_huggingface(dataset, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_real_data_sets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=4), "writer": datasets.Value("string")}
+    )
+    from_pil = pytest.importorskip("PIL.Image").fromarray
+    columns = {"image": [from_pil(image) for image in IMAGES], "label": LABELS.tolist(), "writer": WRITERS.tolist()}
+    whole = datasets.Dataset.from_dict(columns, features=features)
+    expected = srp.data.from_huggingface(PICTURES, user="writer")
+    whole.save_to_disk(tmp_path / "saved")
+    for dataset in (whole, datasets.load_from_disk(tmp_path / "saved"), datasets.DatasetDict(train=whole)):
+        data = srp.data.from_huggingface(dataset, user="writer")
+        assert [rows_of(data, i) for i in range(5)] == [rows_of(expected, i) for i in range(5)]
+    both = datasets.DatasetDict(train=whole.select(range(40)), test=whole.select(range(40, 60)))
+    assert srp.data.from_huggingface(both, 4, alpha=1.0).num_clients == 4
+    assert srp.data.from_huggingface(whole.with_format("numpy"), 4).num_clients == 4
+
+
+def test_the_real_partitioners():
+    datasets, partitioners = pytest.importorskip("datasets"), pytest.importorskip("flwr_datasets.partitioner")
+    whole = datasets.Dataset.from_dict({"image": IMAGES.tolist(), "label": LABELS.tolist()})
+    for partitioner in (
+        partitioners.IidPartitioner(num_partitions=4),
+        partitioners.DirichletPartitioner(4, partition_by="label", alpha=1.0, min_partition_size=4),
+        partitioners.PathologicalPartitioner(4, partition_by="label", num_classes_per_partition=2),
+    ):
+        partitioner.dataset = whole
+        data = srp.data.from_huggingface(partitioner)
+        assert data.num_clients == 4
+        sizes = [len(partitioner.load_partition(i)) for i in range(4)]
+        assert (np.asarray(data.train_counts) + data.test_count).tolist() == sizes

@@ -1,0 +1,67 @@
+"""Feature shift: who sees what turned and how bright, and that nothing else changes."""
+
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+
+
+def federation(dtype=np.uint8, shape=(4, 4)):
+    x = np.random.default_rng(0).integers(0, 256, (24, *shape)).astype(dtype)
+    y = np.arange(24) % 3
+    indices = [range(i, 24, 6) for i in range(6)]
+    return srp.data.from_arrays(x, y, x[::-1], y, train_indices=indices, test_indices=indices), x
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3)])
+def test_groups_of_clients_are_turned(shape):
+    data, x = federation(shape=shape)
+    shifted = srp.data.shift_features(data)
+    for kind, images in (("train", x), ("test", x[::-1])):
+        for row, image in enumerate(np.asarray(getattr(shifted, f"x_{kind}"))):
+            turns = [0, 1, 2, 3, 0, 1][row % 6]  # client row % 6 has this row
+            expected = images[row]
+            for _ in range(turns):  # against the clock: columns from the last become rows from the first
+                expected = np.stack([expected[:, -1 - i] for i in range(4)])
+            np.testing.assert_array_equal(image, expected)
+    np.testing.assert_array_equal(shifted.y_train, data.y_train)
+    np.testing.assert_array_equal(shifted.train_indices, data.train_indices)
+    np.testing.assert_array_equal(data.x_train, x)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_brightness_by_client(dtype):
+    data, x = federation(dtype)
+    factors = (0.5, 1.0, 1.5, 2.0, 0.25, 3.0)
+    shifted = np.asarray(srp.data.shift_features(data, rotations=(0,), brightness=factors).x_train)
+    for row, image in enumerate(x.astype(float)):
+        expected = image * factors[row % 6]
+        expected = np.minimum(np.rint(expected), 255) if dtype is np.uint8 else expected
+        np.testing.assert_array_equal(shifted[row], expected.astype(dtype))
+
+
+def test_nothing_to_shift_shifts_nothing_and_one_pool_stays_one():
+    data, _ = federation()
+    same = srp.data.shift_features(data, rotations=(0,))
+    np.testing.assert_array_equal(same.x_train, data.x_train)
+    shifted = srp.data.shift_features(srp.data.holdout(data, 0.5))
+    assert shifted.x_test is shifted.x_train
+    np.testing.assert_array_equal(shifted.x_train, srp.data.shift_features(data).x_train)
+
+
+def test_refusals():
+    data, x = federation(shape=(4, 5))
+    srp.data.shift_features(data, rotations=(0, 180))
+    flat = srp.data.from_arrays(x.reshape(24, -1), np.arange(24) % 3, x.reshape(24, -1) + 1, np.arange(24) % 3,
+                                train_indices=[[0]], test_indices=[[1]])  # fmt: skip
+    square, _ = federation()
+    for case, options, message in (
+        (data, {}, r"data: examples have shape \(4, 5\); give images"),
+        (flat, {"rotations": (0,)}, r"data: examples have shape \(20,\); give images"),
+        (square, {"rotations": (45,)}, "45"),
+        (square, {"brightness": (0.0,)}, "brightness"),
+        (square, {"rotations": ()}, r"rotations"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            srp.data.shift_features(case, **options)
+        assert "\n" not in str(caught.value)

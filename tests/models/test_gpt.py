@@ -1,0 +1,215 @@
+"""The transformer against NumPy, next tokens as data, and LoRA in federated training."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, assert_close, assert_same_bits, built
+
+import fedjax_srp as srp
+from fedjax_srp.base import Examples
+
+LENGTH, VOCABULARY = 6, 9
+MODEL = srp.models.GPT((LENGTH,), VOCABULARY, width=8, blocks=2, heads=2)
+
+
+def params_of(model, key=KEY):
+    """Parameters, none of them at 0 or 1."""
+    leaves, structure = jax.tree.flatten(model.init(key))
+    noise = [0.3 * jax.random.normal(jax.random.key(i), leaf.shape, leaf.dtype) for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(structure, [leaf + more for leaf, more in zip(leaves, noise, strict=True)])
+
+
+def normalised(x, layer):
+    unit = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return unit * layer["scale"] + layer["bias"]
+
+
+def dense(x, layer):
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gpt(layers, tokens, heads=2):
+    """Logits of one sequence, place by place and head by head."""
+    x = layers["embedding"]["embedding"][tokens] + layers["embedding"]["positions"]
+    for name in ("block1", "block2"):
+        layer, width = layers[name], x.shape[-1]
+        q, k, v = np.split(dense(normalised(x, layer["norm1"]), layer["qkv"]), 3, axis=-1)
+        mixed = np.zeros_like(x)
+        for h in range(heads):
+            of = slice(h * width // heads, (h + 1) * width // heads)
+            for place in range(len(x)):
+                scores = q[place, of] @ k[: place + 1, of].T / np.sqrt(width // heads)
+                mixed[place, of] = softmax(scores) @ v[: place + 1, of]
+        x = x + dense(mixed, layer["mix"])
+        x = x + dense(gelu(dense(normalised(x, layer["norm2"]), layer["up"])), layer["down"])
+    return dense(normalised(x, layers["norm"]), layers["out"])
+
+
+def test_it_agrees_with_numpy():
+    params = params_of(MODEL)
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
+    layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
+    expected = np.stack([gpt(layers, row) for row in tokens])
+    assert_close(np.asarray(MODEL.logits(params, tokens)), expected.astype(np.float32), 1e-5)
+
+
+def test_a_place_sees_nothing_behind_it_and_padding_is_not_asked_for():
+    params, tokens = params_of(MODEL), np.arange(1, LENGTH + 1, dtype=np.int32)[None]
+    other = tokens.copy()
+    other[0, 4:] = (0, 7)
+    one, two = (np.asarray(MODEL.logits(params, x))[0] for x in (tokens, other))
+    np.testing.assert_array_equal(one[:4], two[:4])
+    assert np.abs(one[4:] - two[4:]).min() > 0
+    labels = np.array([[2, 3, 4, 5, 0, 0]], np.int32)
+    losses = -np.log(softmax(one)[np.arange(4), labels[0, :4]])
+    np.testing.assert_allclose(MODEL.loss(jnp.asarray(one)[None], jnp.asarray(labels))[0], losses.mean(), rtol=1e-5)
+    assert MODEL.loss(jnp.asarray(one)[None], jnp.zeros((1, LENGTH), jnp.int32))[0] == 0
+
+
+def sequences(seed=0, counts=(5, 3, 8)):
+    """Clients count on, each by a step of its own: every token follows from the one before."""
+    rng, found = np.random.default_rng(seed), []
+    for step, count in enumerate(counts, 1):
+        starts = rng.integers(0, VOCABULARY - 1, (count, 1))
+        found.append(1 + (starts + step * np.arange(LENGTH + 1)) % (VOCABULARY - 1))
+    found[0][0, 4:] = 0
+    return found
+
+
+DATA = srp.data.next_tokens(sequences(), sequences(1), num_classes=VOCABULARY, name="counting")
+
+
+def test_next_tokens_are_inputs_and_labels():
+    for client, own in enumerate(sequences()):
+        examples = DATA.train_client(jnp.int32(client))
+        np.testing.assert_array_equal(examples.x[: len(own)], own[:, :-1])
+        np.testing.assert_array_equal(examples.y[: len(own)], own[:, 1:])
+        assert int(examples.count) == len(own)
+    assert (DATA.example_shape, DATA.num_classes, DATA.num_clients) == ((LENGTH,), VOCABULARY, 3)
+
+
+def test_a_score_counts_tokens_and_no_padding():
+    y = jnp.asarray([[1, 2, 0], [3, 4, 5], [5, 5, 5]], jnp.int32)
+    outputs = jax.nn.one_hot(jnp.asarray([[1, 3, 0], [3, 4, 5], [5, 5, 5]]), VOCABULARY).at[1, 2].set(jnp.nan)
+    right, asked = DATA.score(lambda x: outputs, Examples(y, y, jnp.int32(2)))
+    assert (float(right), float(asked)) == (3, 5)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "fedper", "lg_fedavg"])
+def test_clients_learn_to_count(method):
+    options = {"optimizer": srp.SGD(0.5), "batch_size": 4, "epochs": 15}
+    method = srp.methods.get(method, dataset=DATA, model=MODEL, **options)
+    history = srp.simulate(method, DATA, num_rounds=3, key=KEY, progress=False)
+    assert history.mean_accuracy[-1] > (0.35 if method.name == "fedavg" else 0.6)  # one of eight by chance
+
+
+def test_refusals_of_data():
+    one = [np.ones((2, 4), int)]
+    for train, test, options, message in (
+        (one, one * 2, {}, "train lists 1 clients and test 2"),
+        ([np.ones((2, 4))], one, {}, r"train\[0\]: are no tokens"),
+        (one, [np.ones((2, 5), int)], {}, r"test\[0\]: has shape \(2, 5\)"),
+        ([np.ones((0, 4), int)], one, {}, r"train\[0\]: has shape \(0, 4\)"),
+        ([-one[0]], one, {}, r"train\[0\]: are no tokens"),
+        (one, one, {"num_classes": 1}, "num_classes=1: there is a token 1; give at least 2"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            srp.data.next_tokens(train, test, **options)
+        assert "\n" not in str(caught.value)
+
+
+def test_refusals_of_the_model():
+    for options, message in (
+        ({"input_shape": (3, 3)}, "gpt takes token sequences"),
+        ({"heads": 3}, "heads=3 does not"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(MODEL, **options)
+
+
+# LoRA.
+
+
+def test_lora_starts_as_its_base_and_adds_a_product():
+    model = srp.models.lora(MODEL, rank=2, scaling=0.5, layers=("block1", "out"))
+    params, tokens = model.init(KEY), DATA.x_train[:3]
+    assert set(params.head) == {"out/kernel"} | {f"block1/{name}/kernel" for name in ("qkv", "mix", "up", "down")}
+    start = MODEL.init(KEY)
+    assert_same_bits({**start.representation, **start.head}, params.representation)
+    assert_close(model.logits(params, tokens), MODEL.logits(start, tokens), 1e-6)
+    a, b = np.random.default_rng(0).normal(size=(8, 2)), np.random.default_rng(1).normal(size=(2, VOCABULARY))
+    matrices = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
+    changed = params._replace(head=params.head | {"out/kernel": matrices})
+    kernel = jnp.asarray(start.head["out"]["kernel"] + 0.5 * a @ b, jnp.float32)
+    expected = start._replace(head={"out": start.head["out"] | {"kernel": kernel}})
+    assert_close(model.logits(changed, tokens), MODEL.logits(expected, tokens), 1e-5)
+
+
+def changes(tree, start):
+    """How far each layer has moved."""
+    moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), tree, start)
+    return max(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "lg_fedavg"])
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
+    pretrained = params_of(MODEL)
+    model = srp.models.lora(MODEL, rank=2, is_frozen=is_frozen, pretrained=pretrained)
+    method = srp.methods.get(name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4)
+    simulation = srp.Simulation(method.algorithm, DATA, participation=method.participation)
+    state = simulation.init(KEY)
+    for _ in range(2):
+        state, _ = jax.jit(simulation.step)(state)
+    start = model.init(KEY)
+    base = {**pretrained.representation, **pretrained.head}
+    assert_same_bits(start.representation, base)
+    assert (changes(state.server.representation, base) == 0) == is_frozen
+    assert changes(state.server.head, start.head) > 1e-4
+    own = state.clients.representation if name == "lg_fedavg" else state.clients.head
+    first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], own) for i in (0, 1))
+    assert (changes(first, second) > 1e-5) == (name != "lg_fedavg" or not is_frozen)
+
+
+def test_bytes_are_those_of_the_part_that_travels():
+    model = srp.models.lora(MODEL, rank=2)
+    sizes = [4 * sum(leaf.size for leaf in jax.tree.leaves(part)) for part in model.init(KEY)]
+    found = {}
+    for name in ("fedper", "lg_fedavg"):
+        algorithm = built({"fedper": srp.algorithms.FedPer, "lg_fedavg": srp.algorithms.LGFedAvg}[name], model)
+        found[name] = srp.simulate(algorithm, DATA, num_rounds=1, key=KEY, progress=False).bytes_up
+    assert [found["fedper"], found["lg_fedavg"]] == sizes
+
+
+def test_pretrained_parameters_are_no_constants_of_the_program():
+    one, other = (srp.models.lora(MODEL, pretrained=params_of(MODEL, jax.random.key(i))) for i in (0, 1))
+    assert one != other
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+
+
+def test_refusals_of_lora():
+    wider = dataclasses.replace(MODEL, width=16).init(KEY)
+    for options, message in (
+        ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
+        ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),
+        ({"pretrained": wider}, "pretrained: are no parameters of model 'gpt'; give those of model.init"),
+        ({"rank": 0}, "rank=0 must be at least 1"),
+        ({"scaling": 0.0}, r"scaling=0.0 must be"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            srp.models.lora(MODEL, **options)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="cut=None: LoRA is cut between"):
+        srp.models.lora(MODEL).recut(None)

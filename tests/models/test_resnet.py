@@ -1,0 +1,113 @@
+"""ResNet-18: against convolutions of JAX, its size, what it refuses, and how fast its convolutions are."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import assert_close
+
+import fedjax_srp as srp
+from fedjax_srp.models.normalization import is_statistic
+
+KEY = jax.random.key(0)
+SMALL = {"channels": (4, 4, 8, 8)}
+
+
+def convolved(x, layer, stride=1):
+    kernel = layer["conv"]["kernel"]
+    around = [(kernel.shape[0] // 2,) * 2] * 2
+    return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, around, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def by_batch(x, norm, is_real):
+    """By the statistics of the real examples' pixels."""
+    real = np.asarray(x)[np.asarray(is_real)].reshape(-1, x.shape[-1])
+    return (x - real.mean(0)) / np.sqrt(real.var(0) + 1e-5) * norm["scale"] + norm["bias"]
+
+
+def by_running(x, norm, is_real):
+    held = norm["batch_stats"]
+    return (x - held["mean"]) / np.sqrt(held["var"] + 1e-5) * norm["scale"] + norm["bias"]
+
+
+def by_group(x, norm, is_real, groups=2):
+    parts = np.asarray(x).reshape(len(x), -1, groups, x.shape[-1] // groups)
+    mean, var = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
+    return ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * norm["scale"] + norm["bias"]
+
+
+def resnet(params, x, normalised, is_real):
+    """He et al., 2016, table 1 and section 4.2: the logits of a batch, layer by layer."""
+    layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
+
+    def unit(x, layer, stride, held):
+        """`held`: the statistics of the unit's layer, which flax nests as it nests modules."""
+        return normalised(np.asarray(convolved(x, layer, stride)), layer["norm"] | {"batch_stats": held}, is_real)
+
+    x = np.maximum(unit(x, layers["conv1"], 1, layers["conv1"].get("batch_stats", {}).get("norm")), 0)
+    for number in range(1, 9):
+        block, stride = layers[f"block{number}"], 2 if number in (3, 5, 7) else 1
+        held = {name: part["norm"] for name, part in block.get("batch_stats", {}).items()}
+        out = np.maximum(unit(x, block["first"], stride, held.get("first")), 0)
+        out = unit(out, block["second"], 1, held.get("second"))
+        if "shortcut" in block:
+            x = unit(x, block["shortcut"], stride, held.get("shortcut"))
+        x = np.maximum(out + x, 0)
+    return x.mean((1, 2)) @ layers["out"]["kernel"] + layers["out"]["bias"]
+
+
+def perturbed(params):
+    """Scales, biases and statistics that are neither 0 nor 1."""
+    leaves, structure = jax.tree.flatten(params)
+    moved = [leaf + 0.1 * jnp.abs(jax.random.normal(jax.random.key(i), leaf.shape)) for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(structure, moved)
+
+
+@pytest.mark.parametrize("case", ["judged", "trained", "group"])
+def test_layer_by_layer(case):
+    model = srp.models.ResNet18((9, 8, 3), 4, norm="group" if case == "group" else "batch", **SMALL)
+    params, x = perturbed(model.init(KEY)), jax.random.normal(KEY, (5, 9, 8, 3))
+    is_real = jnp.asarray([True, True, True, False, True])
+    normalised = {"judged": by_running, "trained": by_batch, "group": by_group}[case]
+    expected = resnet(params, x, normalised, is_real)
+    with srp.models.normalization.counted(is_real):
+        found = model.logits(params, x, KEY if case == "trained" else None)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+def test_it_has_the_size_of_resnet_18_for_cifar():
+    params = jax.eval_shape(srp.models.ResNet18((32, 32, 3), 10).init, KEY)
+    sizes = [
+        leaf.size for leaf, of in zip(*map(jax.tree.leaves, (params, is_statistic(params))), strict=True) if not of
+    ]
+    assert sum(sizes) == 11_173_962
+    assert set(params.head) == {"out"}
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("padding", ["VALID", "SAME", 1])
+@pytest.mark.parametrize("strategy", ["auto", "xla"])
+def test_strides_are_those_of_flax(stride, padding, strategy):
+    x = jax.random.normal(KEY, (2, 9, 8, 3))
+    ours = srp.models.Convolution(4, (3, 3), strategy, padding=padding, stride=stride, use_bias=False)
+    flaxs = nn.Conv(4, (3, 3), (stride, stride), padding=padding, use_bias=False)
+    params = flaxs.init(KEY, x)
+    assert_close(ours.apply(params, x), flaxs.apply(params, x), rtol=1e-5)
+    gradient = lambda module: jax.grad(lambda p: jnp.sum(jnp.sin(module.apply(p, x))))(params)  # noqa: E731
+    assert_close(gradient(ours), gradient(flaxs), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_shape": (7, 8, 3)}, "resnet18 takes images"),
+        ({"norm": "group", "groups": 3}, r"groups=3 does not divide channels=\(4, 4, 8, 8\); choose one that does"),
+        ({"norm": "layer"}, "norm='layer'"),
+        ({"channels": (4, 4)}, r"channels=\(4, 4\)"),
+    ],
+)
+def test_refusals(options, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        srp.models.ResNet18(**{"input_shape": (8, 8, 3), "num_classes": 4} | SMALL | options)
+    assert "\n" not in str(caught.value)
