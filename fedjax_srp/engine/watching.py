@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -43,13 +44,18 @@ class Bar:
 
     @contextlib.contextmanager
     def compiling(self, name: Any) -> Iterator[None]:
-        """Says what is compiled for as long as it takes; `name` is that of a function of the program."""
+        """Says what is compiled for as long as it takes, and leaves that out of the rate.
+
+        `name` is that of a function of the program.
+        """
+        begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
         what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
         self._bar.set_postfix_str(f"compiling {what} ...")
         try:
             yield
         finally:
+            self._bar.waited += time.perf_counter() - begin
             self._bar.set_postfix_str(shown or "", refresh=False)
 
     def continues(self, completed: int) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
 
 FILE = "report.html"  # as commands call it
-_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; host s is what the simulator needed."
+_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; seconds are those of the simulator."
 
 
 def report_page(

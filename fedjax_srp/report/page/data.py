@@ -97,7 +97,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
                 "asynchronous": rows.histories[name][0].asynchronous,
                 "judged_on": rows.histories[name][0].judged_on,
-                "host_seconds": table.host_seconds(rows.histories[name]),
+                **{f"{what}_seconds": table.seconds(rows.histories[name], what) for what in ("compile", "host")},
                 "distributions": _distributions(rows.histories[name], packer),
                 "runs": [_run(run, packer) for run in rows.runs[name]],
             }

@@ -17,6 +17,7 @@ const numbers = (() => {
       comparison.target = number(comparison.target);
       for (const row of comparison.rows) {
         row.host_seconds = number(row.host_seconds);
+        row.compile_seconds = number(row.compile_seconds);
         row.distributions = mapped(row.distributions, array);
         for (const run of row.runs) {
           for (const name of ["compute_time", "communicated", "stage", "cohort_size", "eval_round"]) {

@@ -55,11 +55,12 @@ function drawTable(shown) {
     const own = summaries.get(row), twin = row.twin === null ? null : summaries.get(comparison.rows[row.twin]);
     const quarters = own.quarters.map(([mean]) => numbers.percent([mean, NaN])).join("/");
     return {row, cells: [String(own.runs), numbers.percent(own.accuracy), numbers.percent(own.worst), quarters,
-      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.host_seconds, 1)]};
+      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.compile_seconds, 1),
+      numbers.fixed(row.host_seconds - row.compile_seconds, 1)]};
   });
   const columns = ["method", "runs", "accuracy %", "worst tenth %", "quarters %, fastest first"];
   fillTable("table", [...columns.map((text) => ({text})),
-    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "host s"}], texts);
+    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "compiling s"}, {text: "running s"}], texts);
   const exact = state.target === comparison.target;
   const cells = texts.flatMap((row) => row.cells);
   const notes = [
