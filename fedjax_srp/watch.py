@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_srp._checks import checked
 from fedjax_srp.base import PyTree
 from fedjax_srp.history import History
 from fedjax_srp.stored import jsonable
@@ -86,6 +87,7 @@ def _in_first_process(write: Callback) -> Callback:
     return lambda progress: write(progress) if jax.process_index() == 0 else None
 
 
+@checked
 def json_lines(path: str | os.PathLike) -> Callback:
     """Append a line of JSON for each round to a file, as `Progress.rows` has it.
 
@@ -104,8 +106,8 @@ def json_lines(path: str | os.PathLike) -> Callback:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
         *lines, rest = file.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or ("it is no text" if isinstance(error, UnicodeError) else error)
         raise ValueError(f"log={os.fspath(path)!r}: {reason}; give another file") from None
     whole = [_is_row(line) for line in lines]
     if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):

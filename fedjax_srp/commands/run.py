@@ -19,11 +19,16 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     made = from_words(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
-    makers = {"log": watch.json_lines, "tensorboard": watch.tensorboard}
+    out = Path(arguments["out"] or default)
+    makers = {
+        "log": watch.json_lines,
+        "tensorboard": watch.tensorboard,
+        "wandb": lambda project: watch.wandb(project=project, name=out.name, config=made.record),
+    }
     loggers = [make(arguments[name]) for name, make in makers.items() if arguments[name] is not None]
     folder.execute(
         made,
-        Path(arguments["out"] or default),
+        out,
         overwrite=arguments["overwrite"],
         progress=arguments["progress"],
         callback=watch.all_of(*loggers),

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
-from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.description import describe
 from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
@@ -136,7 +136,7 @@ def progress_after(
         num_rounds=limits.num_rounds,
         elapsed=own(elapsed[:, -1]),
         scores=jax.tree.map(own, scores),
-        metrics={name: own(values[:, -1]) for name, values in metrics.items()},
+        metrics=Metrics({name: own(values[:, -1]) for name, values in metrics.items()}),
         rows=rows,
         server_state=server_state,
         history=history,

@@ -143,10 +143,10 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         times = [_time(row, cost) for cost in costs]
         compiling, everything = row["compile_seconds"], row["host_seconds"]
         host = [f"{each:.1f}" if math.isfinite(each) else "-" for each in (compiling, everything - compiling)]
-        lines.append([label(row["method"]), *accuracy, quarters, *times, *host])
+        lines.append([named(row["method"]), *accuracy, quarters, *times, *host])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     rows = frame.to_dict("records")
-    judged = frame["method"].map(label).groupby(frame["evaluation"], sort=False).agg(", ".join)
+    judged = frame["method"].map(named).groupby(frame["evaluation"], sort=False).agg(", ".join)
     by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
     notes = [
         f"judged by: {by if len(judged) > 1 else judged.index[0]}",
@@ -160,9 +160,9 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     if any("-" in line[-2 - len(costs) : -2] for line in lines[1:]):
         notes.append("-: rounds overlap, a cost belongs in the clock (srp.clocks.Fixed(..., communication=C))")
     if clocked := [row for row in rows if row["clock_communication"] > 0]:
-        each = ", ".join(f"{label(row['method'])} {row['clock_communication']:g}" for row in clocked)
+        each = ", ".join(f"{named(row['method'])} {row['clock_communication']:g}" for row in clocked)
         notes.append(f"C comes on top of the communication that a clock has already: {each}")
-    notes += [f"{label(r['method'])}: {r['diverged']} of {r['runs']} runs diverged" for r in rows if r["diverged"]]
+    notes += [f"{named(r['method'])}: {r['diverged']} of {r['runs']} runs diverged" for r in rows if r["diverged"]]
     if sum(frame["reached_at_once"]):
         notes.append("≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times")
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
@@ -170,6 +170,11 @@ def render(frame: pd.DataFrame, target: Target) -> str:
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
         )
     return "\n".join([*_aligned(lines), "", *notes])
+
+
+def named(method: str) -> str:
+    """Return the label of a method for a terminal, to which no letter of it is a command."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label(method))
 
 
 def _in_the_clock(runs: Sequence[History]) -> float:
