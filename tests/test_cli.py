@@ -954,7 +954,9 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "SRPFL" in text
     assert "time at C = 5" in text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "report.html", "table.csv", "table.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("accuracy.pdf", "accuracy.png", "report.html", "table.csv", "table.txt")
+    ]
 
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):

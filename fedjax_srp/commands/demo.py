@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COMMUNICATIONS = (0, 10, 100)  # figure 3 of the SRPFL paper
+COMMUNICATIONS = (0, 1, 10)  # twins break even in between, at 1 to 12
 OWN_PARTS = ("own_head", "own_representation")  # evaluations that cost next to nothing: nothing is trained
 
 
@@ -80,7 +80,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     of the digits among clients is the same for all seeds.
 
     Args:
-        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `report.html` and a run folder
+        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `accuracy.pdf`, `report.html` and run folders
             `<method>/seed_<seed>`.
         seeds: how many; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
         plan: `FULL` or `QUICK`.

@@ -35,7 +35,7 @@ def report_page(
     histories: Histories,
     path: str | os.PathLike,
     target: float | None = None,
-    communications: Sequence[float] = (0, 10, 100),
+    communications: Sequence[float] = (0, 1, 10),
     title: str = "fedjax_srp report",
 ) -> Path:
     """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.

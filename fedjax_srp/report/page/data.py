@@ -121,6 +121,7 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
         "communicated": packer.put(history.communicated.astype(np.uint8)),
         **{name: packer.put(getattr(history, name)) for name in _ARRAYS},
         "map": None if shares is None else {"shape": shares.shape, "shares": packer.put(shares.ravel())},
+        "test_points": float(np.median(history.test_count[seen])) if seen.any() else 0.0,
         "evaluations": {
             name: {
                 "mean": packer.put(history.mean_scores(name)),

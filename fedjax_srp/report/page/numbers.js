@@ -74,6 +74,20 @@ const numbers = (() => {
     return place < 0 ? Infinity : evalElapsed(run, cost)[place];
   }
 
+  // The cost of communication at which two rows, with the evaluations they are judged by, reach the target in the same
+  // mean time; null where none is positive, or a run never reaches it. The round that reaches it is the same at any cost.
+  function breakEven(one, other, target) {
+    const lines = [one, other].map(([row, evaluation]) => {
+      const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
+      const at = (cost) => row.runs.reduce((sum, run, i) => sum + evalElapsed(run, cost)[places[i]], 0) / places.length;
+      return places.includes(-1) || row.asynchronous ? null : [at(0), at(1) - at(0)];
+    });
+    if (lines.includes(null)) return null;
+    const [[start, slope], [otherStart, otherSlope]] = lines;
+    const cost = (otherStart - start) / (slope - otherSlope);
+    return cost > 0 && Number.isFinite(cost) ? cost : null;
+  }
+
   // Where simulated time ends, of rows with the evaluation each is judged by: `whole` with the longest run, `soon` a
   // little after the last run reached the target (Infinity where one never does); `shortest` is the shortest run.
   function ends(judged, target, cost) {
@@ -196,7 +210,7 @@ const numbers = (() => {
   const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
 
   return {
-    unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, pieces, interpolated,
+    unpack, elapsed, evalElapsed, breakEven, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, pieces, interpolated,
     stageStarts, last, extent,
   };
 })();
