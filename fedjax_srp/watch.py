@@ -182,6 +182,14 @@ def _summary_writer(directory: str) -> Any:
     raise ValueError(f"tensorboard={directory!r}: no writer of event files is installed; pip install tensorboardX")
 
 
+def wandb_run(**options: Any) -> Any:
+    """Return what `wandb.init(...)` returns; a ValueError where it is not installed."""
+    try:
+        return importlib.import_module("wandb").init(**options)
+    except ImportError:
+        raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
+
+
 def wandb(run: Any = None, **options: Any) -> Callback:
     """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
 
@@ -189,13 +197,7 @@ def wandb(run: Any = None, **options: Any) -> Callback:
         run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
         **options: of `wandb.init`, e.g. project, name, config, or id and resume for a run that is continued.
     """
-    logger: Any = run
-    if run is None and jax.process_index() == 0:
-        try:
-            logger = importlib.import_module("wandb").init(**options)
-        except ImportError:
-            raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
-
+    logger: Any = wandb_run(**options) if run is None and jax.process_index() == 0 else run
     defined = False
 
     def write(progress: Progress) -> None:

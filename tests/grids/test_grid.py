@@ -8,6 +8,7 @@ import shutil
 import sys
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -640,3 +641,39 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
+    """Each run has a folder of TensorBoard, and a run of Weights & Biases that ends with it."""
+    made, begun = {}, {}
+
+    class Writer:
+        def __init__(self, directory):
+            self.scalars = made.setdefault(directory, {})
+
+        def add_scalar(self, name, value, step):
+            self.scalars[name, step] = value
+
+        def flush(self):
+            pass
+
+    def init(**options):
+        logged, ended = begun.setdefault(options["id"], (options, [], []))[1:]
+        return SimpleNamespace(log=logged.append, define_metric=lambda *_, **__: None, finish=lambda: ended.append(1))
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    options = {"tensorboard": str(tmp_path / "logs"), "wandb": "mine"}
+    axes = AXES | {"learning_rate": [0.05]}
+    found = grid(tmp_path / f"grid{batch}", axes, options=options, batch=batch)
+    assert found.folders.keys() == grid(tmp_path / f"grid{batch}", axes, batch=batch).folders.keys()  # the same runs
+    assert len(found.folders) == len(begun) == 2
+    for folder in found.folders.values():
+        scalars = made[str(tmp_path / "logs" / folder.name)]
+        times = History.load(folder).elapsed()
+        assert [scalars["elapsed", step] for step in (1, 2)] == times.tolist()
+        ((options, logged, ended),) = [of for of in begun.values() if of[0]["name"] == folder.name]
+        assert options["project"] == "mine"
+        assert [row["elapsed"] for row in logged] == times.tolist()
+        assert ended == [1]

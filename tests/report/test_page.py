@@ -488,7 +488,7 @@ def test_twins_break_even_where_the_page_says(tab, tmp_path):
     comparison = compared(runs)
     tab.open(page.write(tmp_path / "page.html", [comparison]), "target=60")
     text = tab.ask("document.getElementById('table-notes').textContent")
-    even = float(re.search(r"need the same time: SRPFL and FedRep ([\d.]+)", text)[1])
+    even = float(re.search(r"need the same time: SRPFL and FedRep ([\d.]+\d)", text)[1])
 
     def times(cost):
         return [np.mean([run.time_to(0.6, cost) for run in runs]) for runs in comparison.rows.histories.values()]
