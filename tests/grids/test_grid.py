@@ -677,3 +677,19 @@ def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
         assert options["project"] == "mine"
         assert [row["elapsed"] for row in logged] == times.tolist()
         assert ended == [1]
+
+
+def test_the_bar_says_what_compiles_and_leaves_it_out_of_the_rate(tmp_path, monkeypatch):
+    left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
+    now = [0.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    bar = launch.Bar(left, 4, silent=True)
+    for unit in left:
+        bar.begins(unit)
+    assert bar._words() == "0 of 4 runs, 2 compiling"
+    now[0] = 30.0
+    bar.tell(left[0], 1)
+    assert (bar._words(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
+    bar.tell(left[0], 2)
+    bar.ends(left[0], has_failed=False)
+    assert (bar._words(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)
