@@ -1,6 +1,7 @@
 """Progress bars, in a terminal or a notebook."""
 
 import sys
+import threading
 import warnings
 from typing import Any
 
@@ -36,3 +37,7 @@ class tqdm(_tqdm):  # noqa: N801
         if _tqdm is _text and not is_seen:
             options = {"mininterval": SECONDS, "maxinterval": SECONDS} | options
         super().__init__(*args, **options)
+
+
+# that of tqdm holds a semaphore of the system, which a worker that is killed would leave behind
+tqdm.set_lock(threading.RLock())
