@@ -29,7 +29,10 @@ R = TypeVar("R")
 def short(value: Any) -> str:
     """`repr` in one line of at most 60 characters; of a function, its name."""
     named = inspect.isroutine(value) or inspect.isclass(value)
-    text = f"{value.__module__}.{value.__qualname__}" if named else " ".join(repr(value).split())
+    try:
+        text = f"{value.__module__}.{value.__qualname__}" if named else " ".join(repr(value).split())
+    except ValueError:  # an integer of more digits than Python writes
+        text = f"{type(value).__name__} of very many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -69,10 +72,20 @@ def check_integer(argument: str, value: Any, minimum: int, maximum: int | None =
         traced = ", known before tracing" if isinstance(value, Tracer) else ""
         raise ValueError(f"{argument}={short(value)} must be an integer{traced}, at least {minimum}{or_else}")
     if number < minimum:
-        raise ValueError(f"{argument}={number} must be at least {minimum}")
+        raise ValueError(f"{argument}={short(number)} must be at least {minimum}")
     if maximum is not None and number > maximum:
-        raise ValueError(f"{argument}={number} must be at most {maximum}")
+        raise ValueError(f"{argument}={short(number)} must be at most {maximum}")
     return number
+
+
+def check_folder(argument: str, folder: Path) -> Path:
+    """A folder, made where missing, or a ValueError of one line."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # also of a name with NUL
+        reason = "is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
+        raise ValueError(f"{argument}={str(folder)!r}: {reason}; give a folder that can be written to") from None
+    return folder
 
 
 def check_integers(argument: str, values: Any, minimum: int) -> tuple[int, ...]:

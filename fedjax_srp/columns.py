@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 ROUND_COLUMNS = {  # and their types in memory
     "round": np.int64,
@@ -14,6 +17,15 @@ ROUND_COLUMNS = {  # and their types in memory
     "communicated": np.bool_,
     "finite": np.bool_,
 }
+
+
+class Metrics(dict[str, T]):
+    """Metrics of a run by name; one that was not recorded says so."""
+
+    def __missing__(self, name: object) -> T:
+        raise KeyError(
+            f"{name!r} was not recorded: there is {', '.join(self) or 'none'}; record_loss=True adds the loss"
+        )
 
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_srp import measures, run_folder
-from fedjax_srp._checks import check_numbers, is_number, short
+from fedjax_srp._checks import check_numbers, checked, is_number, short
 from fedjax_srp.base import STAGE_COMPLETED, Method
-from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column, check_metric_names
+from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.stored import jsonable
@@ -109,9 +109,9 @@ class History:
             given = getattr(self, counts)
             put(counts, _frozen(counts, given if len(given) else np.zeros(num_clients), np.int64, (num_clients,)))
         put("eval_round", _frozen("eval_round", evaluated, np.int64, (len(evaluated),)))
-        for field_name, shape in (("metrics", (num_rounds,)), ("accuracies", by_client)):
+        for field_name, shape, kind in (("metrics", (num_rounds,), Metrics), ("accuracies", by_client, dict)):
             arrays = getattr(self, field_name).items()
-            put(field_name, {k: _frozen(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays})
+            put(field_name, kind({k: _frozen(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays}))
         put("config", jsonable(self.config))
         for name, kind in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
             put(name, kind(getattr(self, name)))
@@ -375,9 +375,9 @@ class History:
 
         Arguments as in `srp.plots.accuracy_over_time`.
         """
-        public_names: Any = sys.modules["fedjax_srp"]  # figures know histories, so that this file imports none
-        return public_names.plots.of_run(self, communication, evaluation, ax, x)
+        return sys.modules["fedjax_srp"].plots.of_run(self, communication, evaluation, ax, x)
 
+    @checked
     def save(
         self,
         directory: str | os.PathLike,
@@ -402,6 +402,7 @@ class History:
         return run_folder.save(self, Path(directory), target, communication, models)
 
     @classmethod
+    @checked
     def load(cls, directory: str | os.PathLike) -> History:
         """Read back what `save` wrote, every float with its bits.
 
@@ -419,7 +420,7 @@ class History:
 
 def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     array = np.array(value, dtype)
+    array.setflags(write=False)
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}, it needs {shape}: every array of a history is complete")
-    array.setflags(write=False)
     return array

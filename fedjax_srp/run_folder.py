@@ -25,6 +25,7 @@ import jaxlib
 import numpy as np
 
 from fedjax_srp import stored
+from fedjax_srp._checks import check_folder
 from fedjax_srp._version import __version__
 from fedjax_srp.columns import ROUND_COLUMNS
 
@@ -43,8 +44,6 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 
 def save(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
     """Write the folder of a run; see `History.save`."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"directory={str(folder)!r} is a file: give a folder to write the run to")
     if models and history.server_state is None:
         raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
     config = {
@@ -64,7 +63,7 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
     if drawn is not None:
         files[FIGURE] = lambda path: path.write_bytes(drawn)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder("directory", folder)
     (folder / SUMMARY).unlink(missing_ok=True)  # where it is, the folder is complete
     stored.replace({folder / name: writer for name, writer in files.items()})
     if drawn is None:
@@ -79,15 +78,21 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     return folder
 
 
-def image(draw: Callable[[], Any], name: str) -> bytes | None:
-    """Return a figure as PNG; None, with a warning, if it cannot be drawn: no table is lost for a figure."""
+def image(draw: Callable[[], Any], name: str, *more: str) -> Any:
+    """Return a figure as PNG, and as `more` formats; None, with a warning, if it cannot be drawn.
+
+    No table is lost for a figure.
+    """
     try:
-        content = io.BytesIO()
-        draw().savefig(content, dpi=150, format="png")
-        return content.getvalue()
+        figure, found = draw(), list[bytes]()
+        for kind in ("png", *more):
+            content = io.BytesIO()
+            figure.savefig(content, dpi=150, format=kind, metadata=None if kind == "png" else {"CreationDate": None})
+            found.append(content.getvalue())
+        return found if more else found[0]
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        warnings.warn(f"{name} is left out, it cannot be drawn ({why})", stacklevel=4)
+        warnings.warn(f"{name} is left out, it cannot be drawn ({why})", stacklevel=5)
         return None
 
 
@@ -191,11 +196,8 @@ def writable(out: str | os.PathLike) -> Path:
     Raises:
         ValueError: nothing can be written there.
     """
-    folder = Path(out)
-    if folder.is_file():
-        raise ValueError(f"out={os.fspath(out)!r}: is a file; give a folder")
+    folder = check_folder("out", Path(out))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ValueError(

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from fedjax_srp._checks import check_folder
 from fedjax_srp.base import PyTree
 
 if TYPE_CHECKING:
@@ -346,10 +347,11 @@ def held(folder: Path, argument: str) -> Iterator[None]:
 
     Raises:
         HeldError: another process holds it, or its lock is a link.
+        ValueError: it cannot be made.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
+        check_folder(argument, folder)
         try:
             lock = _lock(folder / ".lock")
         except ValueError as error:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_srp._checks import checked
 from fedjax_srp.base import PyTree
 from fedjax_srp.history import History
 from fedjax_srp.stored import jsonable
@@ -86,6 +87,7 @@ def _in_first_process(write: Callback) -> Callback:
     return lambda progress: write(progress) if jax.process_index() == 0 else None
 
 
+@checked
 def json_lines(path: str | os.PathLike) -> Callback:
     """Append a line of JSON for each round to a file, as `Progress.rows` has it.
 
@@ -104,8 +106,8 @@ def json_lines(path: str | os.PathLike) -> Callback:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
         *lines, rest = file.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or ("it is no text" if isinstance(error, UnicodeError) else error)
         raise ValueError(f"log={os.fspath(path)!r}: {reason}; give another file") from None
     whole = [_is_row(line) for line in lines]
     if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):
@@ -180,6 +182,14 @@ def _summary_writer(directory: str) -> Any:
     raise ValueError(f"tensorboard={directory!r}: no writer of event files is installed; pip install tensorboardX")
 
 
+def wandb_run(**options: Any) -> Any:
+    """Return what `wandb.init(...)` returns; a ValueError where it is not installed."""
+    try:
+        return importlib.import_module("wandb").init(**options)
+    except ImportError:
+        raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
+
+
 def wandb(run: Any = None, **options: Any) -> Callback:
     """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
 
@@ -187,13 +197,7 @@ def wandb(run: Any = None, **options: Any) -> Callback:
         run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
         **options: of `wandb.init`, e.g. project, name, config, or id and resume for a run that is continued.
     """
-    logger: Any = run
-    if run is None and jax.process_index() == 0:
-        try:
-            logger = importlib.import_module("wandb").init(**options)
-        except ImportError:
-            raise ValueError("wandb is not installed; pip install wandb, or log to a file with json_lines") from None
-
+    logger: Any = wandb_run(**options) if run is None and jax.process_index() == 0 else run
     defined = False
 
     def write(progress: Progress) -> None:

@@ -15,13 +15,14 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
+# Tests that run again find what was compiled. One folder a worker: its files are not written atomically.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+    Path(__file__).parents[1] / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+)
+
 import jax
 
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-# Tests that run again find what was compiled. One folder a worker: its files are not written atomically.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "xla" / _WORKER))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -941,6 +941,17 @@ def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
     assert "100%" in written.getvalue()
 
 
+def test_compiling_is_left_out_of_the_rate():
+    """Ten of a hundred steps in 90 s, 80 of them compiling: the rest takes 90 s, not 810."""
+    written = io.StringIO()
+    bar = tqdm(total=100, file=written, bar_format="{elapsed}<{remaining}")
+    bar._time = lambda: bar.start_t + 90
+    bar.waited += 80
+    bar.update(10)
+    assert written.getvalue().endswith("01:30<01:30")
+    bar.close()
+
+
 def test_version_and_help(capsys):
     assert main("--version") == 0
     assert capsys.readouterr().out == f"fedjax-srp {srp.__version__}\n"
@@ -955,7 +966,9 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "SRPFL" in text
     assert "time at C = 5" in text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["accuracy.png", "report.html", "table.csv", "table.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("accuracy.pdf", "accuracy.png", "report.html", "table.csv", "table.txt")
+    ]
 
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):

@@ -20,7 +20,7 @@ import tyro
 from fedjax_srp import stored
 from fedjax_srp._checks import is_ours, unknown
 from fedjax_srp._version import __version__
-from fedjax_srp.commands import demo, interrupt, report
+from fedjax_srp.commands import compiled, demo, interrupt, report
 from fedjax_srp.commands import grid as grid_command
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import run as run_command
@@ -40,6 +40,7 @@ class Command(NamedTuple):
     groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those that need none
     work: Callable[[dict[str, Any]], object]  # option -> value
     positional: str | None = None
+    compiles: bool = False
 
 
 def _report(arguments: dict[str, Any]) -> None:
@@ -59,15 +60,20 @@ COMMANDS = {
             )
         },
         lambda arguments: demo.command(**arguments),
+        compiles=True,
     ),
     "run": Command(
-        "One method on one data set; the same command continues a run that was interrupted.", groups, run_command.run
+        "One method on one data set; the same command continues a run that was interrupted.",
+        groups,
+        run_command.run,
+        compiles=True,
     ),
     "grid": Command(
         "Every combination of options of run, from a TOML file; the same command goes on where it was.",
         lambda: {"": grid_command.OPTIONS},
         grid_command.run,
         positional="file",
+        compiles=True,
     ),
     "report": Command(
         "Table, figure and page of finished runs.",
@@ -114,7 +120,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
 
     Args:
         argv: the words after `fedjax-srp`; None for those of this process.
-        set_up_cores: call `use_all_cores` first; only for a process in which JAX has not run yet.
+        set_up_cores: call `use_all_cores` and keep what is compiled; only for a process in which JAX has not run yet.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
@@ -132,6 +138,8 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         command, arguments = _parse(words)
         if set_up_cores:
             use_all_cores()
+            if command.compiles:
+                compiled.keep()
         command.work(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -13,17 +13,18 @@ import jax.numpy as jnp
 
 from fedjax_srp import clocks, data, methods, stored
 from fedjax_srp._checks import check_integer
-from fedjax_srp.bars import tqdm
+from fedjax_srp.base import Method
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.run_folder import writable
+from fedjax_srp.runs import judged
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COMMUNICATIONS = (0, 10, 100)  # figure 3 of the SRPFL paper
+COMMUNICATIONS = (0, 1, 10)  # twins break even in between, at 1 to 12
 OWN_PARTS = ("own_head", "own_representation")  # evaluations that cost next to nothing: nothing is trained
 
 
@@ -79,7 +80,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     of the digits among clients is the same for all seeds.
 
     Args:
-        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `report.html` and a run folder
+        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `accuracy.pdf`, `report.html` and run folders
             `<method>/seed_<seed>`.
         seeds: how many; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
         plan: `FULL` or `QUICK`.
@@ -92,26 +93,31 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     folder = writable(out)
     dataset = data.load("digits", **plan.federation)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    histories: dict[str, list[History]] = {}
-    shape = "{desc} {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} methods, {elapsed}"
-    with tqdm(plan.methods, bar_format=shape, disable=not progress, ncols=80) as bar:
-        for name in bar:
-            bar.set_description(f"{methods.label(name):<9}")
-            method = methods.get(name, dataset=dataset, shared=plan.hyperparameters)
-            default, *others = method.algorithm.evaluations
-            histories[name] = simulate_seeds(
-                method,
-                dataset,
-                evaluations=[default, *(other for other in others if other in OWN_PARTS)],
-                clock=clocks.Fixed(clocks.Exponential(1.0)),
-                num_rounds=plan.num_rounds,
-                eval_every=plan.eval_every,
-                keys=keys,
-                progress=False,
-            )
+    made = {name: methods.get(name, dataset=dataset, shared=plan.hyperparameters) for name in plan.methods}
+    histories: dict[str, list[History]] = {name: [] for name in made}
+    trainings = judged.trainings(made.values())
+    for place, together in enumerate(trainings, 1):
+        evaluations = {method.name: _evaluations(method) for method in together}
+        runs = simulate_seeds(
+            together[0],
+            dataset,
+            evaluations=[*dict.fromkeys(name for names in evaluations.values() for name in names)],
+            clock=clocks.Fixed(clocks.Exponential(1.0)),
+            num_rounds=plan.num_rounds,
+            eval_every=plan.eval_every,
+            keys=keys,
+            progress=progress,
+            name=f"{place} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
+        )
+        for method in together:
+            histories[method.name] = [judged.as_method(run, method, evaluations[method.name]) for run in runs]
     target = table.common_target(histories)
     frame = table.comparison(histories, target.accuracy, COMMUNICATIONS)
     text = table.render(frame, target)
+    for together in trainings:
+        if len(together) > 1:
+            names = ", ".join(methods.label(method.name) for method in together)
+            text += f"\n{names}: one training, judged in several ways; seconds are those of all"
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
     for name, runs in histories.items():
@@ -124,3 +130,9 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     drawn = panels.figure(histories, target, COMMUNICATIONS, title)
     stored.replace(panels.files(folder, frame, text, lambda: drawn) | {folder / page.FILE: page.writer(compared)})
     return Demo(histories, frame, target, text, drawn)
+
+
+def _evaluations(method: Method) -> list[str]:
+    """Return the default evaluation, and those that cost next to nothing."""
+    default, *others = method.algorithm.evaluations
+    return [default, *(other for other in others if other in OWN_PARTS)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedjax_srp import watch
 from fedjax_srp.runs import folder
+from fedjax_srp.runs.loggers import loggers
 from fedjax_srp.runs.run import from_words
 
 
@@ -19,12 +20,13 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     made = from_words(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
-    makers = {"log": watch.json_lines, "tensorboard": watch.tensorboard}
-    loggers = [make(arguments[name]) for name, make in makers.items() if arguments[name] is not None]
-    folder.execute(
-        made,
-        Path(arguments["out"] or default),
-        overwrite=arguments["overwrite"],
-        progress=arguments["progress"],
-        callback=watch.all_of(*loggers),
-    )
+    out = Path(arguments["out"] or default)
+    of_rows = [] if arguments["log"] is None else [watch.json_lines(arguments["log"])]
+    with loggers(made, out) as others:
+        folder.execute(
+            made,
+            out,
+            overwrite=arguments["overwrite"],
+            progress=arguments["progress"],
+            callback=watch.all_of(*of_rows, *others),
+        )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from fedjax_srp._checks import check_integer, is_key, short, unknown
 from fedjax_srp.base import (
@@ -79,7 +80,18 @@ class Prepared(NamedTuple):
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
-        """Key and data on the devices."""
+        """Key and data on the devices.
+
+        Raises:
+            ValueError: a transformation of JAX is around the host's loop, or jit is disabled.
+        """
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))):
+            raise ValueError(
+                "key, or a part, is traced: this compiles and runs by itself and stands in no jit, vmap or grad; "
+                "srp.Simulation does, simulate_seeds takes several keys and values"
+            )
+        if jax.config.jax_disable_jit:
+            raise ValueError("jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step")
         return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
     def traced(self, length: int) -> Traced:
@@ -140,6 +152,8 @@ def prepare(request: Request) -> Prepared:
         kind = bool if argument == "shard_data" else str
         if not isinstance(value, kind):
             raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
+        if kind is str and ((not value and name is not None) or "\0" in value):
+            raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
     sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1

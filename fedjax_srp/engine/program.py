@@ -249,7 +249,9 @@ class Program:
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
         arguments = (*args, self._placed, data)
-        return self._compile(function, arguments)(*arguments)
+        compiled = self._compile(function, arguments)
+        with jax.debug_nans(False), jax.debug_infs(False):  # records have nan for what is not known
+            return compiled(*arguments)
 
     @contextlib.contextmanager
     def _making(self, function: Function) -> Iterator[None]:

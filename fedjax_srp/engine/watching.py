@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
-from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.description import describe
 from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
@@ -43,13 +44,18 @@ class Bar:
 
     @contextlib.contextmanager
     def compiling(self, name: Any) -> Iterator[None]:
-        """Says what is compiled for as long as it takes; `name` is that of a function of the program."""
+        """Says what is compiled for as long as it takes, and leaves that out of the rate.
+
+        `name` is that of a function of the program.
+        """
+        begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
         what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
         self._bar.set_postfix_str(f"compiling {what} ...")
         try:
             yield
         finally:
+            self._bar.waited += time.perf_counter() - begin
             self._bar.set_postfix_str(shown or "", refresh=False)
 
     def continues(self, completed: int) -> None:
@@ -130,7 +136,7 @@ def progress_after(
         num_rounds=limits.num_rounds,
         elapsed=own(elapsed[:, -1]),
         scores=jax.tree.map(own, scores),
-        metrics={name: own(values[:, -1]) for name, values in metrics.items()},
+        metrics=Metrics({name: own(values[:, -1]) for name, values in metrics.items()}),
         rows=rows,
         server_state=server_state,
         history=history,

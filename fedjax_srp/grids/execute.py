@@ -102,7 +102,7 @@ def execute(points: Sequence[Point], folder: Path, how: How) -> Ended:
 def _launcher(how: How, folder: Path, bar: Bar, left: Sequence[Unit]) -> Launcher:
     if how.launcher == "slurm":
         return Slurm(folder / units.TOGETHER / "slurm", how.slurm or {}, bar.say)
-    return Processes(how.workers, folder / units.TOGETHER, left) if how.workers else Launcher(bar)
+    return Processes(how.workers, folder / units.TOGETHER, left, bar) if how.workers else Launcher(bar)
 
 
 def _estimated(left: Sequence[Unit], first: Mapping[Any, Unit], costs: Mapping[str, Cost], workers: int) -> float:

@@ -40,17 +40,28 @@ class Bar:
         self._points, self._failed = num_points, 0
         self._finished = num_points - sum(len(unit.members) for unit in units)
         self._rounds = dict.fromkeys((unit.id for unit in units), 0)
+        self._starts: dict[str, float | None] = {}  # of units that run here; None once they have completed rounds
         total = sum(unit.num_rounds() for unit in units)
-        self._bar = tqdm(total=total, desc=self._words(), bar_format=_SHAPE, disable=silent, smoothing=0)
+        self._bar = tqdm(total=total, desc=self._words(), bar_format=_SHAPE, disable=silent)
+
+    def begins(self, unit: Unit) -> None:
+        """Show that a unit is compiled, as long as it has no rounds to tell."""
+        self._starts[unit.id] = time.monotonic()
+        self._bar.set_description_str(self._words())
 
     def tell(self, unit: Unit, rounds: int) -> None:
         """Show how many rounds of a unit are completed."""
         before = self._rounds.get(unit.id, 0)
+        if rounds > before and (start := self._starts.get(unit.id)) is not None:
+            self._bar.waited += (time.monotonic() - start) / len(self._starts)
+            self._starts[unit.id] = None
+            self._bar.set_description_str(self._words(), refresh=False)
         self._rounds[unit.id] = max(rounds, before)
         self._bar.update(self._rounds[unit.id] - before)
 
     def ends(self, unit: Unit, has_failed: bool) -> None:
         """Count the runs of a unit that is not tried again."""
+        self._starts.pop(unit.id, None)
         if has_failed:
             self._failed += len(unit.members)
         else:
@@ -65,7 +76,8 @@ class Bar:
 
     def _words(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
-        return f"{self._finished} of {self._points} runs{failed}"
+        compiling = sum(start is not None for start in self._starts.values())
+        return f"{self._finished} of {self._points} runs{failed}" + (f", {compiling} compiling" if compiling else "")
 
     def close(self) -> None:
         """Leave it as it stands."""
@@ -76,8 +88,7 @@ class Launcher:
     """Runs units in this process, one at a time; a subclass runs them elsewhere."""
 
     def __init__(self, bar: Bar | None = None):
-        self._worker, self._unit = Worker(), ""
-        self._tell = (lambda unit, rounds: None) if bar is None else bar.tell
+        self._worker, self._unit, self._bar = Worker(), "", Bar([], 0, silent=True) if bar is None else bar
 
     def earlier(self, units: Sequence[Unit]) -> dict[str, Any]:
         """Return the futures of what an earlier call started and still runs, by id of the unit."""
@@ -89,8 +100,9 @@ class Launcher:
         if self._unit:
             return None
         self._unit = unit.id
+        self._bar.begins(unit)
         future: Future[Done] = Future()
-        future.set_result(self._worker.perform(task, unit, lambda rounds: self._tell(unit, rounds)))
+        future.set_result(self._worker.perform(task, unit, lambda rounds: self._bar.tell(unit, rounds)))
         return future
 
     def wait(self, futures: Sequence[Any]) -> None:
@@ -217,12 +229,14 @@ class Processes(Launcher):
         number: of workers. It decides how many cores each of them has, and so what results are to the last bit.
         log: folder of what they print.
         units: that they are to run.
+        bar: gets to know what begins.
 
     Raises:
         ValueError: a part of a unit cannot be sent to a process.
     """
 
-    def __init__(self, number: int, log: Path, units: Sequence[Unit]):
+    def __init__(self, number: int, log: Path, units: Sequence[Unit], bar: Bar):
+        self._bar = bar
         log.mkdir(parents=True, exist_ok=True)
         names, pickled = gpus(), _pickled(units)
         self._seats = [
@@ -233,7 +247,10 @@ class Processes(Launcher):
     def start(self, task: str, unit: Unit) -> Future[Done] | None:
         """See `Launcher`."""
         free = next((seat for seat in self._seats if not seat.unit), None)
-        return None if free is None else free.start(task, unit)
+        if free is None:
+            return None
+        self._bar.begins(unit)
+        return free.start(task, unit)
 
     def wait(self, futures: Sequence[Future[Done]]) -> None:
         """See `Launcher`."""

@@ -39,7 +39,6 @@ _OF_THE_GRID = {  # options of `run` that a grid sets
     "overwrite": "delete the folder of a run to have it run again",
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
-    "tensorboard": "runs would write to one folder",
 }
 _LONG = 100  # letters of a name in a folder's
 _MOST = 100_000  # combinations

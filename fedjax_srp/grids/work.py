@@ -14,8 +14,9 @@ from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.grids.units import Member, Unit, batch_of
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import words
+from fedjax_srp.runs.loggers import apart, loggers
 from fedjax_srp.runs.run import load_data
-from fedjax_srp.watch import Progress
+from fedjax_srp.watch import Progress, all_of
 
 Tell = Callable[[int], None]  # how many rounds the points of a unit have completed, all together
 ERROR = "error.txt"  # in the folder that a unit's points share
@@ -112,19 +113,23 @@ class Worker:
         return simulate_seeds(**given, **batch_of(points)._asdict())
 
     def _run_one(self, member: Member, tell: Tell) -> None:
-        run_folder.execute(
-            member.point.run,
-            member.folder,
-            overwrite=member.begins_anew(),
-            say=lambda line: None,
-            load=self._datasets,
-            callback=_telling(tell),
-        )
+        with loggers(member.point.run, member.folder, among_others=True) as found:
+            run_folder.execute(
+                member.point.run,
+                member.folder,
+                overwrite=member.begins_anew(),
+                say=lambda line: None,
+                load=self._datasets,
+                callback=all_of(_telling(tell), *found),
+            )
 
     def _run_batch(self, unit: Unit, tell: Tell) -> None:
         run = unit.members[0].point.run
         place = unit.shared / "checkpoint" if run.checkpoint else None
-        histories = self._simulated(unit, checkpoint_dir=place, keep_clients=run.models, callback=_telling(tell))
+        with contextlib.ExitStack() as stack:
+            of_member = [stack.enter_context(loggers(m.point.run, m.folder, among_others=True)) for m in unit.members]
+            callback = all_of(_telling(tell), apart([all_of(*found) for found in of_member]))
+            histories = self._simulated(unit, checkpoint_dir=place, keep_clients=run.models, callback=callback)
         for member, history in zip(unit.members, histories, strict=True):
             with stored.held(member.folder, "out"):
                 if not member.is_finished():

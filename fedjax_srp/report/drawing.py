@@ -271,17 +271,20 @@ def key(label: str) -> str:
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return a style per label: that of the method it names, solid where its cohorts grow, else the next of the cycle.
 
+    Beside methods that have a style of their own, those of the cycle are solid last, since solid says growing cohorts.
     Before a comma it is a row of a table, whose method counts where no other row has it: "SRPFL, clock=fixed".
     """
-    cycle = itertools.cycle(CYCLE)
     styles: dict[str, Style] = {}
     recipes = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
     # a label may have commas of its own, "FLANP (FedAvg, criterion)"
     known = {label: [word for word in recipes if f"{label},".startswith(f"{word},")] for label in labels}
     named = {label: max(words, key=len, default=label.partition(",")[0]) for label, words in known.items()}
     rows_of = Counter(named.values())
+    rows = {label: recipes.get(name, RECIPES.get(key(name))) for label, name in named.items()}
+    says_solid = any(row is not None and row.color is not None for row in rows.values())
+    cycle = itertools.cycle((*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if says_solid else CYCLE)
     for label, name in named.items():
-        row = recipes.get(name, RECIPES.get(key(name))) if rows_of[name] == 1 or label == name else None
+        row = rows[label] if rows_of[name] == 1 or label == name else None
         style = None
         if row is not None and row.color is not None:
             style = Style(row.label or label, row.color, "-" if row.doubling else "--")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEIGHT, PANEL = 4.5, 3.9  # in inches: of the figure, at least, and of all but its legend
-FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png")
+FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png", "accuracy{}.pdf")
 HIDDEN = 0.8  # share of every run that a cut may leave out
 
 
@@ -78,10 +78,10 @@ def files(
         suffix: of their names.
     """
     names = [name.format(suffix) for name in FILES]
-    image = run_folder.image(draw, names[2])
+    images = run_folder.image(draw, names[2], "pdf") or ()
     written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: stored.as_csv(frame)}
-    if image is not None:
-        written[names[2]] = lambda path: path.write_bytes(image)
+    for name, content in zip(names[2:], images, strict=bool(images)):
+        written[name] = lambda path, content=content: path.write_bytes(content)
     return {folder / name: writer for name, writer in written.items()}
 
 

@@ -28,7 +28,10 @@ _NO_EFFECT = (
 )
 _SAID_TWICE = ("name", "method", "arguments", "dataset_options")  # by other options, or by the checksum of the data
 _TASK = ("dataset", "num_clients")  # a table each
-_OF_METHOD = (("algorithm",), ("participation",), ("evaluation",))  # differ between methods by nature
+_OF_METHOD = (  # differ between methods by nature
+    *(("algorithm",), ("participation",), ("evaluation",)),
+    *(("options", "cut"), ("options", "evaluation")),
+)
 _LIMITS = (("num_rounds",), ("time_limit",), ("target",))
 _DATA = ("data_checksum",)
 _LONG = 40  # letters of a value in the name of a row

@@ -83,8 +83,8 @@ def comparison(
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
     reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; for
     every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
-    the twin's mean time over the method's (nan where either is missing, infinite or a bound); `host_seconds` of the
-    simulator for all runs together.
+    the twin's mean time over the method's (nan where either is missing, infinite or a bound); `compile_seconds` and
+    `host_seconds` of the simulator for all runs together, the latter with everything.
 
     Args:
         histories: method -> its runs.
@@ -119,7 +119,7 @@ def comparison(
         for column, cost in costs.items():
             row[f"time_{column}"], row[f"time_{column}_std"] = _spread([time_to(run, target, cost) for run in runs])
             row[f"speed_up_{column}"] = math.nan
-        row["host_seconds"] = host_seconds(runs)
+        row |= {f"{what}_seconds": seconds(runs, what) for what in ("compile", "host")}
         rows[name] = row
     for row in rows.values():
         twin_row = rows.get(row["twin"], {"reached_at_once": 0})
@@ -136,16 +136,17 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     costs = [name.removeprefix("speed_up_") for name in frame.columns if name.startswith("speed_up_")]
     runs = sorted(set(frame["runs"]))
     times = [f"time at C = {cost}" for cost in costs]
-    lines = [["method", "accuracy %", "worst tenth %", "quarters %, fastest first", *times, "host s"]]
+    lines = [["method", "accuracy %", "worst tenth %", "quarters %, fastest first", *times, "compiling s", "running s"]]
     for row in frame.to_dict("records"):
         accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
         quarters = "/".join(_percent(row[name]) for name in QUARTERS)
         times = [_time(row, cost) for cost in costs]
-        seconds = f"{row['host_seconds']:.1f}" if math.isfinite(row["host_seconds"]) else "-"
-        lines.append([label(row["method"]), *accuracy, quarters, *times, seconds])
+        compiling, everything = row["compile_seconds"], row["host_seconds"]
+        host = [f"{each:.1f}" if math.isfinite(each) else "-" for each in (compiling, everything - compiling)]
+        lines.append([named(row["method"]), *accuracy, quarters, *times, *host])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     rows = frame.to_dict("records")
-    judged = frame["method"].map(label).groupby(frame["evaluation"], sort=False).agg(", ".join)
+    judged = frame["method"].map(named).groupby(frame["evaluation"], sort=False).agg(", ".join)
     by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
     notes = [
         f"judged by: {by if len(judged) > 1 else judged.index[0]}",
@@ -154,17 +155,17 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
-        "host s: seconds that the simulator took, all seeds together",
+        "compiling s, running s: seconds that the simulator took, all seeds together",
     ]
-    if any("-" in line[-1 - len(costs) : -1] for line in lines[1:]):
+    if any("-" in line[-2 - len(costs) : -2] for line in lines[1:]):
         notes.append(
             "-: rounds overlap, and a cost belongs in the clock (srp.clocks.Fixed(..., communication=C)), or times "
             "include communication already (srp.clocks.Devices)"
         )
     if clocked := [row for row in rows if row["clock_communication"] > 0]:
-        each = ", ".join(f"{label(row['method'])} {row['clock_communication']:g}" for row in clocked)
+        each = ", ".join(f"{named(row['method'])} {row['clock_communication']:g}" for row in clocked)
         notes.append(f"C comes on top of the communication that a clock has already: {each}")
-    notes += [f"{label(r['method'])}: {r['diverged']} of {r['runs']} runs diverged" for r in rows if r["diverged"]]
+    notes += [f"{named(r['method'])}: {r['diverged']} of {r['runs']} runs diverged" for r in rows if r["diverged"]]
     if sum(frame["reached_at_once"]):
         notes.append("≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times")
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
@@ -172,6 +173,11 @@ def render(frame: pd.DataFrame, target: Target) -> str:
             "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
         )
     return "\n".join([*_aligned(lines), "", *notes])
+
+
+def named(method: str) -> str:
+    """Return the label of a method for a terminal, to which no letter of it is a command."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label(method))
 
 
 def _in_the_clock(runs: Sequence[History]) -> float:
@@ -182,9 +188,9 @@ def _in_the_clock(runs: Sequence[History]) -> float:
     return float(known[0]) if is_one else math.nan
 
 
-def host_seconds(runs: Sequence[History]) -> float:
-    """Return the seconds of the simulator for all runs; of those that ran together, each carries the time of all."""
-    return sum(run.host_seconds / (run.config.get("num_seeds") or 1) for run in runs)
+def seconds(runs: Sequence[History], what: str) -> float:
+    """Return seconds of the simulator for all runs, "compile" or "host"; those that ran together carry those of all."""
+    return sum(getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1) for run in runs)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:

@@ -208,4 +208,5 @@ def outcome(history: History, target: float | None, communication: float) -> str
             words.append(f"gradient norm {metrics[GRADIENT_NORM]:.3g} above {metrics['grad_norm_threshold']:.3g}")
     if history.diverged is not None:
         words.append(f"DIVERGED in round {history.diverged}, try a smaller --learning-rate")
-    return ", ".join(words) + f" ({history.host_seconds:.1f} s on this machine)"
+    words[-1] += f" ({history.host_seconds:.1f} s on this machine, {history.compile_seconds:.1f} of them compiling)"
+    return ", ".join(words)

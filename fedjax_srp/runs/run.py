@@ -51,6 +51,8 @@ class Run:
         num_rounds: as in `srp.simulate`, and so are eval_every to record_loss.
         checkpoint: save the state after every evaluation.
         models: put the final states of the server and of all clients into the folder.
+        tensorboard: folder for TensorBoard; changes no simulation, as `wandb`.
+        wandb: project of Weights & Biases.
         load: Python files that register what is given by name.
         names: option -> how an object is called, for one that cannot be described.
     """
@@ -76,6 +78,8 @@ class Run:
     record_loss: bool = False
     checkpoint: bool = True
     models: bool = False
+    tensorboard: str | None = None
+    wandb: str | None = None
     load: tuple[str, ...] = ()
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -75,6 +75,7 @@ REST = table(
     option("models", bool, False, "put the final states of the server and of all clients into the folder"),
     option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
     option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
+    option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
     option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 )
 FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others are of methods, policies, models

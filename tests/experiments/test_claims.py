@@ -438,7 +438,7 @@ def test_demo_table():
         check(accuracy, 100 * row["final_accuracy"], 100 * row["final_accuracy_std"])
         check(worst, 100 * row["worst_decile"], 100 * row["worst_decile_std"])
         check(quarters, *(100 * row[quarter] for quarter in QUARTERS))
-        for cell, cost in zip(times, (0, 10, 100), strict=True):
+        for cell, cost in zip(times, (0, 1, 10), strict=True):
             factor = [row[f"speed_up_{cost}"]] if math.isfinite(row[f"speed_up_{cost}"]) else []
             check(cell, row[f"time_{cost}"], row[f"time_{cost}_std"], *factor)
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -640,3 +641,55 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
+    """Each run has a folder of TensorBoard, and a run of Weights & Biases that ends with it."""
+    made, begun = {}, {}
+
+    class Writer:
+        def __init__(self, directory):
+            self.scalars = made.setdefault(directory, {})
+
+        def add_scalar(self, name, value, step):
+            self.scalars[name, step] = value
+
+        def flush(self):
+            pass
+
+    def init(**options):
+        logged, ended = begun.setdefault(options["id"], (options, [], []))[1:]
+        return SimpleNamespace(log=logged.append, define_metric=lambda *_, **__: None, finish=lambda: ended.append(1))
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    options = {"tensorboard": str(tmp_path / "logs"), "wandb": "mine"}
+    axes = AXES | {"learning_rate": [0.05]}
+    found = grid(tmp_path / f"grid{batch}", axes, options=options, batch=batch)
+    assert found.folders.keys() == grid(tmp_path / f"grid{batch}", axes, batch=batch).folders.keys()  # the same runs
+    assert len(found.folders) == len(begun) == 2
+    for folder in found.folders.values():
+        scalars = made[str(tmp_path / "logs" / folder.name)]
+        times = History.load(folder).elapsed()
+        assert [scalars["elapsed", step] for step in (1, 2)] == times.tolist()
+        ((options, logged, ended),) = [of for of in begun.values() if of[0]["name"] == folder.name]
+        assert options["project"] == "mine"
+        assert [row["elapsed"] for row in logged] == times.tolist()
+        assert ended == [1]
+
+
+def test_the_bar_says_what_compiles_and_leaves_it_out_of_the_rate(tmp_path, monkeypatch):
+    left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
+    now = [0.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    bar = launch.Bar(left, 4, silent=True)
+    for unit in left:
+        bar.begins(unit)
+    assert bar._words() == "0 of 4 runs, 2 compiling"
+    now[0] = 30.0
+    bar.tell(left[0], 1)
+    assert (bar._words(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
+    bar.tell(left[0], 2)
+    bar.ends(left[0], has_failed=False)
+    assert (bar._words(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)

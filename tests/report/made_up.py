@@ -45,6 +45,7 @@ def made(name, seed, rounds, clients, every=1, own=False, **fields):
             "eval_round": evaluated,
             "accuracies": found,
             "test_count": counts,
+            "compile_seconds": random.uniform(0, 1),
             "host_seconds": random.uniform(1, 50),
             "asynchronous": name == "fedbuff",
             "config": config,

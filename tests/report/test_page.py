@@ -476,3 +476,56 @@ def test_runs_that_diverged_have_a_page(tmp_path, tab):
     both = [broken, made("fedrep", 1, 3, 5)]
     tab.open(page.write(tmp_path / "report.html", [compared(both)]))
     assert cells(tab)[1][0] == "FedRep (1 diverged)"
+
+
+def test_twins_break_even_where_the_page_says(tab, tmp_path):
+    """At that cost, mean times to the target are equal; below and above it, one or the other is faster."""
+    rounds, runs = np.arange(1, 21), []
+    for name, time, speed in (("srpfl", 1.0, 0.04), ("fedrep", 10.0, 0.1)):  # cheap rounds, and more of them
+        scores = {"fine_tune": np.minimum(speed * rounds, 0.9)[:, None].repeat(4, 1)}
+        fields = {"eval_round": rounds, "accuracies": scores, "communicated": np.ones(20, bool)}
+        runs += [made(name, seed, 20, 4, compute_time=np.full(20, time + seed), **fields) for seed in range(2)]
+    comparison = compared(runs)
+    tab.open(page.write(tmp_path / "page.html", [comparison]), "target=60")
+    text = tab.ask("document.getElementById('table-notes').textContent")
+    even = float(re.search(r"need the same time: SRPFL and FedRep ([\d.]+\d)", text)[1])
+
+    def times(cost):
+        return [np.mean([run.time_to(0.6, cost) for run in runs]) for runs in comparison.rows.histories.values()]
+
+    srpfl, fedrep = times(even)
+    assert srpfl == pytest.approx(fedrep, rel=0.01)
+    (less, more), (less_above, more_above) = times(0.5 * even), times(2 * even)
+    assert (less < more) != (less_above < more_above)
+
+
+def test_logarithmic_time_starts_at_the_first_evaluation(tab, tmp_path):
+    runs = [made("fedrep", seed, 50, 10) for seed in range(2)]
+    tab.open(page.write(tmp_path / "page.html", [compared(runs)]), "log=1&whole=1")
+    start, scale = tab.ask(
+        "[drawing.model('time', 'x').start, drawing.model('time', 'x').document.roots()[0].x_scale.type]"
+    )
+    assert scale == "LogScale"
+    assert start == pytest.approx(min(time for run in runs for time in run.eval_elapsed() if time > 0))
+    tab.ask("document.getElementById('log').click()")
+    tab.wait("drawing.model('time', 'x').document.roots()[0].x_scale.type === 'LinearScale'")
+    assert tab.ask("drawing.model('time', 'x').start") == 0
+
+
+def test_clients_with_few_test_points_have_no_quartiles(tab, tmp_path):
+    few = dataclasses.replace(made("fedrep", 0, 6, 10), test_count=np.full(10, 9))
+    tab.open(page.write(tmp_path / "page.html", [compared([few])]))
+    boxes = source(tab, "clients", "boxes")
+    assert boxes["q25"] == [None]
+    assert boxes["q50"] == [pytest.approx(100 * few.final_accuracy)]
+    assert "9 in the median, so that quartiles would say nothing" in tab.ask("document.body.textContent")
+
+
+def test_the_page_follows_dark_and_light(tab, tmp_path):
+    tab.open(page.write(tmp_path / "page.html", [compared([made("fedrep", 0, 6, 4)])]))
+    found = {}
+    for scheme in ("light", "dark"):
+        tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        found[scheme] = tab.ask("getComputedStyle(document.body).backgroundColor")
+    tab.send("Emulation.setEmulatedMedia", features=[])
+    assert found == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
 
 FILE = "report.html"  # as commands call it
-_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; host s is what the simulator needed."
+_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; seconds are those of the simulator."
 
 
 def report_page(
     histories: Histories,
     path: str | os.PathLike,
     target: float | None = None,
-    communications: Sequence[float] = (0, 10, 100),
+    communications: Sequence[float] = (0, 1, 10),
     title: str = "fedjax_srp report",
 ) -> Path:
     """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.

@@ -97,7 +97,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
                 "takes_cost": rows.histories[name][0].takes_communication,
                 "judged_on": rows.histories[name][0].judged_on,
-                "host_seconds": table.host_seconds(rows.histories[name]),
+                **{f"{what}_seconds": table.seconds(rows.histories[name], what) for what in ("compile", "host")},
                 "distributions": _distributions(rows.histories[name], packer),
                 "runs": [_run(run, packer) for run in rows.runs[name]],
             }
@@ -121,6 +121,7 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
         "communicated": packer.put(history.communicated.astype(np.uint8)),
         **{name: packer.put(getattr(history, name)) for name in _ARRAYS},
         "map": None if shares is None else {"shape": shares.shape, "shares": packer.put(shares.ravel())},
+        "test_points": float(np.median(history.test_count[seen])) if seen.any() else 0.0,
         "evaluations": {
             name: {
                 "mean": packer.put(history.mean_scores(name)),

@@ -5,9 +5,12 @@ const drawing = (() => {
   const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
     star: "★", hex: "⬢", asterisk: "✱"};
   const SINGLE = {solid: "circle", dashed: "square", dotted: "triangle"}; // of twins, which have one colour
-  const documents = {};
+  const documents = {}, axes = {};
 
   async function embed(items) {
+    const models = Bokeh.require("models/index");
+    axes.linear = {scale: new models.LinearScale(), ticker: new models.BasicTicker()};
+    axes.log = {scale: new models.LogScale(), ticker: new models.LogTicker()};
     for (const item of items) documents[item.target_id] = (await Bokeh.embed.embed_item(item)).roots[0].model.document;
   }
 
@@ -99,7 +102,13 @@ const drawing = (() => {
     });
     const {whole, soon} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
     const end = state.whole ? whole : Math.min(soon, whole);
-    along("time", end, found);
+    const {scale, ticker} = axes[state.log ? "log" : "linear"], [plot] = documents.time.roots();
+    plot.x_scale = scale;
+    for (const part of [...plot.below, ...plot.center]) if ("ticker" in part && part.dimension !== 1) part.ticker = ticker;
+    if (state.log) {
+      const first = Math.min(...drawn.flatMap(({row}) => row.runs.map((run) => numbers.evalElapsed(run, state.cost).find((t) => t > 0))));
+      range("time", "x", Number.isFinite(first) ? first : end / 100, end);
+    } else along("time", end, found);
     aim("time", shown);
     cohorts(drawn, whole);
     return {...found, end, whole};
@@ -195,18 +204,25 @@ const drawing = (() => {
     range(figure, "y", -apart * (count - 1) - 0.65, apart - 0.25);
   }
 
+  // Whether accuracies of a row's clients take few values, whose quartiles say nothing: the dots do.
+  const FEW = 20; // test points
+  const isCoarse = (row) => row.runs.every((run) => run.test_points < FEW && run.evaluations[run.default].clients !== null);
+  const meanOf = (row, evaluation) => numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[evaluation].mean)))[0];
+  const mapNaN = (names) => Object.fromEntries(names.map((name) => [name, NaN]));
+
   function clients(shown, names) {
     const rows = named("clients", shown), boxes = [], dots = [];
     shown.forEach(({row}, i) => {
       const evaluation = evaluationOf(row), y = -rows.apart * i;
-      const quantiles = row.distributions[evaluation];
-      boxes.push({y, low: y - 0.16, high: y + 0.16, name: row.name, color: row.color, ...Object.fromEntries(names.map((name, q) => [name, 100 * quantiles[q]]))});
+      const quantiles = Object.fromEntries(names.map((name, q) => [name, 100 * row.distributions[evaluation][q]]));
+      const found = isCoarse(row) ? {...mapNaN(names), q0: quantiles.q0, q50: 100 * meanOf(row, evaluation)} : quantiles;
+      boxes.push({y, low: y - 0.16, high: y + 0.16, name: row.name, color: row.color, ...found});
       const counts = new Map();
       for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
         counts.set(score, (counts.get(score) ?? 0) + 1);
       }
       counts.delete(NaN);
-      for (const [score, count] of counts) dots.push({x: 100 * score, y: y - 0.27, count, color: row.color});
+      for (const [score, count] of counts) dots.push({x: 100 * score, y: isCoarse(row) ? y : y - 0.27, count, color: row.color});
     });
     const most = Math.max(...dots.map(({count}) => count));
     for (const dot of dots) dot.size = Math.max(3, 0.38 * rowHeight(shown.length) * Math.sqrt(dot.count / Math.max(most, 9)));
@@ -243,5 +259,5 @@ const drawing = (() => {
       .map((name) => [name, numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[name].mean)))]);
   }
 
-  return {embed, model, aim, overTime, overRounds, map, quarters, clients, evaluations, judged};
+  return {embed, model, aim, overTime, overRounds, map, quarters, clients, isCoarse, evaluations, judged};
 })();

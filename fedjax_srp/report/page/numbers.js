@@ -17,6 +17,7 @@ const numbers = (() => {
       comparison.target = number(comparison.target);
       for (const row of comparison.rows) {
         row.host_seconds = number(row.host_seconds);
+        row.compile_seconds = number(row.compile_seconds);
         row.distributions = mapped(row.distributions, array);
         for (const run of row.runs) {
           for (const name of ["compute_time", "communicated", "stage", "cohort_size", "eval_round"]) {
@@ -71,6 +72,20 @@ const numbers = (() => {
   function timeTo(run, evaluation, target, cost) {
     const place = run.evaluations[evaluation].mean.findIndex((value) => value >= target);
     return place < 0 ? Infinity : evalElapsed(run, cost)[place];
+  }
+
+  // The cost of communication at which two rows, with the evaluations they are judged by, reach the target in the same
+  // mean time; null where none is positive, or a run never reaches it. The round that reaches it is the same at any cost.
+  function breakEven(one, other, target) {
+    const lines = [one, other].map(([row, evaluation]) => {
+      const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
+      const at = (cost) => row.runs.reduce((sum, run, i) => sum + evalElapsed(run, cost)[places[i]], 0) / places.length;
+      return places.includes(-1) || !row.takes_cost ? null : [at(0), at(1) - at(0)];
+    });
+    if (lines.includes(null)) return null;
+    const [[start, slope], [otherStart, otherSlope]] = lines;
+    const cost = (otherStart - start) / (slope - otherSlope);
+    return cost > 0 && Number.isFinite(cost) ? cost : null;
   }
 
   // Where simulated time ends, of rows with the evaluation each is judged by: `whole` with the longest run, `soon` a
@@ -195,7 +210,7 @@ const numbers = (() => {
   const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
 
   return {
-    unpack, elapsed, evalElapsed, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, pieces, interpolated,
+    unpack, elapsed, evalElapsed, breakEven, timeTo, ends, spread, summary, percent, timeText, fixed, band, areApart, pieces, interpolated,
     stageStarts, last, extent,
   };
 })();

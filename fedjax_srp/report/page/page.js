@@ -55,11 +55,12 @@ function drawTable(shown) {
     const own = summaries.get(row), twin = row.twin === null ? null : summaries.get(comparison.rows[row.twin]);
     const quarters = own.quarters.map(([mean]) => numbers.percent([mean, NaN])).join("/");
     return {row, cells: [String(own.runs), numbers.percent(own.accuracy), numbers.percent(own.worst), quarters,
-      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.host_seconds, 1)]};
+      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.compile_seconds, 1),
+      numbers.fixed(row.host_seconds - row.compile_seconds, 1)]};
   });
   const columns = ["method", "runs", "accuracy %", "worst tenth %", "quarters %, fastest first"];
   fillTable("table", [...columns.map((text) => ({text})),
-    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "host s"}], texts);
+    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "compiling s"}, {text: "running s"}], texts);
   const exact = state.target === comparison.target;
   const cells = texts.flatMap((row) => row.cells);
   const notes = [
@@ -75,10 +76,22 @@ function drawTable(shown) {
   if (cells.some((text) => text.endsWith("x)"))) {
     notes.push("(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower.");
   }
+  const even = breakEvens(shown);
+  if (even.length) notes.push(`Break-even, the cost C at which two lines need the same time: ${even.join("; ")}.`);
   if (shown.some(({row}) => !row.takes_cost)) {
     notes.push("-: a cost cannot be added: rounds overlap, or their times include communication.");
   }
   element("table-notes").replaceChildren(...[...notes, ...comparison.notes].map((text) => made("li", {}, text)));
+}
+
+// Costs at which lines that are shown break even: with their twins, or all pairs where there is no twin; the first ones.
+function breakEvens(shown) {
+  const rows = shown.map(({row}) => row);
+  const twins = rows.map((row) => [row, comparison.rows[row.twin]]).filter(([, twin]) => rows.includes(twin));
+  const pairs = twins.length ? twins : rows.flatMap((row, i) => rows.slice(i + 1).map((other) => [row, other]));
+  return pairs.map((pair) => [pair, numbers.breakEven(...pair.map((row) => [row, evaluationOf(row)]), state.target)])
+    .filter(([, cost]) => cost !== null).slice(0, 8)
+    .map(([[row, other], cost]) => `${row.name} and ${other.name} ${short(cost)}`);
 }
 
 function drawCurves(shown, what) {
@@ -129,10 +142,12 @@ function drawClients(shown) {
     ...(shown.length > 1 ? ["Lines that coincide hide each other."] : [])].join(" ");
   element("quarters-note").textContent = "Quarters of the clients by expected speed"
     + (repeated ? "; line: mean over the runs, stroke: standard deviation." : ".");
-  const boxes = "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
+  const coarse = shown.length > 0 && shown.every(({row}) => drawing.isCoarse(row));
+  const points = coarse ? short(Math.min(...shown.flatMap(({row}) => row.runs.map((run) => run.test_points)))) : "";
+  const boxes = coarse ? `Stroke: the mean. A client is judged by few test points, ${points} in the median, so that quartiles would say nothing.` : "Box: the middle half of the clients of all runs, stroke in it: the median; line: from the lowest to the highest tenth.";
   const tooMany = shown.some(({row}) => row.runs.some((run) => run.evaluations[evaluationOf(row)].clients === null));
   element("clients-note").textContent = tooMany ? `${boxes} ${comparison.num_clients} clients are too many for dots: quantiles only.`
-    : dotted ? `${boxes} Dots below: clients; the more have one accuracy, the larger the dot.` : "No client has a known accuracy.";
+    : dotted ? `${boxes} Dots: clients; the more have one accuracy, the larger the dot.` : "No client has a known accuracy.";
   const header = ["method", ...content.quantiles.map((q) => `${Number((100 * q).toFixed(1))} % of clients below`)];
   fillTable("quantiles", header.map((text) => ({text})), shown.map(({row}) => ({row,
     cells: [...row.distributions[evaluationOf(row)]].map((value) => numbers.percent([value, NaN]))})));
@@ -232,6 +247,7 @@ function showControls() {
   element("cost-slider").setAttribute("aria-valuetext", `${state.cost} time units`);
   put("target-slider", Number.isFinite(state.target) ? percentOf(state.target) : 0);
   element("whole").checked = state.whole;
+  element("log").checked = state.log;
   element("score").value = state.score;
   element("evaluation").value = state.evaluation;
 }
@@ -267,6 +283,7 @@ function listen() {
   on("evaluation", "change", () => { state.evaluation = element("evaluation").value; later("rows"); });
   on("score", "change", () => { state.score = element("score").value; later("rows"); });
   on("whole", "change", () => { state.whole = element("whole").checked; later("time"); });
+  on("log", "change", () => { state.log = element("log").checked; later("time"); });
   on("map-row", "change", () => { Object.assign(state, {row: Number(element("map-row").value), run: 0}); later("rows"); });
   on("map-run", "change", () => { state.run = Number(element("map-run").value); later("rows"); });
   on("comparison", "change", () => { Object.assign(state, initial(content, Number(element("comparison").value))); choose(); });

@@ -1,7 +1,7 @@
 // What the reader has chosen: in the address behind the #, so that a view can be kept and sent.
 "use strict";
 
-const state = {comparison: 0, cost: 0, target: NaN, evaluation: "", score: "mean", whole: false, off: new Set(), filters: {},
+const state = {comparison: 0, cost: 0, target: NaN, evaluation: "", score: "mean", whole: false, log: false, off: new Set(), filters: {},
   row: 0, run: 0};
 
 const element = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ function initial(content, place) {
   const comparison = content.comparisons[place];
   const [cost] = comparison.communications;
   return {comparison: place, cost, target: comparison.target, evaluation: "", score: "mean",
-    whole: isMostHidden(comparison, cost), off: new Set(), filters: {}, row: 0, run: 0};
+    whole: isMostHidden(comparison, cost), log: false, off: new Set(), filters: {}, row: 0, run: 0};
 }
 
 // Whether time that ends soon after the target leaves out more than 80 % of every run.
@@ -38,6 +38,7 @@ function readAddress(content) {
   state.evaluation = words.get("judged") ?? "";
   state.score = words.get("curves") === "worst" ? "worst" : "mean";
   if (words.has("whole")) state.whole = words.get("whole") !== "0";
+  state.log = words.get("log") === "1";
   state.off = new Set((words.get("off") ?? "").split(",").filter(Boolean).map(Number));
   for (const [name, value] of words) if (name.startsWith("only.")) state.filters[name.slice(5)] = value;
   state.row = place("line", rows.length);
@@ -53,6 +54,7 @@ function writeAddress(content) {
   if (state.evaluation) words.set("judged", state.evaluation);
   if (state.score !== "mean") words.set("curves", state.score);
   if (state.whole !== first.whole) words.set("whole", state.whole ? "1" : "0");
+  if (state.log) words.set("log", "1");
   if (state.off.size) words.set("off", [...state.off].join(","));
   for (const [name, value] of Object.entries(state.filters)) words.set(`only.${name}`, value);
   if (state.row) words.set("line", state.row);

@@ -1,0 +1,69 @@
+"""Compiled programs are kept on disk, so that the next command with an equal program compiles nothing.
+
+It is JAX's persistent cache in a folder of the user's cache. What JAX is told about its cache by the environment comes
+first: `JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jax
+
+MOST = 10**9  # bytes; of more, what was not read for longest is removed
+UNUSED = 30 * 24 * 3600.0  # seconds after which a program is removed that nobody has read
+
+
+def folder() -> Path:
+    """Return the folder of programs for this kind of processor: homes may be shared by several."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
+    processor = platform.processor()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+        processor = next(line for line in lines if line.startswith(("flags", "Features")))
+    kind = hashlib.sha256(f"{platform.machine()} {processor}".encode()).hexdigest()[:8]
+    return Path(home).expanduser() / "fedjax_srp" / f"compiled-{kind}"
+
+
+def keep() -> None:
+    """From now on, find and keep compiled programs; says so when the folder is made.
+
+    Nothing is kept where JAX was told about a cache, or where others could write to the folder: programs are code.
+    """
+    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+        return
+    with contextlib.suppress(OSError, RuntimeError):  # a disk that is full, a home that is none
+        place = folder()
+        is_new = not place.is_dir()
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = place.stat()
+        if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+            return
+        _clear(place)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place)  # of the workers of a grid
+        jax.config.update("jax_compilation_cache_dir", os.fspath(place))
+        # one that a kill cut off, or that another process is writing, is compiled again
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+        if is_new:
+            print(
+                f"compiled programs are kept in {place}, at most {MOST / 1e9:g} GB: delete it at will; "
+                "JAX_ENABLE_COMPILATION_CACHE=false keeps none",
+                file=sys.stderr,
+            )
+
+
+def _clear(place: Path) -> None:
+    """Remove programs that were not read for long, and the oldest of too many."""
+    files = [(path.stat(), path) for path in place.glob("*-cache")]
+    room = MOST
+    for found, path in sorted(files, key=lambda each: -each[0].st_atime):
+        room -= found.st_size
+        if room < 0 or time.time() - found.st_atime > UNUSED:
+            path.unlink(missing_ok=True)

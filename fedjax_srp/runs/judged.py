@@ -1,0 +1,46 @@
+"""Methods that train alike and are judged apart, as FedAvg and FedAvg-FT: one training serves them all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from fedjax_srp.base import FederatedAlgorithm, Method
+from fedjax_srp.history import History
+
+EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes first
+
+
+def trainings(methods: Iterable[Method]) -> list[list[Method]]:
+    """Return methods by what they train: those of a list differ in name and first evaluation alone."""
+    found: list[tuple[tuple[object, object], list[Method]]] = []
+    for method in methods:
+        trained = _trained(method.algorithm), method.participation
+        same = next((of for other, of in found if other == trained), None)
+        if same is None:
+            found.append((trained, [method]))
+        else:
+            same.append(method)
+    return [of for _, of in found]
+
+
+def _trained(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+    """Return the algorithm with the first evaluation of its class."""
+    default = {field.name: field.default for field in dataclasses.fields(algorithm)}.get(EVALUATION)
+    return dataclasses.replace(algorithm, **{EVALUATION: default}) if default is not None else algorithm
+
+
+def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
+    """Return the run of a method that trains alike as one of this method.
+
+    Args:
+        history: has been judged by these evaluations, and by others.
+        method: what it is called, and which evaluation comes first in its record.
+        evaluations: in their order.
+    """
+    made, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}
+    own = {EVALUATION: getattr(method.algorithm, EVALUATION)} if EVALUATION in made["algorithm"] else {}
+    config["method"] = {**made, "name": method.name, "algorithm": {**made["algorithm"], **own}}
+    config["options"] = {**config["options"], **own}
+    scores = {name: history.accuracies[name] for name in evaluations}
+    return dataclasses.replace(history, name=method.name, accuracies=scores, config=config)

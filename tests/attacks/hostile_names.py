@@ -1,0 +1,175 @@
+"""Names of runs that are formulas, markup, TeX or no text at all, through run folders, tables, figures and the page.
+
+    python tests/attacks/hostile_names.py [--out FILE.json]
+
+A name comes back from its folder as it was or is refused in one line; no cell of a table begins a formula; the page
+holds no markup of a name, and asks no network for anything. What was found stands in `hostile_names.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import json
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+from finished_folders import run
+
+from fedjax_srp.commands.report import report
+from fedjax_srp.history import History
+
+BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "'=", "=cmd|' /C calc'!A0", "+1+cmd", "@SUM(1)", "-2+3", "=1", "-", "|")
+TEX = (
+    "$",
+    "$$",
+    r"$\frac{1}{$",
+    r"$$\require{x}$$",
+    r"\(x\)",
+    r"\[x\]",
+    "$x$",
+    "a_b^c",
+    r"\textbf{",
+    "%",
+    "#",
+    "&",
+    "~",
+)
+MARKUP = (
+    "<script>alert(1)</script>",
+    "</script><script>",
+    "<img src=x onerror=alert(1)>",
+    "&lt;",
+    "<!--",
+    "]]>",
+    '"',
+    "'",
+)
+MARKUP += ("`", "{{7*7}}", "${7*7}", "<svg/onload=alert(1)>", "javascript:alert(1)", "<b>", "</style>", "\\u003cscript")
+PATHS = (
+    "../..",
+    "/etc/passwd",
+    "a/b",
+    "a\\b",
+    ".",
+    "..",
+    "~",
+    "CON",
+    "a" * 300,
+    " ",
+    "  a",
+    "a  ",
+    "*",
+    "?",
+    "-rf",
+    "--help",
+)
+TEXTS = (
+    "\0",
+    "a\0b",
+    "",
+    "\n",
+    "a\nb",
+    "\u2028",
+    "\u202e",
+    "\ufeff",
+    "é",
+    "e\u0301",
+    "\U0001f600",
+    "ﷺ",
+    "\x1b[31m",
+    "\x07",
+)
+TEXTS += (
+    "nan",
+    "inf",
+    "None",
+    "True",
+    "0",
+    "1e999",
+    "a,b",
+    'a"b',
+    "a;b",
+    "_",
+    "__",
+    "_a",
+    "nolegend",
+    "_nolegend_",
+    "a;b",
+)
+NAMES = (*BEGINNINGS, *TEX, *MARKUP, *PATHS, *TEXTS, *(f"fedavg + {each}" for each in (*BEGINNINGS, *TEX)))
+AT_ONCE = 8  # runs of a report
+
+
+def formulas(path):
+    """Return the cells of a table that a spreadsheet would run."""
+    with path.open(encoding="utf-8", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    return [
+        cell
+        for cell in cells
+        if re.match(r"[=+@\t\r-]", cell) and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?|-?inf", cell)
+    ]
+
+
+def attack(names, folder):
+    """Save runs of these names, read them, report them; returns findings."""
+    wrong = []
+    for place, name in enumerate(names):
+        made = dataclasses.replace(run(), name=name)
+        try:
+            made.save(folder / f"{place}")
+            if History.load(folder / f"{place}").name != name:
+                wrong.append((name, "came back as another"))
+        except ValueError as error:
+            if "\n" in str(error):
+                wrong.append((name, str(error)))
+    if not any(folder.iterdir()):
+        return wrong
+    text = report(str(folder), None, [0, 1], None)
+    if any(ord(letter) < 32 and letter != "\n" for letter in text):
+        wrong.append((names, "control characters in the table of text"))
+    for path in folder.rglob("*.csv"):
+        wrong += [(cell, f"a formula in {path.name}") for cell in formulas(path)]
+    page = (folder / "report.html").read_text("utf-8")
+    wrong += [(name, "markup in the page") for name in names if name in MARKUP[:2] + MARKUP[2:3] and name in page]
+    if re.search(r"(src|href)\s*=\s*[\"']?https?:", page):
+        wrong.append((names, "the page asks a network"))
+    if not (folder / "accuracy.png").is_file():
+        wrong.append((names, "no figure"))
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found, wrong = {"names": len(NAMES), "findings": 0, "tracebacks": 0}, []
+    warnings.simplefilter("ignore")  # fonts lack letters
+    for together in itertools.batched(NAMES, AT_ONCE) if hasattr(itertools, "batched") else _batched(NAMES):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                wrong += attack(together, Path(folder))
+            except Exception as error:
+                found["tracebacks"] += 1
+                wrong.append((together, f"{type(error).__name__}: {error}"))
+    for name, what in wrong:
+        print(repr(name), what)
+    found["findings"] = len(wrong)
+    print(json.dumps(found))
+    if given.out:
+        given.out.write_text(json.dumps(found) + "\n")
+    return int(bool(wrong))
+
+
+def _batched(names):
+    return [names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
