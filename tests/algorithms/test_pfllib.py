@@ -150,7 +150,7 @@ def test_fedala_of_pfllib(monkeypatch):
 
 
 def test_pfedme_of_pfllib():
-    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1 (with its default, 0, nothing moves)."""
+    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1: with its default, 0, nothing moves."""
     numbers = {"penalty": 5.0, "inner_steps": 5, "inner_step_size": 0.05}
     setting = setting_of(srp.algorithms.PFedMe, **numbers)
     rival, module = Rival(setting), of_pfllib("flcore/optimizers/fedoptimizer.py")
