@@ -1,15 +1,32 @@
-"""Clocks: how long one unit of local work takes every client, in simulated time units."""
+"""Clocks: how long one unit of local work takes every client, in simulated time units, and who is there to do it."""
 
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
+from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov
+from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.distributions import Constant, Distribution, Exponential, Uniform
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
 from fedjax_srp.options import own_maker
 
-__all__ = ["Constant", "Distribution", "Dynamic", "Exponential", "Fixed", "Trace", "Uniform", "register"]
+__all__ = [
+    "Availability",
+    "Available",
+    "Constant",
+    "DayNight",
+    "Distribution",
+    "Dynamic",
+    "Exponential",
+    "Failing",
+    "Fixed",
+    "Intervals",
+    "Markov",
+    "Trace",
+    "Uniform",
+    "register",
+]
 
 OWN: dict[str, Callable[..., Clock]] = {}  # those that `register` adds
 WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # the command line's

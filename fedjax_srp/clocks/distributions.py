@@ -61,7 +61,7 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
     return distribution.sample(named_key(key, "sample"), parameters)
 
 
-class _Argument(NamedTuple):
+class Argument(NamedTuple):
     """A parameter of a distribution: checked when that is made, and again once drawn."""
 
     name: str
@@ -69,10 +69,12 @@ class _Argument(NamedTuple):
     positive: bool = False
 
     def check(self, value: Any) -> None:
+        """Raises a ValueError of one line for numbers out of range."""
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
     def per_client(self, value: Parameter, key: Key, num_clients: int) -> Array:
+        """(num_clients,) float: the given numbers, or drawn ones."""
         if isinstance(value, Distribution):
             drawn = draw(key, value, num_clients)
             self.check(drawn)
@@ -83,10 +85,10 @@ class _Argument(NamedTuple):
         return jnp.broadcast_to(values, (num_clients,))
 
 
-_RATE = _Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
-_VALUE = _Argument("constant: value", "give a time, e.g. Constant(1.0)")
-_LOW = _Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
-_HIGH = _Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
+_RATE = Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
+_VALUE = Argument("constant: value", "give a time, e.g. Constant(1.0)")
+_LOW = Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
+_HIGH = Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
 
 
 @part
