@@ -46,6 +46,11 @@ class Availability:
         raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
 
 
+def _moment(time: Array) -> Array:
+    """Less than that is left only by rounding: so a client that left as the last round ended is not there again."""
+    return 8 * jnp.finfo(time.dtype).eps * time
+
+
 _ON = Argument("markov: on", "give the mean time that a client is available, e.g. Markov(on=10.0, off=5.0)", True)
 _OFF = Argument("markov: off", "give the mean time that a client is away, e.g. Markov(on=10.0, off=5.0)", True)
 _PHASE = Argument("daynight: phase", "give a share of the period, e.g. 0.0, or Uniform(0.0, 1.0)")
@@ -99,16 +104,16 @@ class Markov(Availability):
     def sample(self, key: Key, state: MarkovState, now: Array) -> tuple[Presence, MarkovState]:
         """The intervals that were drawn, and new ones behind them."""
         on, off = state.on, state.off
-        first = state.remaining - (now - state.time)
+        first, moment = state.remaining - (now - state.time), _moment(now)
         second = first + state.following
         # P(on at t) = p + (1[on at 0] - p) exp(-(1/on + 1/off) t), with p = on / (on + off)
         share, late = on / (on + off), jnp.maximum(-second, 0)
         probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(-(1 / on + 1 / off) * late)
         drawn = jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype) < probability
-        is_on = jnp.where(first > 0, state.is_on, jnp.where(second > 0, ~state.is_on, drawn))
+        is_on = jnp.where(first > moment, state.is_on, jnp.where(second > moment, ~state.is_on, drawn))
         remaining, following = _intervals(key, is_on, on, off)
-        remaining = jnp.where(first > 0, first, jnp.where(second > 0, second, remaining))
-        following = jnp.where(first > 0, state.following, following)
+        remaining = jnp.where(first > moment, first, jnp.where(second > moment, second, remaining))
+        following = jnp.where(first > moment, state.following, following)
         presence = Presence(jnp.where(is_on, 0, remaining), jnp.where(is_on, remaining, remaining + following))
         return presence, MarkovState(on, off, is_on, remaining, following, now)
 
@@ -153,7 +158,7 @@ class DayNight(Availability):
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """By the hour."""
         passed = (now / self.period + phase) % 1  # share of a day since the client came
-        is_on = passed < self.share
+        is_on = passed < self.share - _moment(now / self.period + 1)
         arrives = jnp.where(is_on, 0, 1 - passed)
         leaves = jnp.where(is_on, self.share - passed, arrives + self.share)
         leaves = jnp.where(self.share < 1, leaves, jnp.inf)
@@ -216,7 +221,7 @@ class Intervals(Availability):
         period = jnp.max(ends) if self.period is None else self.period
         time = now % period
         is_real = starts < ends
-        goes_on = is_real & (starts <= time) & (time < ends)
+        goes_on = is_real & (starts <= time) & (time < ends - _moment(now + period))
         leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
         until = jnp.where(is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf)
         arrives = jnp.min(until, axis=1)

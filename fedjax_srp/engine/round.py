@@ -343,7 +343,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
         found.append(((cohort.asked < cohort.size) | (cohort.asked > pool), cohort.asked))
     if times.available is not None and times.stays is not None:
         away = works & ~times.available[ids]
-        fails = takes_part & (work_times(cohort, times) > times.stays[ids])
+        fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
         found += [(away.any(), whose(away)), (fails.any(), whose(fails))]
     wrong, whom = (jnp.stack(part) for part in zip(*found, strict=True))
     kind = jnp.argmax(wrong)

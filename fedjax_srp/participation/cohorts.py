@@ -111,17 +111,20 @@ def until(cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None,
     works, needed = position < asked, work_times(cohort, times)
     stays = needed if times.stays is None else times.stays[cohort.client_ids]
     reported = jnp.where(works & (needed <= stays), needed, jnp.inf)
-    last = jnp.max(jnp.where(works, jnp.minimum(needed, stays), jnp.zeros((), needed.dtype)))
+    gone = jnp.max(jnp.where(works & (needed > stays), stays, jnp.zeros((), needed.dtype)))
     keys = reported, (~works).astype(jnp.int32), cohort.client_ids  # those who work for nothing stand behind the others
     reported, _, client_ids, work = lax.sort((*keys, cohort.work), num_keys=3)
-    end = last if cohort.duration is None else cohort.duration
+    # From here on times are compared with `reported` alone: computed again they may differ in a last bit.
+    end = jnp.full_like(gone, jnp.inf)
     if limit is not None:
         end = jnp.minimum(end, jnp.maximum(limit, reported[0]))
     if quorum is not None:
         end = jnp.minimum(end, reported[quorum - 1])
-    size = jnp.sum(reported <= end, dtype=jnp.int32)
+    size = jnp.sum(jnp.isfinite(reported) & (reported <= end), dtype=jnp.int32)
     for most in (cohort.size, quorum):  # of several that report at once
         size = size if most is None else jnp.minimum(size, most)
+    last = jnp.maximum(gone, jnp.max(jnp.where(jnp.isfinite(reported), reported, jnp.zeros((), reported.dtype))))
+    end = jnp.minimum(end, last if cohort.duration is None else cohort.duration)
     return Cohort(client_ids, size, work, cohort.stage, end, asked)
 
 
