@@ -146,7 +146,7 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
 
 
 def errors(points: pd.DataFrame) -> pd.DataFrame:
-    """How far the rule is off, where it was fitted and elsewhere: by what factor, and how often on the wrong side of 1."""
+    """How far the rule is off, where it was fitted and elsewhere: by what factor, and how often beyond 1."""
     points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
     points["log_error"] = np.log(points["rule"] / points["speed_up"])
     points["wrong"] = (points["rule"] > 1) != (points["speed_up"] > 1)
@@ -176,7 +176,15 @@ def draw(points: pd.DataFrame, path: Path) -> None:
         table = of.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
         image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
         for (y, x), value in np.ndenumerate(table.to_numpy()):
-            ax.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8)
+            ax.text(
+                x,
+                y,
+                f"{value:.2g}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="w" if abs(np.log2(value)) > 2 else "k",
+            )
         ax.set_xticks(range(table.shape[1]), [f"{c:g}" for c in table.columns])
         ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
         ax.set_xlabel("cost C of a round, in mean times")

@@ -74,13 +74,6 @@ class Group(NamedTuple):
     work: float = 1.0  # time of a unit of work, in times of a round
 
 
-class MixedState(NamedTuple):
-    """States of all branches, and what was wasted in the round."""
-
-    branches: tuple[Any, ...]
-    wasted: jax.Array  # () float
-
-
 @srp.part
 class Mixed(srp.ParticipationPolicy):
     """One of several policies, told by a number that may differ between the runs of a batch.
@@ -98,19 +91,19 @@ class Mixed(srp.ParticipationPolicy):
         """Whatever a branch needs."""
         return tuple(sorted({need for policy in self.policies for need in policy.needs}))
 
-    def init(self, key: srp.Key, num_clients: int) -> MixedState:
+    def init(self, key: srp.Key, num_clients: int) -> tuple[Any, ...]:
         """All branches begin."""
-        return MixedState(tuple(policy.init(key, num_clients) for policy in self.policies), jnp.zeros(()))
+        return tuple(policy.init(key, num_clients) for policy in self.policies)
 
-    def select(self, key: srp.Key, state: MixedState, times: srp.ClientTimes) -> tuple[srp.Cohort, MixedState]:
+    def select(
+        self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
+    ) -> tuple[srp.Cohort, tuple[Any, ...]]:
         """The cohort of one branch."""
         num_clients = times.realised.shape[0]
-        picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state.branches, strict=True)]
+        picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state, strict=True)]
         cohorts = [self._padded(cohort, num_clients, times) for cohort, _ in picked]
-        branches = tuple(new for _, new in picked)
-        lost = [_wasted(*of) for of in zip(self.policies, branches, cohorts, strict=True)]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
-        return chosen, MixedState(branches, jnp.stack(lost)[self.which])
+        return chosen, tuple(new for _, new in picked)
 
     def _padded(self, cohort: srp.Cohort, num_clients: int, times: srp.ClientTimes) -> srp.Cohort:
         """With room for everybody, and its duration."""
@@ -119,23 +112,12 @@ class Mixed(srp.ParticipationPolicy):
         more = (0, num_clients - place.shape[0])
         ids, work = jnp.pad(cohort.client_ids, more), jnp.pad(cohort.work, more, constant_values=1)
         duration = longest if cohort.duration is None else cohort.duration
-        return cohort._replace(client_ids=ids, work=work, duration=duration)
+        asked = cohort.size if cohort.asked is None else cohort.asked
+        return cohort._replace(client_ids=ids, work=work, duration=duration, asked=asked)
 
-    def update(self, state: MixedState, info: srp.RoundInfo) -> MixedState:
+    def update(self, state: tuple[Any, ...], info: srp.RoundInfo) -> tuple[Any, ...]:
         """All branches hear of the round; only one matters."""
-        new = [policy.update(of, info) for policy, of in zip(self.policies, state.branches, strict=True)]
-        return state._replace(branches=tuple(new))
-
-    def metrics(self, state: MixedState) -> dict[str, jax.Array]:
-        """Time that clients worked for nothing."""
-        return {"wasted_time": state.wasted}
-
-
-def _wasted(policy: srp.ParticipationPolicy, state: Any, cohort: srp.Cohort) -> jax.Array:
-    """() float: time that clients worked in a round for nothing, all of them together."""
-    if isinstance(policy, participation.Fastest) and policy.pool is not None:
-        return (policy.pool - policy.k) * cohort.duration
-    return jnp.asarray(policy.metrics(state).get("wasted_time", 0.0), float)
+        return tuple(policy.update(of, info) for policy, of in zip(self.policies, state, strict=True))
 
 
 def drawn_clocks() -> dict[str, np.ndarray]:
@@ -172,7 +154,7 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
         "uniform": participation.Uniform(k),
         "fastest": participation.Fastest(k),
         "over-selection": participation.Fastest(k, pool=-(-13 * k // 10)),
-        "deadline": participation.Deadline(unit, pool=-(-15 * k // 10)),
+        "deadline": participation.Deadline(unit, policy=participation.Uniform(-(-15 * k // 10))),
         "TiFL": participation.Tiered(k, tiers=tiers),
         "TiFL, by loss": participation.Tiered(k, tiers=tiers, by="loss"),
         "Oort": participation.Oort(k, step=unit),
@@ -413,7 +395,7 @@ def study(
         of_seed = [phones(traces, num_clients, seed) for seed in range(scale.seeds)]
         unit = mean_time(groups(scale, model, 1.0)[name][0].algorithm, loaded[0], of_seed[0])
         for group in groups(scale, model, unit)[name]:
-            add(name, group, points(group, scale, ["phones"]), lambda point: of_seed[point.seed], " phones")
+            add(name, group, points(group, scale, ["phones"]), lambda point, of=of_seed: of[point.seed], " phones")
     return table(runs, data)
 
 
