@@ -34,6 +34,7 @@ from fedjax_srp.parts import Leaf
 EPOCHS = 4  # of a client in a round that waits for all of its work
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
 QUANTILES = 512
+MODEL = 1000  # how many times as large the model is that phones train
 
 
 class Scale(NamedTuple):
@@ -73,13 +74,6 @@ class Group(NamedTuple):
     work: float = 1.0  # time of a unit of work, in times of a round
 
 
-class MixedState(NamedTuple):
-    """States of all branches, and what was wasted in the round."""
-
-    branches: tuple[Any, ...]
-    wasted: jax.Array  # () float
-
-
 @srp.part
 class Mixed(srp.ParticipationPolicy):
     """One of several policies, told by a number that may differ between the runs of a batch.
@@ -97,19 +91,19 @@ class Mixed(srp.ParticipationPolicy):
         """Whatever a branch needs."""
         return tuple(sorted({need for policy in self.policies for need in policy.needs}))
 
-    def init(self, key: srp.Key, num_clients: int) -> MixedState:
+    def init(self, key: srp.Key, num_clients: int) -> tuple[Any, ...]:
         """All branches begin."""
-        return MixedState(tuple(policy.init(key, num_clients) for policy in self.policies), jnp.zeros(()))
+        return tuple(policy.init(key, num_clients) for policy in self.policies)
 
-    def select(self, key: srp.Key, state: MixedState, times: srp.ClientTimes) -> tuple[srp.Cohort, MixedState]:
+    def select(
+        self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
+    ) -> tuple[srp.Cohort, tuple[Any, ...]]:
         """The cohort of one branch."""
         num_clients = times.realised.shape[0]
-        picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state.branches, strict=True)]
+        picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state, strict=True)]
         cohorts = [self._padded(cohort, num_clients, times) for cohort, _ in picked]
-        branches = tuple(new for _, new in picked)
-        lost = [_wasted(*of) for of in zip(self.policies, branches, cohorts, strict=True)]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
-        return chosen, MixedState(branches, jnp.stack(lost)[self.which])
+        return chosen, tuple(new for _, new in picked)
 
     def _padded(self, cohort: srp.Cohort, num_clients: int, times: srp.ClientTimes) -> srp.Cohort:
         """With room for everybody, and its duration."""
@@ -118,23 +112,12 @@ class Mixed(srp.ParticipationPolicy):
         more = (0, num_clients - place.shape[0])
         ids, work = jnp.pad(cohort.client_ids, more), jnp.pad(cohort.work, more, constant_values=1)
         duration = longest if cohort.duration is None else cohort.duration
-        return cohort._replace(client_ids=ids, work=work, duration=duration)
+        asked = cohort.size if cohort.asked is None else cohort.asked
+        return cohort._replace(client_ids=ids, work=work, duration=duration, asked=asked)
 
-    def update(self, state: MixedState, info: srp.RoundInfo) -> MixedState:
+    def update(self, state: tuple[Any, ...], info: srp.RoundInfo) -> tuple[Any, ...]:
         """All branches hear of the round; only one matters."""
-        new = [policy.update(of, info) for policy, of in zip(self.policies, state.branches, strict=True)]
-        return state._replace(branches=tuple(new))
-
-    def metrics(self, state: MixedState) -> dict[str, jax.Array]:
-        """Time that clients worked for nothing."""
-        return {"wasted_time": state.wasted}
-
-
-def _wasted(policy: srp.ParticipationPolicy, state: Any, cohort: srp.Cohort) -> jax.Array:
-    """() float: time that clients worked in a round for nothing, all of them together."""
-    if isinstance(policy, participation.Fastest) and policy.pool is not None:
-        return (policy.pool - policy.k) * cohort.duration
-    return jnp.asarray(policy.metrics(state).get("wasted_time", 0.0), float)
+        return tuple(policy.update(of, info) for policy, of in zip(self.policies, state, strict=True))
 
 
 def drawn_clocks() -> dict[str, np.ndarray]:
@@ -171,7 +154,7 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
         "uniform": participation.Uniform(k),
         "fastest": participation.Fastest(k),
         "over-selection": participation.Fastest(k, pool=-(-13 * k // 10)),
-        "deadline": participation.Deadline(unit, pool=-(-15 * k // 10)),
+        "deadline": participation.Deadline(unit, policy=participation.Uniform(-(-15 * k // 10))),
         "TiFL": participation.Tiered(k, tiers=tiers),
         "TiFL, by loss": participation.Tiered(k, tiers=tiers, by="loss"),
         "Oort": participation.Oort(k, step=unit),
@@ -237,6 +220,26 @@ def run_group(
     return {name: np.asarray(value) for name, value in found.items()}
 
 
+def phones(folder: Path, num_clients: int, seed: int) -> srp.clocks.Devices:
+    """Phones with AI-Benchmark's float scores and measured networks, drawn for the clients.
+
+    The median phone does 2e9 operations a second. All speeds are divided by `MODEL`: the small models here stand for
+    some that have so many times as many operations and parameters.
+    """
+    devices = srp.clocks.read_devices(folder / "trace_flash_ai_benchmark_phones.csv", compute="CPU_F_AI_Score")
+    links = srp.clocks.read_devices(folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean")
+    links = links.assign(num_clients, seed)
+    compute = 2e9 / np.median(devices.compute) * devices.assign(num_clients, seed).compute
+    return srp.clocks.Devices(compute / MODEL, 1024 * links.downlink / MODEL, 1024 * links.uplink / MODEL)
+
+
+def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) -> float:
+    """Mean seconds of a client in a round."""
+    simulation = srp.Simulation(algorithm, data, participation.Full(), clock)
+    devices = jax.jit(simulation.init)(jax.random.key(0)).clock
+    return float(jnp.mean(devices.unit + devices.once))
+
+
 def shared(data: Sequence[Any]) -> list[Any]:
     """Federations of the same examples, with indices of equal length, so that they stack."""
     length = max(each.train_indices.shape[1] for each in data), max(each.test_indices.shape[1] for each in data)
@@ -268,7 +271,7 @@ class Point(NamedTuple):
 
 def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
     """The batch of a group; rounds that overlap have their cost in the clock."""
-    costs = COSTS if group.policy.asynchronous else (0.0,)
+    costs = COSTS if group.policy.asynchronous and "phones" not in clocks else (0.0,)
     return [Point(*at) for at in itertools.product(group.answers, scale.classes, clocks, costs, range(scale.seeds))]
 
 
@@ -368,26 +371,32 @@ def study(
     loaded = shared([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
     data = dict(zip(scale.classes, loaded, strict=True))
     model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
-    quantiles, runs, frame = drawn_clocks(), [], pd.DataFrame()
+    quantiles: dict[str, np.ndarray] = drawn_clocks()
+    runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
 
-    def batch_of(group: Group, batch: list[Point], clock_of: Callable[[Point], srp.Clock]) -> dict[str, np.ndarray]:
-        which = [group.answers.index(point.answer) for point in batch]
-        keys = jnp.stack([jax.random.key(point.seed) for point in batch])
-        return run_group(group, which, [data[point.classes] for point in batch], [*map(clock_of, batch)], keys)
+    def add(name: str, group: Group, batch: list[Point], clock_of: Callable[[Point], srp.Clock], kind: str) -> None:
+        def run() -> dict[str, np.ndarray]:
+            which = [group.answers.index(point.answer) for point in batch]
+            keys = jnp.stack([jax.random.key(point.seed) for point in batch])
+            return run_group(group, which, [data[point.classes] for point in batch], [*map(clock_of, batch)], keys)
 
-    all_groups = groups(scale, model, 1.0)
+        runs.append((name, batch, finished(out, f"{name} {group.answers[0]}{kind}", run)))
+        table(runs, data).to_csv(results / f"grid_{federation['name']}.csv", index=False, float_format="%.5g")
+
     for name in only:
-        for group in all_groups[name]:
-            batch = points(group, scale, list(quantiles))
+        for group in groups(scale, model, 1.0)[name]:
 
             def drawn(point: Point, group: Group = group) -> srp.Clock:
                 return srp.clocks.Fixed(srp.clocks.Empirical(quantiles[point.clock]), group.work, False, point.cost)
 
-            arrays = finished(out, f"{name} {group.answers[0]}", lambda g=group, b=batch, c=drawn: batch_of(g, b, c))
-            runs.append((name, batch, arrays))
-            frame = table(runs, data)
-            frame.to_csv(results / f"grid_{federation['name']}.csv", index=False, float_format="%.5g")
-    return frame
+            add(name, group, points(group, scale, list(quantiles)), drawn, "")
+    for name in only if traces is not None else ():
+        num_clients = scale.federation["num_clients"]
+        of_seed = [phones(traces, num_clients, seed) for seed in range(scale.seeds)]
+        unit = mean_time(groups(scale, model, 1.0)[name][0].algorithm, loaded[0], of_seed[0])
+        for group in groups(scale, model, unit)[name]:
+            add(name, group, points(group, scale, ["phones"]), lambda point, of=of_seed: of[point.seed], " phones")
+    return table(runs, data)
 
 
 def main(arguments: list[str] | None = None) -> None:

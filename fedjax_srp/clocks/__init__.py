@@ -1,8 +1,10 @@
-"""Clocks: how long one unit of local work takes every client, in simulated time units."""
+"""Clocks: how long one unit of local work takes every client, in simulated time units, and who is there to do it."""
 
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
+from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov
+from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.devices import Devices
 from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, Exponential, LogNormal, Uniform
 from fedjax_srp.clocks.dynamic import Dynamic
@@ -12,16 +14,22 @@ from fedjax_srp.clocks.traces import AvailabilityTraces, DeviceTraces, read_avai
 from fedjax_srp.options import own_maker
 
 __all__ = [
+    "Availability",
     "AvailabilityTraces",
+    "Available",
     "Constant",
+    "DayNight",
     "DeviceTraces",
     "Devices",
     "Distribution",
     "Dynamic",
     "Empirical",
     "Exponential",
+    "Failing",
     "Fixed",
+    "Intervals",
     "LogNormal",
+    "Markov",
     "Trace",
     "Uniform",
     "read_availability",

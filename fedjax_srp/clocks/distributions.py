@@ -69,12 +69,12 @@ class Argument(NamedTuple):
     positive: bool = False
 
     def check(self, value: Any) -> None:
-        """Raise a ValueError of one line for a number out of range."""
+        """Raises a ValueError of one line for numbers out of range."""
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
     def per_client(self, value: Parameter, key: Key, num_clients: int) -> Array:
-        """One value per client, drawn where a distribution stands for it: (num_clients,) float."""
+        """(num_clients,) float: the given numbers, or drawn ones."""
         if isinstance(value, Distribution):
             drawn = draw(key, value, num_clients)
             self.check(drawn)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp._checks import check_integer, short
+from fedjax_srp.clocks.availability import Intervals
 
 _LINK = ("downlink", "uplink")
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
@@ -44,19 +45,32 @@ class DeviceTraces(NamedTuple):
 class AvailabilityTraces(NamedTuple):
     """Times at which devices are available, in seconds from the beginning of each trace; a trace repeats."""
 
-    starts: np.ndarray  # (n, k) of intervals, in order; inf where a device has fewer
+    starts: np.ndarray  # (n, k) of intervals, in order; where a device has fewer, both are 0
     ends: np.ndarray  # (n, k)
     period: np.ndarray  # (n,) length of the trace
 
     @property
     def share(self) -> np.ndarray:
         """(n,) share of its trace for which each device is available."""
-        known = np.isfinite(self.starts)
-        return (np.where(known, self.ends, 0) - np.where(known, self.starts, 0)).sum(axis=1) / self.period
+        return (self.ends - self.starts).sum(axis=1) / self.period
 
     def assign(self, num_clients: int, seed: int) -> AvailabilityTraces:
         """The devices of so many clients, as `DeviceTraces.assign`."""
         return _assigned(self, num_clients, seed)
+
+    def intervals(self) -> Intervals:
+        """The same for a clock, `Available(clock, traces.intervals())`: all traces as long as the longest, shorter ones
+        repeated."""
+        longest = float(self.period.max())
+        rows = []
+        for starts, ends, period in zip(*self, strict=True):
+            begin = period * np.arange(math.ceil(longest / period))
+            known = starts < ends
+            pairs = [(begin[:, None] + times[known]).ravel() for times in (starts, ends)]
+            rows.append([(a, min(b, longest)) for a, b in zip(*pairs, strict=True) if a < longest])
+        width = max(1, *map(len, rows))
+        filled = np.array([row + [(0.0, 0.0)] * (width - len(row)) for row in rows])
+        return Intervals(filled[..., 0], filled[..., 1], longest)
 
 
 def read_devices(
@@ -276,7 +290,7 @@ def _checked_intervals(
     if not intervals:
         raise _refused(path, "no device in it was measured", "give traces that succeeded")
     width = max(1, *map(len, intervals))
-    starts, ends = np.full((2, len(intervals), width), np.inf)
+    starts, ends = np.zeros((2, len(intervals), width))
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
         ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
         flat = ordered.ravel()

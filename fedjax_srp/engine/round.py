@@ -341,16 +341,10 @@ def one_round(
     now = state.now + round_info.compute_time
     if times.available is not None:  # time goes on, or those who leave at once would be picked for ever
         now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
-    rounds_taken = state.rounds_taken + times_in_cohort(cohort, layout.num_clients)
+    whose = jnp.where(jnp.arange(cohort.work.shape[0]) < cohort.size, cohort.client_ids, layout.num_clients)
+    rounds_taken = state.rounds_taken.at[whose].add(1, mode="drop")
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
     return new, (round_info, cohort_fault(cohort, times))
-
-
-def times_in_cohort(cohort: Cohort, num_clients: int) -> Array:
-    """(num_clients,) int32: 1 for participants, 0 for the others."""
-    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    ids = jnp.where(takes_part, cohort.client_ids, num_clients)
-    return jnp.zeros(num_clients, jnp.int32).at[ids].add(1, mode="drop")
 
 
 def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
@@ -374,7 +368,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
         found.append(((cohort.asked < cohort.size) | (cohort.asked > pool), cohort.asked))
     if times.available is not None and times.stays is not None:
         away = works & ~times.available[ids]
-        fails = takes_part & (work_times(cohort, times) > times.stays[ids])
+        fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
         found += [(away.any(), whose(away)), (fails.any(), whose(fails))]
     wrong, whom = (jnp.stack(part) for part in zip(*found, strict=True))
     kind = jnp.argmax(wrong)

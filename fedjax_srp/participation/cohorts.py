@@ -4,18 +4,25 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
-def draw_pool(key: Key, num_clients: int, size: int) -> Array:
-    """`size` of the client ids, uniformly without replacement, in no order: (size,) int32. All of them need no draw."""
+def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
+    """`size` of the client ids, uniformly without replacement, in no order: (size,) int32. All of them need no draw.
+
+    Those that are not available are drawn only where the others are too few; `pick` leaves them out.
+    """
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
     # The largest of i.i.d. floats: XLA's top_k is fast for floats only (100 of 1,000,000 clients, CPU: 2 ms, against
     # 210 for integers and 420 for `random.choice`).
-    return lax.top_k(random_floats(key, num_clients), size)[1].astype(jnp.int32)
+    priority = random_floats(key, num_clients)
+    if available is not None:
+        priority = jnp.where(available, priority, -jnp.inf)
+    return lax.top_k(priority, size)[1].astype(jnp.int32)
 
 
 def random_floats(key: Key, size: int) -> Array:
@@ -55,6 +62,72 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
     )
 
 
+def there(times: ClientTimes, wanted: Array) -> Array:
+    """Those of the wanted clients who are available, (num_clients,) bool."""
+    return wanted if times.available is None else wanted & times.available
+
+
+def only(times: ClientTimes, wanted: Array) -> ClientTimes:
+    """Times under which nobody else is available, where somebody may be away at all."""
+    return times if times.available is None else times._replace(available=wanted)
+
+
+def ask(
+    times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
+) -> Cohort:
+    """The cohort of a server that wants `size` of the given clients, the fastest; all of them unless told otherwise.
+
+    Where clients come and go, it asks those who are available. By realised times it asks all of these and goes on when
+    `size` have reported; by expected times it asks the `size` that it believes to be the fastest and waits for them.
+    It waits no longer for a client that has left, and goes on with those who are done.
+    """
+    if times.available is None:
+        return pick(times, client_ids, size, stage, by)
+    if by == "realised":
+        return until(pick(times, client_ids, None, stage), times, size)
+    return until(pick(times, client_ids, size, stage, by), times)
+
+
+def pick(
+    times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
+) -> Cohort:
+    """The `size` fastest available of the given clients, each for one unit of work, whether they will stay or not."""
+    ranking = times_by(times, by)
+    if times.available is not None:
+        ranking = jnp.where(times.available, ranking, jnp.inf)
+        there = jnp.sum(times.available[client_ids], dtype=jnp.int32)
+        size = there if size is None else jnp.minimum(size, there)
+    return make_cohort(order_by_time(ranking, client_ids), size, stage)
+
+
+def until(cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | None = None) -> Cohort:
+    """The cohort of a server that asks these clients and goes on with those who have reported by then, in their order.
+
+    It goes on at the `quorum`-th report, at the time `limit` or, if nobody has reported by then, at the first report
+    behind it; at the latest when the given round ends, which without a duration is when everybody is done or has left.
+    """
+    position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
+    asked = cohort.size if cohort.asked is None else cohort.asked
+    works, needed = position < asked, work_times(cohort, times)
+    stays = needed if times.stays is None else times.stays[cohort.client_ids]
+    reported = jnp.where(works & (needed <= stays), needed, jnp.inf)
+    gone = jnp.max(jnp.where(works & (needed > stays), stays, jnp.zeros((), needed.dtype)))
+    keys = reported, (~works).astype(jnp.int32), cohort.client_ids  # those who work for nothing stand behind the others
+    reported, _, client_ids, work = lax.sort((*keys, cohort.work), num_keys=3)
+    # From here on times are compared with `reported` alone: computed again they may differ in a last bit.
+    end = jnp.full_like(gone, jnp.inf)
+    if limit is not None:
+        end = jnp.minimum(end, jnp.maximum(limit, reported[0]))
+    if quorum is not None:
+        end = jnp.minimum(end, reported[quorum - 1])
+    size = jnp.sum(jnp.isfinite(reported) & (reported <= end), dtype=jnp.int32)
+    for most in (cohort.size, quorum):  # of several that report at once
+        size = size if most is None else jnp.minimum(size, most)
+    last = jnp.maximum(gone, jnp.max(jnp.where(jnp.isfinite(reported), reported, jnp.zeros((), reported.dtype))))
+    end = jnp.minimum(end, last if cohort.duration is None else cohort.duration)
+    return Cohort(client_ids, size, work, cohort.stage, end, asked)
+
+
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:
     """(pool,) float: how long the work of each takes, T_i * work; a clock's communication comes once."""
     work = cohort.work.astype(times.realised.dtype)
@@ -70,11 +143,18 @@ def number_on_time(share: float, size: int) -> int:
     return max(1, math.ceil(share * size - 1e-9))
 
 
+def share_on_time(share: float, cohort: Cohort) -> Array:
+    """The same of a cohort whose size is traced: () int32."""
+    sizes = np.arange(cohort.client_ids.shape[0] + 1)
+    return jnp.asarray(np.maximum(1, np.ceil(share * sizes - 1e-9)), jnp.int32)[cohort.size]
+
+
 def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Cohort:
     """The cohort, its clients doing as many units of work as fit into the time in which `on_time` of them do all.
 
     The server waits until so many have done `max_work` units; the others then hand in what they have, which is one
-    unit at least, and everybody waits for that.
+    unit at least, and everybody waits for that. Where too few stay that long, it waits until the last one is done or
+    has left.
 
     Args:
         cohort: who takes part.
@@ -88,17 +168,28 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         once = times.communication[cohort.client_ids]
         each = each - once
         all_done = once + max_work * each
-        end = jnp.sort(jnp.where(takes_part, all_done, jnp.inf))[on_time - 1]
-        fits = jnp.clip(jnp.floor((end - once) / each * (1 + 1e-6)), 1, max_work)
-        return cohort._replace(work=jnp.where(all_done <= end, max_work, fits.astype(jnp.int32)))
+        leaves = all_done if times.stays is None else jnp.minimum(all_done, times.stays[cohort.client_ids])
+        end = jnp.sort(jnp.where(takes_part & (all_done <= leaves), all_done, jnp.inf))[on_time - 1]
+        end = jnp.where(jnp.isfinite(end), end, jnp.max(jnp.where(takes_part, leaves, 0)))
+        fits = jnp.clip(jnp.floor((end - once) / jnp.where(each > 0, each, 1) * (1 + 1e-6)), 1, max_work)
+        cohort = cohort._replace(work=jnp.where(all_done <= end, max_work, fits.astype(jnp.int32)))
+        return cohort if times.available is None else until(cohort, times)
     if times.communication is not None:
         each = each - times.communication
-    enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
+    does_all = takes_part
+    if times.stays is not None:
+        once = 0.0 if times.communication is None else times.communication
+        ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
+        does_all = takes_part & (max_work * each <= ends)
+    enough = jnp.sort(jnp.where(does_all, each, jnp.inf))[on_time - 1]
+    if times.stays is not None:
+        enough = jnp.where(jnp.isfinite(enough), enough, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
     # floor(max_work * T_k / T_i), of a quotient that rounding may have brought below a whole number; those on time are
     # told by their time
     quotient = max_work * enough / jnp.maximum(each, enough)
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
-    return cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
+    cohort = cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
+    return cohort if times.available is None else until(cohort, times)
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:

@@ -1,27 +1,29 @@
-"""Who is done in time."""
+"""Rounds that end in time, with whoever is done."""
 
 from typing import Annotated
 
-import jax.numpy as jnp
-
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, draw_pool, make_cohort, order_by_time
+from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, PolicyState, RoundInfo
+from fedjax_srp.participation.cohorts import until
+from fedjax_srp.participation.full import Full
 from fedjax_srp.parts import Above, Count, part
 
 
 @part
 class Deadline(ParticipationPolicy):
-    """The server asks some clients and goes on at the deadline, with those who are done; the others' work is lost.
+    """Rounds of another policy that end at a deadline or at a quorum, with those who are done; others work for nothing.
 
-    A round lasts until all who were asked are done, at most `limit`; where nobody is done by then, until the first one
-    is. The reporting window of production systems (Bonawitz et al., 2019, section 2.2).
+    A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever comes first; where
+    nobody is done at `limit`, at the first report. The reporting window of production systems (Bonawitz et al., 2019,
+    section 2.2): `Deadline(limit=60.0, quorum=100, policy=Uniform(130))`.
 
-    Cohorts are ordered by realised time, ties by client id. The metric `wasted_time` is the time that clients worked in
-    this round for nothing, in time units, all of them together.
+    Cohorts are ordered by the time of their report, ties by client id. The metric `wasted_time` is the time that
+    clients worked in this round for nothing, in time units, all of them together: of the participants that the other
+    policy would have had, those that come too late.
 
     Args:
-        limit: the deadline, in time units.
-        pool: clients asked, drawn uniformly without replacement in every round; None for all.
+        limit: the deadline, in time units; None for none.
+        quorum: reports with which the server goes on; None for all.
+        policy: asks the clients. Its stages, reports and metrics are as without a deadline.
 
     Example:
         >>> import jax
@@ -31,29 +33,49 @@ class Deadline(ParticipationPolicy):
         >>> policy = participation.Deadline(limit=2.5)
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> cohort, wasted = policy.select(jax.random.key(1), state, ClientTimes(times, times))
-        >>> cohort.client_ids[: cohort.size].tolist(), float(cohort.duration), float(wasted)
-        ([1, 2], 2.5, 2.5)
+        >>> cohort, _ = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        >>> cohort.client_ids[: cohort.size].tolist(), float(cohort.duration), int(cohort.asked)
+        ([1, 2], 2.5, 3)
     """
 
-    limit: Annotated[float, Above(0)]
-    pool: Count | None = None
+    limit: Annotated[float, Above(0)] | None = None
+    quorum: Count | None = None
+    policy: ParticipationPolicy = Full()
 
-    def init(self, key: Key, num_clients: int) -> Array:
-        """() float, the wasted time of the round."""
-        check_at_most("deadline: pool", self.pool or 1, "num_clients", num_clients)
-        return jnp.zeros(())
+    def __post_init__(self) -> None:
+        if self.limit is None and self.quorum is None:
+            raise ValueError("deadline: limit=None and quorum=None end no round; give one of them, e.g. limit=60.0")
+        if self.policy.asynchronous:
+            raise ValueError(f"deadline: policy={self.policy.name!r}: its rounds overlap; give one whose rounds wait")
 
-    def select(self, key: Key, state: Array, times: ClientTimes) -> tuple[Cohort, Array]:
-        """Those who are done, the fastest in any case."""
-        num_clients = times.realised.shape[0]
-        ids = order_by_time(times.realised, draw_pool(key, num_clients, self.pool or num_clients))
-        each = times.realised[ids]
-        size = jnp.maximum(jnp.sum(each <= self.limit, dtype=jnp.int32), 1)
-        duration = jnp.minimum(each[-1], jnp.maximum(self.limit, each[0]))
-        late = (each.shape[0] - size).astype(each.dtype)
-        return make_cohort(ids, size)._replace(duration=duration), late * duration
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The reports of the other policy."""
+        return self.policy.needs
 
-    def metrics(self, state: Array) -> dict[str, Array]:
-        """What was wasted."""
-        return {"wasted_time": state}
+    @property
+    def needs_global_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The criterion of the other policy."""
+        return self.policy.needs_global_gradient
+
+    @property
+    def max_work(self) -> int:
+        """Units of work that nobody exceeds."""
+        return getattr(self.policy, "max_work", 1)
+
+    def init(self, key: Key, num_clients: int) -> PolicyState:
+        """The state of the other policy."""
+        return self.policy.init(key, num_clients)
+
+    def select(self, key: Key, state: PolicyState, times: ClientTimes) -> tuple[Cohort, PolicyState]:
+        """Those who are done."""
+        cohort, state = self.policy.select(key, state, times)
+        return until(cohort, times, self.quorum, self.limit), state
+
+    def update(self, state: PolicyState, info: RoundInfo) -> PolicyState:
+        """What the other policy learns."""
+        return self.policy.update(state, info)
+
+    def metrics(self, state: PolicyState) -> dict[str, Array]:
+        """Those of the other policy."""
+        return dict(self.policy.metrics(state))

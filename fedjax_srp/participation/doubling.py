@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._stages import stage_cohort, stage_ends, stage_sizes
-from fedjax_srp.participation.cohorts import check_at_most, draw_pool, times_by
+from fedjax_srp.participation._stages import stage_ends, stage_sizes
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
 from fedjax_srp.parts import AtLeast, Count, part
 
 
@@ -83,8 +83,9 @@ class Doubling(ParticipationPolicy):
         sizes = stage_sizes(self.initial, self.pool or num_clients)
         stage = jnp.sum(state.round >= stage_ends(self.rounds_per_stage, len(sizes)), dtype=jnp.int32)
         key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
-        drawn = draw_pool(key_pool, num_clients, sizes[-1])
-        return stage_cohort(times_by(times, self.by), drawn, sizes, stage), state
+        drawn = draw_pool(key_pool, num_clients, sizes[-1], times.available)
+        # n = min(N, n0 * 2**r)
+        return ask(times, drawn, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by), state
 
     def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
         """The round to come."""

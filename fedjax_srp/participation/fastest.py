@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, draw_pool, k_fastest, make_cohort, times_by
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, k_fastest, make_cohort, times_by
 from fedjax_srp.parts import Count, part
 
 
@@ -49,8 +49,8 @@ class Fastest(ParticipationPolicy):
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """The fastest of this round."""
-        ranking = times_by(times, self.by)
-        if self.pool is not None:
-            pool = draw_pool(key, ranking.shape[0], self.pool)
-            ranking = jnp.full_like(ranking, jnp.inf).at[pool].set(ranking[pool])
-        return make_cohort(k_fastest(ranking, self.k)), state
+        num_clients = times.realised.shape[0]
+        if self.pool is None and times.available is None:
+            return make_cohort(k_fastest(times_by(times, self.by), self.k)), state
+        pool = draw_pool(key, num_clients, self.pool or num_clients, times.available)
+        return ask(times, pool, jnp.int32(self.k), by=self.by), state

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import make_cohort, order_by_time
+from fedjax_srp.participation.cohorts import ask
 from fedjax_srp.parts import part
 
 
@@ -27,6 +27,6 @@ class Full(ParticipationPolicy):
     """
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        """Everybody."""
+        """Everybody who is available."""
         everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
-        return make_cohort(order_by_time(times.realised, everybody)), state
+        return ask(times, everybody), state

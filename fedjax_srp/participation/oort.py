@@ -15,7 +15,7 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     RoundInfo,
 )
-from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time
+from fedjax_srp.participation.cohorts import ask, check_at_most, only, there
 from fedjax_srp.parts import Above, AtLeast, Count, Share, part
 
 
@@ -86,11 +86,14 @@ class Oort(ParticipationPolicy):
     def select(self, key: Key, state: OortState, times: ClientTimes) -> tuple[Cohort, OortState]:
         """Known clients by utility, newcomers by speed."""
         key_known, key_new = jax.random.split(key)
-        known, round = state.last > 0, state.round.astype(float)
+        known, new = (there(times, those) for those in (state.last > 0, state.last == 0))
+        round = state.round.astype(float)
         num_known = jnp.sum(known, dtype=jnp.int32)
         # epsilon_R <- max(explore decay^(R - 1), least); newcomers as many as there are
         share = jnp.maximum(self.explore * self.decay ** (round - 1), self.explore_least)
-        num_new = jnp.clip(jnp.round(share * self.k).astype(jnp.int32), self.k - num_known, known.shape[0] - num_known)
+        num_new = jnp.clip(
+            jnp.round(share * self.k).astype(jnp.int32), self.k - num_known, jnp.sum(new, dtype=jnp.int32)
+        )
         num_new = jnp.minimum(num_new, self.k)
         # T <- T + Delta
         now, before = state.gained[self.window :].sum(), state.gained[: self.window].sum()
@@ -104,14 +107,17 @@ class Oort(ParticipationPolicy):
         least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[jnp.maximum(num_old - 1, 0)]
         admitted = known & (utility >= self.cutoff * least)
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
-        new = _drawn(key_new, 1 / times.expected, ~known, num_new)
-        ids = jax.lax.top_k((old | new).astype(float), self.k)[1].astype(jnp.int32)
+        picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
+        ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
+        cohort = ask(only(times, picked), ids)
+        takes_part = jnp.arange(self.k, dtype=jnp.int32) < cohort.size
+        ids = jnp.where(takes_part, cohort.client_ids, known.shape[0])
         state = state._replace(
-            last=state.last.at[ids].set(state.round),
-            duration=state.duration.at[ids].set(times.realised[ids]),
+            last=state.last.at[ids].set(state.round, mode="drop"),
+            duration=state.duration.at[ids].set(times.realised[cohort.client_ids], mode="drop"),
             preferred=preferred,
         )
-        return make_cohort(order_by_time(times.realised, ids)), state
+        return cohort, state
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
         """Util of all clients, (num_clients,) float; that of newcomers means nothing."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats
+from fedjax_srp.participation.cohorts import ask, check_at_most, random_floats
 from fedjax_srp.parts import Count, part
 
 
@@ -44,9 +44,11 @@ class PowerOfChoice(ParticipationPolicy):
 
     def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
         """Those with the highest losses; ties, such as those of newcomers, fall as they were drawn."""
-        drawn = lax.top_k(random_floats(key, losses.shape[0]), self.candidates)[1].astype(jnp.int32)
-        ids = drawn[lax.top_k(losses[drawn], self.k)[1]]
-        return make_cohort(order_by_time(times.realised, ids)), losses
+        priority, known = random_floats(key, losses.shape[0]), losses
+        if times.available is not None:
+            priority, known = (jnp.where(times.available, value, -jnp.inf) for value in (priority, known))
+        drawn = lax.top_k(priority, self.candidates)[1].astype(jnp.int32)
+        return ask(times, drawn[lax.top_k(known[drawn], self.k)[1]]), losses
 
     def update(self, losses: Array, info: RoundInfo) -> Array:
         """The losses that participants reported."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats
+from fedjax_srp.participation.cohorts import ask, check_at_most, only, order_by_time, random_floats, there
 from fedjax_srp.parts import Count, part
 
 
@@ -65,11 +65,14 @@ class Tiered(ParticipationPolicy):
         count = jnp.zeros(self.tiers).at[tier_of].add(seen.astype(float))
         mean = jnp.zeros(self.tiers).at[tier_of].add(jnp.where(seen, losses, 0)) / jnp.maximum(count, 1)
         weight = jnp.where(jnp.all((count > 0) & (mean > 0)), mean, 1.0)
+        if times.available is not None:
+            weight = weight * jnp.zeros(self.tiers, bool).at[tier_of].max(times.available).astype(float)
         key_tier, key_clients = jax.random.split(key)
         tier = jax.random.categorical(key_tier, jnp.log(weight)).astype(jnp.int32)
-        priority = jnp.where(tier_of == tier, random_floats(key_clients, num_clients), -jnp.inf)
+        wanted = there(times, tier_of == tier)
+        priority = jnp.where(wanted, random_floats(key_clients, num_clients), -jnp.inf)
         ids = jax.lax.top_k(priority, self.k)[1].astype(jnp.int32)
-        return make_cohort(order_by_time(times.realised, ids)), (losses, tier)
+        return ask(only(times, wanted), ids), (losses, tier)
 
     def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
         """The losses that participants reported."""

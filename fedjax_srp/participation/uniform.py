@@ -1,7 +1,7 @@
 """A few clients at random."""
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, draw_pool, make_cohort, order_by_time
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
 from fedjax_srp.parts import Count, part
 
 
@@ -37,5 +37,4 @@ class Uniform(ParticipationPolicy):
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """Another draw in every round."""
-        pool = draw_pool(key, times.realised.shape[0], self.k)
-        return make_cohort(order_by_time(times.realised, pool)), state
+        return ask(times, draw_pool(key, times.realised.shape[0], self.k, times.available)), state

@@ -54,12 +54,12 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
 @pytest.mark.parametrize(
     ("content", "options", "starts", "ends", "period"),
     [
-        (TIMERS, {}, [[10, 50], [np.inf, np.inf]], [[20, 90], [np.inf, np.inf]], [100, 50]),
+        (TIMERS, {}, [[10, 50], [0, 0]], [[20, 90], [0, 0]], [100, 50]),
         ([{"trace_start": 5, "trace_end": 9, "available": [[5, 6]]}], {}, [[0]], [[1]], [4]),
         (FEDSCALE, {}, [[0, 60]], [[20, 75]], [100]),
         (
             "device,start,end,period\nx,1,2,9\nx,4,5,9\ny,0,3,7\n", {},
-            [[1, 4], [0, np.inf]], [[2, 5], [3, np.inf]], [9, 7],
+            [[1, 4], [0, 0]], [[2, 5], [3, 0]], [9, 7],
         ),
         (
             "device,trace,t_start_s,state\nx,t,0,AVL_TRAIN\nx,t,3,UN_AVL\nx,t,5,AVL_TRAIN\nx,t,8,AVL_EVAL\nx,u,0,UN_AVL\n",
@@ -78,6 +78,14 @@ def test_availability_of_every_layout(tmp_path, content, options, starts, ends, 
     )
     if known is not None:
         np.testing.assert_allclose(found.share, known.sum(1) / period)
+
+
+def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
+    path = written(tmp_path, "device,start,end,period\nx,1,2,4\nx,3,4,4\ny,0,3,9\n")
+    found = read_availability(path).intervals()
+    assert found.period == 9
+    np.testing.assert_array_equal(found.starts, [[1, 3, 5, 7], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(found.ends, [[2, 4, 6, 8], [3, 0, 0, 0]])
 
 
 def test_clients_get_whole_devices_by_seed(tmp_path):

@@ -418,7 +418,7 @@ BROKEN_CLOCKS = {
         "the state float32[4], it",
     ),
     "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
-    "sample_few": ({"sample": FEW}, "sample: <lambda>() takes 1 positional argument but 2 were given"),
+    "sample_few": ({"sample": FEW}, "sample: <lambda>() takes 1 positional argument but 3 were given"),
 }
 
 

@@ -1,0 +1,224 @@
+"""Where does doubling pay? SRPFL against FedRep over spread of speeds, cost of a round, clients and classes.
+
+    python experiments/stragglers/doubling_map.py [--scale smoke|cpu] [--results experiments/stragglers/results]
+
+Times are independent of the data, so whom doubling picks is a random order, whatever the distribution of times: each
+federation trains once, and its rounds are timed under every distribution and cost. A round of n of N clients takes
+T_(n) + C, the n-th smallest of N times. `map_rounds.csv` has the accuracy after each round, `map.csv` the measured
+speed-up, FedRep's time to the target over SRPFL's, beside that of the rule, which knows the distribution, C, N, the
+stages and how many rounds FedRep needs, and takes for SRPFL rounds of all clients that it needs beside its stages what
+was fitted on some of the federations; it is checked on the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from grid import Group, finished, run_group, shared
+
+import fedjax_srp as srp
+from fedjax_srp import participation
+
+COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
+SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1
+TARGETS = (0.95, 0.99)  # of FedRep's final accuracy
+DRAWS = 1000
+FITTED = ((16, 2), (16, 5), (64, 2), (64, 5))  # clients and classes; the others check the rule
+
+
+class Scale(NamedTuple):
+    """How large, and how long."""
+
+    clients: tuple[int, ...]
+    classes: tuple[int, ...]
+    lengths: tuple[int, ...]  # of a stage, in rounds
+    seeds: int
+    rounds: int  # with everybody
+
+
+SCALES = {
+    "smoke": Scale((8, 16), (2, 5), (1,), 1, 3),
+    "cpu": Scale((16, 32, 64), (2, 3, 5), (3, 10), 3, 40),
+}
+
+
+def sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
+    """Participants of each round; None: everybody."""
+    if length is None:
+        return np.full(rounds, num_clients)
+    stages = [num_clients // 8 * 2**r for r in range(3)]
+    return np.concatenate([np.repeat(stages, length), np.full(rounds, num_clients)])
+
+
+def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list[dict]:
+    """A row a federation, seed and round."""
+    loaded = [srp.data.load("digits", num_clients=num_clients, classes_per_client=c) for c in scale.classes]
+    data = dict(zip(scale.classes, shared(loaded), strict=True))
+    model = srp.models.MLP(loaded[0].example_shape, 10, hidden=(32,))
+    training = srp.Training(srp.SGD(0.05))
+    algorithm = srp.algorithms.FedRep(model, training, head_epochs=8, representation_epochs=4)
+    cohort = sizes(num_clients, length, scale.rounds)
+    doubling = participation.Doubling(num_clients // 8, length or 1)
+    policy = participation.Full() if length is None else doubling
+    group = Group(algorithm, policy, len(cohort), 1, ("fine_tune",), ("it",))
+    batch = [*itertools.product(scale.classes, range(scale.seeds))]
+
+    def run() -> dict[str, np.ndarray]:
+        clocks = [srp.clocks.Fixed(srp.clocks.Exponential(1.0))] * len(batch)
+        keys = jnp.stack([jax.random.key(seed) for _, seed in batch])
+        return run_group(group, [0] * len(batch), [data[classes] for classes, _ in batch], clocks, keys)
+
+    name = f"{num_clients} clients " + ("full" if length is None else f"stages of {length}")
+    arrays = finished(out, name, run)
+    assert (arrays["size"] == cohort).all()
+    rows = []
+    for (classes, seed), scores in zip(batch, arrays["scores/fine_tune"], strict=True):
+        weights = np.asarray(data[classes].test_counts)
+        means = scores @ weights / weights.sum()
+        of = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
+        rows += [
+            of | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
+        ]
+    return rows
+
+
+def order_statistics(num_clients: int, sigma: float) -> np.ndarray:
+    """(num_clients,) E[T_(n)] of log-normal times of mean 1, by drawing."""
+    normal = np.random.default_rng(0).normal(size=(DRAWS, num_clients))
+    return np.sort(np.exp(sigma * normal - sigma**2 / 2), axis=1).mean(axis=0)
+
+
+def rounds_to(frame: pd.DataFrame, target: float) -> float:
+    """The first round at a target; inf without."""
+    reached = frame[frame["accuracy"] >= target]["round"]
+    return float(reached.iloc[0]) if len(reached) else math.inf
+
+
+def needed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rounds that both need, a row a federation, length of a stage, seed and share of FedRep's final accuracy."""
+    rows = []
+    for (clients, classes), of in frame.groupby(["clients", "classes"]):
+        full = of[of["length"] == 0]
+        final = full[full["round"] == full["round"].max()]["accuracy"].mean()
+        for length, seed, share in itertools.product(sorted({*of["length"]} - {0}), sorted({*of["seed"]}), TARGETS):
+            ours = of[(of["length"] == length) & (of["seed"] == seed)]
+            theirs = full[full["seed"] == seed]
+            rows.append(
+                {"clients": clients, "classes": classes, "length": length, "seed": seed, "share": share}
+                | {"target": share * final, "fedrep": rounds_to(theirs, share * final)}
+                | {"srpfl": rounds_to(ours, share * final)}
+            )
+    return pd.DataFrame(rows)
+
+
+def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Measured and by the rule, a row a point; and the fitted number of the rule for each share and length.
+
+    The rule: SRPFL needs as many rounds as FedRep times a factor, which is the median of the fitted federations; each
+    round costs the time of its cohort's slowest client and C.
+    """
+    found = found[np.isfinite(found["fedrep"]) & np.isfinite(found["srpfl"])].copy()
+    found["ratio"] = found["srpfl"] / found["fedrep"]
+    is_fitted = [at in FITTED for at in zip(found["clients"], found["classes"], strict=True)]
+    factor = found[is_fitted].groupby(["share", "length"])["ratio"].median()
+    rows = []
+    for of in found.to_dict("records"):
+        cohort = sizes(of["clients"], of["length"], 10 * scale.rounds)
+        for sigma, cost in itertools.product(SIGMAS, COSTS):
+            times = order_statistics(of["clients"], sigma)
+            per_round = times[cohort - 1] + cost
+            by_then = np.concatenate([[0.0], np.cumsum(per_round)])
+            waits = of["fedrep"] * (times[-1] + cost)
+            predicted = factor.get((of["share"], of["length"]), math.nan) * of["fedrep"]
+            rule = waits / np.interp(predicted, np.arange(len(by_then)), by_then)
+            rows.append(
+                of | {"sigma": sigma, "cost": cost, "speed_up": waits / by_then[int(of["srpfl"])], "rule": rule}
+            )
+    return pd.DataFrame(rows), factor.reset_index()
+
+
+def errors(points: pd.DataFrame) -> pd.DataFrame:
+    """How far the rule is off, where it was fitted and elsewhere: by what factor, and how often beyond 1."""
+    points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
+    points["log_error"] = np.log(points["rule"] / points["speed_up"])
+    points["wrong"] = (points["rule"] > 1) != (points["speed_up"] > 1)
+    clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
+    rows = []
+    for (held_out, share, length), of in points.groupby(["held_out", "share", "length"]):
+        rows.append(
+            {"held_out": held_out, "share": share, "length": length, "points": len(of)}
+            | {"typical_factor": math.exp(of["log_error"].abs().median())}
+            | {"worst_factor": math.exp(of["log_error"].abs().max())}
+            | {"wrong_side": of["wrong"].mean(), "wrong_side_where_clear": of["wrong"][clear[of.index]].mean()}
+        )
+    return pd.DataFrame(rows)
+
+
+def draw(points: pd.DataFrame, path: Path) -> None:
+    """The map: measured speed-up, median over federations and seeds, a panel a length and share; 1 is the boundary."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    kinds = [*points.groupby(["share", "length"])]
+    figure, axes = plt.subplots(1, len(kinds), figsize=(3.4 * len(kinds), 3.4), layout="constrained", squeeze=False)
+    image = None
+    for ax, ((share, length), of) in zip(axes[0], kinds, strict=True):
+        table = of.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
+        image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
+        for (y, x), value in np.ndenumerate(table.to_numpy()):
+            ax.text(
+                x,
+                y,
+                f"{value:.2g}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="w" if abs(np.log2(value)) > 2 else "k",
+            )
+        ax.set_xticks(range(table.shape[1]), [f"{c:g}" for c in table.columns])
+        ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
+        ax.set_xlabel("cost C of a round, in mean times")
+        ax.set_title(f"to {100 * share:g} % of FedRep, stages of {length}", fontsize=9)
+    axes[0][0].set_ylabel("sigma of log-normal times")
+    figure.colorbar(image, ax=axes[0], label="log2 of the speed-up")
+    figure.savefig(path, dpi=130)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs/stragglers/map"), help="folder of the arrays")
+    parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")
+    args = parser.parse_args(arguments)
+    scale, out = SCALES[args.scale], args.out / args.scale
+    results = args.results or out
+    results.mkdir(parents=True, exist_ok=True)
+    rows: list[dict] = []
+    for num_clients in scale.clients:
+        for length in (None, *scale.lengths):
+            rows += train(scale, num_clients, length, out)
+    frame = pd.DataFrame(rows)
+    frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.4f")
+    points, factor = speed_ups(needed(frame), scale)
+    summary = points.groupby(["clients", "classes", "share", "length", "sigma", "cost"])[["speed_up", "rule"]].median()
+    summary.reset_index().to_csv(results / "map.csv", index=False, float_format="%.4g")
+    print(factor.to_string(index=False))
+    report = errors(points)
+    report.to_csv(results / "map_errors.csv", index=False, float_format="%.3f")
+    print(report.to_string(index=False))
+    draw(points, results / "map.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Models of clients that come and go, for `clocks.Available`; position in every (num_clients, ...) array is the id."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from fedjax_srp._checks import check_numbers
+from fedjax_srp.base import Array, Key, PyTree, named_key
+from fedjax_srp.clocks._checks import check_length, set_floats
+from fedjax_srp.clocks.distributions import Argument, Parameter, Uniform
+from fedjax_srp.parts import Above, AtMost, part
+
+
+class Presence(NamedTuple):
+    """The time at which each client comes and leaves, from now on, (num_clients,) float."""
+
+    arrives: Array  # 0 for who is there, inf for who never comes
+    leaves: Array  # the end of the interval that goes on, or of the next one
+
+
+@part
+class Availability:
+    """A model of when clients are available.
+
+    A subclass is a part whose fields are its numbers.
+
+    Attributes:
+        name: that of the class in small letters unless it says otherwise.
+    """
+
+    name: ClassVar[str] = "availability"
+
+    def init(self, key: Key, num_clients: int, /) -> PyTree:
+        """Return the state at time 0."""
+        del key, num_clients
+        return ()
+
+    def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
+        """Who is there at a time, that of the call before or later, with the key of this round."""
+        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
+
+
+def _moment(time: Array) -> Array:
+    """Less than that is left only by rounding: so a client that left as the last round ended is not there again."""
+    return 8 * jnp.finfo(time.dtype).eps * time
+
+
+_ON = Argument("markov: on", "give the mean time that a client is available, e.g. Markov(on=10.0, off=5.0)", True)
+_OFF = Argument("markov: off", "give the mean time that a client is away, e.g. Markov(on=10.0, off=5.0)", True)
+_PHASE = Argument("daynight: phase", "give a share of the period, e.g. 0.0, or Uniform(0.0, 1.0)")
+
+
+class MarkovState(NamedTuple):
+    """Each client's interval at the time of the last call, and the next one; (num_clients,) arrays."""
+
+    on: Array  # float, mean duration
+    off: Array  # float
+    is_on: Array  # bool
+    remaining: Array  # float, until it changes
+    following: Array  # float, from then until it changes back
+    time: Array  # () float, of the last call
+
+
+@part
+class Markov(Availability):
+    """Each client is available and away in turns, for exponential times, independently of the others.
+
+    It begins in the stationary law: available with probability on / (on + off).
+
+    Args:
+        on: mean time that a client is available: a number, one per client, or a distribution drawn once per client.
+        off: mean time that it is away, likewise.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedjax_srp import clocks
+        >>> model = clocks.Markov(on=30.0, off=10.0)
+        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 1000), jnp.asarray(5.0))
+        >>> 700 < int((presence.arrives == 0).sum()) < 800
+        True
+    """
+
+    on: Parameter
+    off: Parameter
+
+    def __post_init__(self) -> None:
+        _ON.check(self.on)
+        _OFF.check(self.off)
+        set_floats(self, "on", "off")
+
+    def init(self, key: Key, num_clients: int) -> MarkovState:
+        """The stationary law."""
+        on = _ON.per_client(self.on, named_key(key, "on"), num_clients)
+        off = _OFF.per_client(self.off, named_key(key, "off"), num_clients)
+        is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (on + off)
+        return MarkovState(on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(()))
+
+    def sample(self, key: Key, state: MarkovState, now: Array) -> tuple[Presence, MarkovState]:
+        """The intervals that were drawn, and new ones behind them."""
+        on, off = state.on, state.off
+        first, moment = state.remaining - (now - state.time), _moment(now)
+        second = first + state.following
+        # P(on at t) = p + (1[on at 0] - p) exp(-(1/on + 1/off) t), with p = on / (on + off)
+        share, late = on / (on + off), jnp.maximum(-second, 0)
+        probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(-(1 / on + 1 / off) * late)
+        drawn = jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype) < probability
+        is_on = jnp.where(first > moment, state.is_on, jnp.where(second > moment, ~state.is_on, drawn))
+        remaining, following = _intervals(key, is_on, on, off)
+        remaining = jnp.where(first > moment, first, jnp.where(second > moment, second, remaining))
+        following = jnp.where(first > moment, state.following, following)
+        presence = Presence(jnp.where(is_on, 0, remaining), jnp.where(is_on, remaining, remaining + following))
+        return presence, MarkovState(on, off, is_on, remaining, following, now)
+
+
+def _intervals(key: Key, is_on: Array, on: Array, off: Array) -> tuple[Array, Array]:
+    """The rest of an interval, which is exponential too, and the next one."""
+    rest, next_one = (jax.random.exponential(named_key(key, name), on.shape, on.dtype) for name in ("rest", "next"))
+    return rest * jnp.where(is_on, on, off), next_one * jnp.where(is_on, off, on)
+
+
+@part
+class DayNight(Availability):
+    """Each client is available for a share of every day, at hours of its own.
+
+    Args:
+        period: of a day, in time units.
+        share: of the day.
+        phase: the share of a day that has passed at time 0 since the client came last, in 0..1: a number, one per
+            client, or a distribution drawn once per client.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedjax_srp import clocks
+        >>> model = clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
+        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(3.0))
+        >>> presence.arrives.tolist(), presence.leaves.tolist()
+        ([0.0, 3.0], [9.0, 15.0])
+    """
+
+    period: Annotated[float, Above(0)]
+    share: Annotated[float, Above(0), AtMost(1)] = 0.5
+    phase: Parameter = Uniform(0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _PHASE.check(self.phase)
+        set_floats(self, "phase")
+
+    def init(self, key: Key, num_clients: int) -> Array:
+        """(num_clients,) float, the phases."""
+        return _PHASE.per_client(self.phase, named_key(key, "phase"), num_clients)
+
+    def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
+        """By the hour."""
+        passed = (now / self.period + phase) % 1  # share of a day since the client came
+        is_on = passed < self.share - _moment(now / self.period + 1)
+        arrives = jnp.where(is_on, 0, 1 - passed)
+        leaves = jnp.where(is_on, self.share - passed, arrives + self.share)
+        leaves = jnp.where(self.share < 1, leaves, jnp.inf)
+        return Presence(self.period * arrives, self.period * leaves), phase
+
+
+@part
+class Intervals(Availability):
+    """Plays recorded intervals in which each client is available, and starts again at the end of the recording.
+
+    A client leaves at the end of each of its intervals, and so at the end of the recording.
+
+    Args:
+        starts: (num_clients, most) float, when the intervals of each client begin, in time units from 0.
+        ends: of the same shape, when they end. Fill rows that have fewer with starts = ends = 0.
+        period: length of the recording; None for the last end.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedjax_srp import clocks
+        >>> model = clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
+        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(6.5))
+        >>> presence.arrives.tolist(), presence.leaves.tolist()
+        ([0.0, 3.5], [1.5, 4.5])
+    """
+
+    starts: ArrayLike
+    ends: ArrayLike
+    period: Annotated[float, Above(0)] | None = None
+
+    def __post_init__(self) -> None:
+        remedy = "give an array of shape (num_clients, most)"
+        check_numbers("intervals: starts", self.starts, remedy, max_ndim=2)
+        check_numbers("intervals: ends", self.ends, remedy, max_ndim=2)
+        set_floats(self, "starts", "ends")
+        shapes = np.shape(self.starts), np.shape(self.ends)
+        if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
+            raise ValueError(f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {remedy} twice")
+        if isinstance(self.starts, Tracer) or isinstance(self.ends, Tracer) or isinstance(self.period, Tracer):
+            return
+        starts, ends = np.asarray(self.starts), np.asarray(self.ends)
+        if (starts > ends).any():
+            row, place = np.argwhere(starts > ends)[0].tolist()
+            raise ValueError(f"intervals: starts[{row}, {place}] is behind ends[{row}, {place}]; swap them")
+        if not (starts < ends).any():
+            raise ValueError("intervals: starts equal ends, so that nobody ever comes; give an interval that lasts")
+        if self.period is not None and self.period < ends.max():
+            raise ValueError(
+                f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"
+            )
+
+    def init(self, key: Key, num_clients: int) -> tuple[()]:
+        """Nothing to remember."""
+        check_length("intervals: starts", np.shape(self.starts)[0], num_clients, "give one row per client")
+        return ()
+
+    def sample(self, key: Key, state: tuple[()], now: Array) -> tuple[Presence, tuple[()]]:
+        """By the time since the recording began last."""
+        starts, ends = (jnp.asarray(value, dtype=float) for value in (self.starts, self.ends))
+        period = jnp.max(ends) if self.period is None else self.period
+        time = now % period
+        is_real = starts < ends
+        goes_on = is_real & (starts <= time) & (time < ends - _moment(now + period))
+        leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
+        until = jnp.where(is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf)
+        arrives = jnp.min(until, axis=1)
+        following = jnp.take_along_axis(ends - starts, jnp.argmin(until, axis=1)[:, None], axis=1)[:, 0]
+        is_on = goes_on.any(axis=1)
+        return Presence(jnp.where(is_on, 0, arrives), jnp.where(is_on, leaves, arrives + following)), state

@@ -1,0 +1,96 @@
+"""Clients that come and go, and clients that fail."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientTimes, Clock, ClockState, Key, PyTree, named_key
+from fedjax_srp.clocks.availability import Availability
+from fedjax_srp.parts import Share, part
+
+
+class AvailableState(NamedTuple):
+    """The states of the two parts."""
+
+    clock: ClockState
+    availability: PyTree
+
+
+@part
+class Available(Clock):
+    """Clients of another clock come and go by a model; who leaves before its work is done fails.
+
+    Policies pick among those who are available when the round begins. Where nobody is, time passes until the first
+    client comes. The times are those of the other clock under the same key.
+
+    Args:
+        clock: how long a unit of local work takes each client.
+        availability: `Markov`, `DayNight` or `Intervals`, in the time units of the clock.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.Available(clocks.Fixed(clocks.Constant(1.0)), clocks.DayNight(24.0, share=0.25))
+        >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 100), jnp.asarray(3.0))
+        >>> 10 < int(times.available.sum()) < 40, bool((times.stays[times.available] <= 6).all())
+        (True, True)
+    """
+
+    clock: Clock
+    availability: Availability
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clock, Available):
+            raise ValueError("available: clock=Available(...) comes and goes already; give the clock within it")
+
+    def init(self, key: Key, num_clients: int) -> AvailableState:
+        """Both parts begin."""
+        model = self.availability.init(named_key(key, "availability"), num_clients)
+        return AvailableState(self.clock.init(key, num_clients), model)
+
+    def sample(self, key: Key, state: AvailableState, now: Array) -> tuple[ClientTimes, AvailableState]:
+        """The times of the other clock, and who is there."""
+        times, clock = self.clock.sample(key, state.clock, now)
+        (arrives, leaves), model = self.availability.sample(named_key(key, "availability"), state.availability, now)
+        wait = jnp.min(arrives)
+        stays = leaves - wait if times.stays is None else jnp.minimum(leaves - wait, times.stays)
+        return times._replace(available=arrives <= wait, stays=stays, wait=wait), AvailableState(clock, model)
+
+
+@part
+class Failing(Clock):
+    """Every participant of a round fails with a probability, at a time drawn uniformly within its unit of work.
+
+    Under a policy with several units of work a client fails, if it does, within the first.
+
+    Args:
+        clock: how long a unit of local work takes each client.
+        rate: probability to fail, in each round anew.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from fedjax_srp import clocks
+        >>> clock = clocks.Failing(clocks.Fixed(clocks.Constant(1.0)), rate=0.1)
+        >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 1000), jnp.zeros(()))
+        >>> 50 < int((times.stays < times.realised).sum()) < 150
+        True
+    """
+
+    clock: Clock
+    rate: Share
+
+    def init(self, key: Key, num_clients: int) -> ClockState:
+        """The state of the other clock."""
+        return self.clock.init(key, num_clients)
+
+    def sample(self, key: Key, state: ClockState, now: Array) -> tuple[ClientTimes, ClockState]:
+        """The times of the other clock, and who fails when."""
+        times, state = self.clock.sample(key, state, now)
+        key_who, key_when = jax.random.split(named_key(key, "failure"))
+        shape, dtype = times.realised.shape, times.realised.dtype
+        fails = jax.random.uniform(key_who, shape, dtype) < self.rate
+        stays = jnp.where(fails, times.realised * jax.random.uniform(key_when, shape, dtype), jnp.inf)
+        if times.available is not None and times.stays is not None:
+            return times._replace(stays=jnp.minimum(stays, times.stays)), state
+        return times._replace(available=jnp.ones(shape, bool), stays=stays, wait=jnp.zeros((), dtype)), state

@@ -1,0 +1,210 @@
+"""Rounds of every policy where clients come, leave and fail: against a simulation event by event in plain Python."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import arena
+from reference.arena import Asked
+
+from fedjax_srp import clocks, participation
+from fedjax_srp.base import RoundInfo, named_key
+from fedjax_srp.engine.round import cohort_fault, slowest, wasted_time
+from fedjax_srp.participation import cohorts
+
+N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25
+KEY = jax.random.key(3)
+rng = np.random.default_rng(0)
+EDGES = np.sort(rng.uniform(0, PERIOD, (N, 8)), axis=1)
+EDGES[:, 6:] = 0.0  # three intervals a client, and padding
+EDGES[1] = 0.0  # one client never comes
+EDGES[:, :] = np.where((EDGES > 15) & (EDGES < 19), 15.0, EDGES)  # and nobody is there for a while
+PHASES = rng.uniform(size=N)
+TIMES = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.3, 1.0)), communication=COST)
+INTERVALS = clocks.Intervals(EDGES[:, ::2], EDGES[:, 1::2], PERIOD)
+WORLDS = {
+    "always": TIMES,
+    "failing": clocks.Failing(TIMES, 0.4),
+    "hardly": clocks.Failing(TIMES, 0.97),
+    "intervals": clocks.Available(TIMES, INTERVALS),
+    "day_and_night": clocks.Available(TIMES, clocks.DayNight(8.0, 0.2, PHASES)),
+    "markov": clocks.Available(TIMES, clocks.Markov(on=2.0, off=6.0)),
+    "intervals_failing": clocks.Failing(clocks.Available(TIMES, INTERVALS), 0.3),
+}
+
+
+def rows_of(world):
+    """The intervals of every client and their period, where these do not depend on draws."""
+    if world.startswith("intervals"):
+        return [list(zip(row[::2].tolist(), row[1::2].tolist(), strict=True)) for row in EDGES], PERIOD
+    if world == "day_and_night":
+        starts = ((-PHASES) % 1 * 8.0).tolist()
+        return [[(s, s + 1.6), (s - 8.0, s - 6.4)] for s in starts], 8.0
+    return None, None
+
+
+def first(ranking, ids, size=None):
+    return sorted(ids, key=lambda i: (ranking[i], i))[:size]
+
+
+class Choice:
+    """The servers' choices again, one client after the other; `there` are ids, `times` those of the round."""
+
+    def __init__(self, policy):
+        self.policy, self.stage, self.losses = policy, 0, np.full(N, np.inf)
+
+    def drawn(self, key, there, size):
+        if size == N:
+            return there
+        draws = np.asarray(cohorts.random_floats(key, N))
+        return sorted(there, key=lambda i: -draws[i])[:size]
+
+    def of(self, policy, key, there, times, stays, number, metrics):
+        expected, realised = times
+        name = policy.name
+        if name == "deadline":
+            inner = self.of(policy.policy, key, there, times, stays, number, metrics)
+            quorum = min(inner.quorum or N, policy.quorum or N)
+            return inner._replace(quorum=quorum, limit=policy.limit)
+        if name == "full":
+            return Asked(there)
+        if name == "uniform":
+            return Asked(self.drawn(key, there, policy.k))
+        if name == "fastest":
+            pool = self.drawn(key, there, policy.pool or N)
+            return Asked(pool, policy.k) if policy.by == "realised" else Asked(first(expected, pool, policy.k))
+        if name == "doubling":
+            pool, self.stage = policy.pool or N, number // policy.rounds_per_stage
+            size = min(policy.initial * 2**self.stage, pool)
+            asked = self.drawn(key, there, pool)
+            return Asked(asked, size) if policy.by == "realised" else Asked(first(expected, asked, size))
+        if name == "tiered":
+            tier, ids = int(metrics["tier"]), first(expected, range(N))
+            size = N // policy.tiers
+            of_tier = ids[tier * size : (tier + 1) * size if tier < policy.tiers - 1 else N]
+            assert set(of_tier) & set(there)
+            key_clients = jax.random.split(key)[1]
+            return Asked(self.drawn(key_clients, [i for i in there if i in of_tier], policy.k))
+        if name == "power_of_choice":
+            candidates = self.drawn(key, there, policy.candidates)
+            return Asked(sorted(candidates, key=lambda i: -self.losses[i])[: policy.k])
+        if name == "statistical_accuracy":
+            there = first(expected, there, min(policy.initial * 2**self.stage, N))
+        elif name != "partial_work":
+            raise NotImplementedError(name)
+        on_time = cohorts.number_on_time(policy.on_time, len(there))
+        fits = arena.units_that_fit(there, realised, stays, COST, policy.max_work, on_time)
+        return Asked(there, work=fits)
+
+    def learn(self, reported, losses):
+        self.losses[reported] = losses[reported]
+        if self.policy.name == "statistical_accuracy" and reported:
+            self.stage = min(self.stage + 1, 3)
+
+
+POLICIES = {
+    "full": participation.Full(),
+    "uniform": participation.Uniform(5),
+    "fastest": participation.Fastest(4),
+    "fastest_expected": participation.Fastest(4, by="expected"),
+    "over_selection": participation.Fastest(3, pool=6),
+    "doubling": participation.Doubling(2, 4),
+    "doubling_pool": participation.Doubling(2, 4, pool=9),
+    "doubling_expected": participation.Doubling(2, 4, by="expected"),
+    "tiered": participation.Tiered(3, tiers=3),
+    "power_of_choice": participation.PowerOfChoice(3, candidates=6),
+    "partial_work": participation.PartialWork(4, on_time=0.4),
+    "statistical_accuracy": participation.StatisticalAccuracy(
+        2, strong_convexity=1e9, accuracy_constant=1.0, samples_per_client=1, max_work=3, on_time=0.5
+    ),
+    "deadline": participation.Deadline(0.9),
+    "deadline_uniform": participation.Deadline(1.2, policy=participation.Uniform(5)),
+    "quorum": participation.Deadline(quorum=3, policy=participation.Uniform(6)),
+    "both": participation.Deadline(1.5, 2, participation.PartialWork(4, on_time=0.4)),
+    "deadline_doubling": participation.Deadline(0.8, policy=participation.Doubling(2, 4)),
+    "deadline_expected": participation.Deadline(0.8, 5, participation.Doubling(2, 4, by="expected")),
+    "oort": participation.Oort(4),
+}
+
+
+@functools.cache
+def sampler(world):
+    return jax.jit(WORLDS[world].sample)
+
+
+@functools.cache
+def selector(name):
+    policy = POLICIES[name]
+
+    def select(key, state, times):
+        cohort, state = policy.select(key, state, times)
+        duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
+        wasted = None if cohort.asked is None else wasted_time(cohort, times, duration)
+        return cohort, state, duration, wasted, cohort_fault(cohort, times)
+
+    return jax.jit(select), jax.jit(policy.update)
+
+
+def played(name, world):
+    """Yields the rounds of a policy in a world: what it did, and what the simulation in Python says."""
+    policy, clock = POLICIES[name], WORLDS[world]
+    select, update = selector(name)
+    state, clock_state = policy.init(KEY, N), clock.init(KEY, N)
+    choice, now = Choice(policy), 0.0
+    plain_rows, period = rows_of(world)
+    for number in range(ROUNDS):
+        key = jax.random.fold_in(KEY, number)
+        times, clock_state = sampler(world)(key, clock_state, jnp.asarray(now))
+        expected, realised = (np.asarray(value).tolist() for value in times[:2])
+        wait, stays, there = 0.0, [np.inf] * N, list(range(N))
+        if times.available is not None:
+            there, stays, wait = np.flatnonzero(times.available).tolist(), times.stays.tolist(), float(times.wait)
+        if plain_rows is not None:  # again without the clock
+            visits = [arena.presence(row, period, now) for row in plain_rows]
+            wait = min(arrives for arrives, _ in visits)
+            there = [i for i in range(N) if visits[i][0] <= wait]
+            left = [visits[i][1] - wait for i in range(N)]
+            stays = np.minimum(left, stays).tolist() if world.endswith("failing") else left
+        cohort, state, duration, wasted, fault = select(named_key(key, "policy"), state, times)
+        assert fault.tolist() == [0, 0]
+        metrics = policy.metrics(state)
+        if name == "oort":  # its draws are compared elsewhere
+            asked = Asked(cohort.client_ids[: int(cohort.size if cohort.asked is None else cohort.asked)].tolist())
+            assert set(asked.clients) <= set(there)
+            assert len(asked.clients) == min(4, len(there))
+        else:
+            asked = choice.of(policy, named_key(key, "policy"), there, (expected, realised), stays, number, metrics)
+        outcome = arena.play_round(asked, realised, stays, COST)
+        yield cohort, float(duration), wasted, outcome, wait, times
+        reported = sorted(outcome.reported)
+        losses = np.random.default_rng(number).uniform(size=N)
+        said = jnp.full(N, jnp.nan).at[np.array(reported, int)].set(losses[reported])
+        info = RoundInfo(
+            jnp.int32(number), cohort.stage, cohort.size, duration, True, jnp.where(cohort.size > 0, 1.0, jnp.nan),
+            True, {}, dict.fromkeys(policy.needs, said),
+        )  # fmt: skip
+        state = update(state, info)
+        choice.learn(reported, losses)
+        now += wait + outcome.duration
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
+    with jax.enable_x64(True):
+        nobody = waited = 0
+        for cohort, duration, wasted, outcome, wait, times in played(name, world):
+            ids = cohort.client_ids[: int(cohort.size)].tolist()
+            if times.available is None:  # then in the order of the times that rank
+                ids, outcome.reported[:] = sorted(ids), sorted(outcome.reported)
+            assert ids == outcome.reported
+            assert duration == pytest.approx(outcome.duration, rel=1e-9, abs=1e-9)
+            if wasted is not None and (world, name) != ("always", "deadline_doubling"):
+                assert float(wasted) == pytest.approx(outcome.wasted, rel=1e-9, abs=1e-9)
+            if times.wait is not None:
+                assert float(times.wait) == pytest.approx(wait, rel=1e-9, abs=1e-9)
+            nobody, waited = nobody + (not outcome.reported), waited + (wait > 0)
+        assert waited > 0 or world in ("always", "failing", "hardly", "markov")
+        assert nobody > 0 or world != "hardly"
