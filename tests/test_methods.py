@@ -67,6 +67,7 @@ TABLE = {
     "fedala": FEDAVG._replace(personal=ALL[3:], evaluation="aggregated"),
     "fedamp": FEDAVG._replace(personal=ALL, evaluation="own_model"),
     "fedpac": FEDREP._replace(evaluation="own_head"),
+    "fedas": FEDREP._replace(personal=ALL, evaluation="own_model"),
     "fedprox": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
@@ -101,6 +102,7 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": COMMON | {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
     "fedpac": COMMON | {"penalty": 1.0, "head_epochs": 1},
+    "fedas": COMMON | {"alignment_step_size": 0.01},
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,

@@ -5,6 +5,7 @@ from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
 from fedjax_srp.algorithms.fedamp import FedAMP
+from fedjax_srp.algorithms.fedas import FedAS
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbuff import FedBuff
@@ -40,6 +41,7 @@ __all__ = [
     "Ditto",
     "FedALA",
     "FedAMP",
+    "FedAS",
     "FedAvg",
     "FedBABU",
     "FedBuff",
