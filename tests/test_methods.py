@@ -233,8 +233,8 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     options = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage", "rounds_per_stage": 2}
     method = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), shared=options)
     assert method.name == name
-    unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg") else set()
-    unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
+    unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg", "pfedme") else set()
+    unread |= {"head_epochs"} if name not in ("fedrep", "srpfl", "fedpac") else set()
     unread |= {"initial"} if TABLE[name].twin is None else set()
     unread |= {"rounds_per_stage", "redraw"} if TABLE[name].twin is None or name in BY_CRITERION else set()
     recorded = record(name, shared=options)

@@ -29,7 +29,7 @@ pytestmark = [
         importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(), reason="PFLLIB and torch are not there"
     ),
 ]
-COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 8, 50, 12, 28), (40,) * 6, 20, 2, 0.1
+COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 10, 50, 15, 30), (40,) * 6, 20, 2, 0.1  # 0.8 of each is whole
 STRATEGY = srp.participation.Full()
 
 
