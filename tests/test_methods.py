@@ -68,6 +68,7 @@ TABLE = {
     "fedala": FEDAVG._replace(personal=ALL[3:], evaluation="aggregated"),
     "fedamp": FEDAVG._replace(personal=ALL, evaluation="own_model"),
     "fedpac": FEDREP._replace(evaluation="own_head"),
+    "fedas": FEDREP._replace(personal=ALL, evaluation="own_model"),
     "fedprox": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
@@ -103,6 +104,7 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": COMMON | {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
     "fedpac": COMMON | {"penalty": 1.0, "head_epochs": 1},
+    "fedas": COMMON | {"alignment_step_size": 0.01},
     "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
@@ -233,8 +235,8 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     options = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage", "rounds_per_stage": 2}
     method = srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), shared=options)
     assert method.name == name
-    unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg") else set()
-    unread |= {"head_epochs"} if name not in ("fedrep", "srpfl") else set()
+    unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg", "pfedme") else set()
+    unread |= {"head_epochs"} if name not in ("fedrep", "srpfl", "fedpac") else set()
     unread |= {"initial"} if TABLE[name].twin is None else set()
     unread |= {"rounds_per_stage", "redraw"} if TABLE[name].twin is None or name in BY_CRITERION else set()
     recorded = record(name, shared=options)

@@ -5,6 +5,7 @@ from fedjax_srp.algorithms.ditto import Ditto
 from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
 from fedjax_srp.algorithms.fedamp import FedAMP
+from fedjax_srp.algorithms.fedas import FedAS
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
@@ -41,6 +42,7 @@ __all__ = [
     "Ditto",
     "FedALA",
     "FedAMP",
+    "FedAS",
     "FedAvg",
     "FedBABU",
     "FedBN",

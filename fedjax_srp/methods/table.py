@@ -96,6 +96,7 @@ RECIPES: dict[str, Recipe] = {
     "fedala": Recipe(algorithms.FedALA, label="FedALA", source="Zhang et al. 2023, the last layer adapted, a fixed number of first epochs"),  # noqa: E501
     "fedamp": Recipe(algorithms.FedAMP, label="FedAMP", source="Huang et al. 2021, attention 1 - exp(-x / sigma)"),
     "fedpac": Recipe(algorithms.FedPAC, label="FedPAC", source="Xu et al. 2023, one optimizer for head and body"),
+    "fedas": Recipe(algorithms.FedAS, label="FedAS", source="Yang et al. 2024, features aligned example by example"),
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501

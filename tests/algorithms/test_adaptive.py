@@ -1,10 +1,10 @@
-"""FedDyn, pFedMe, FedALA, FedAMP, FedPAC: their NumPy versions, three rounds in float64, and limits."""
+"""FedDyn, pFedMe, FedALA, FedAMP, FedPAC, FedAS: their NumPy versions, three rounds in float64, and limits."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fedala, fedamp, fedavg, feddyn, fedpac, fedprox, local_only, mlp, pfedme
+from reference import fedala, fedamp, fedas, fedavg, feddyn, fedpac, fedprox, local_only, mlp, pfedme
 from reference.local import Sgd, batches
 from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, assert_close, federation
 from test_baselines import SHAPED, SPREAD, run_of, setting_of, split_model, steps_of
@@ -211,6 +211,22 @@ def test_fedpac(sgd, layout):
     assert t == 2
 
 
+@pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
+def test_fedas(sgd, layout):
+    setting, args, more = given(srp.algorithms.FedAS, sgd, layout, alignment_step_size=0.3)
+    del more["client_weighting"]
+
+    def epoch_of(purpose):
+        return lambda t, i: batches(setting.orders.epochs(t, i, purpose, 1), BATCH)
+
+    steps = more.pop("steps")
+    for t, state in enumerate(fedas.run(*args, steps, epoch_of("align"), epoch_of("fisher"), align=0.3, **more)):
+        assert_close(by_layer(split_model(), *setting.states[t].server.params), state.params, 1e-9)
+        for i, own in enumerate(state.models):
+            assert_close(by_layer(split_model(), *of_client(setting.states[t].clients.params, i)), own, 1e-9)
+    assert t == 2
+
+
 def test_what_mixtures_cost():
     """A model each way for FedAMP; FedPAC's clients send model, centroids and statistics, and get two heads' worth."""
     data = federation(SMALL())
@@ -241,7 +257,7 @@ POLICIES = (
     srp.participation.Oort(3),
 )
 CLOCKS = (srp.clocks.Fixed(srp.clocks.Exponential(1.0)), srp.clocks.Dynamic(srp.clocks.Exponential(1.0)))
-METHODS = tuple(getattr(srp.algorithms, name) for name in ("FedDyn", "PFedMe", "FedALA", "FedAMP", "FedPAC"))
+METHODS = tuple(getattr(srp.algorithms, name) for name in ("FedDyn", "PFedMe", "FedALA", "FedAMP", "FedPAC", "FedAS"))
 
 
 def test_every_policy_is_here():
@@ -263,7 +279,7 @@ def test_they_run_with_every_policy(cls, policy):
     assert np.isfinite(history.metrics["training_loss"]).all()
     assert set(history.accuracies) == set(algorithm.evaluations)
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
-    if cls is not srp.algorithms.FedPAC:
+    if cls not in (srp.algorithms.FedPAC, srp.algorithms.FedAS):  # which send other parts
         assert history.bytes_down == whole
         assert history.bytes_up == (1 + policy.needs_global_gradient) * whole
 

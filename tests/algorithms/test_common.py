@@ -155,6 +155,11 @@ TABLE = {
         (*REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}, {"head_epochs": 0}),
         rounding=1e-4,  # weights of mixtures go through a quadratic programme
     ),
+    "fedas": Row(
+        small(algorithms.FedAS, alignment_step_size=0.1),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"alignment_step_size": 0.0}),
+    ),
     "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbabu": Row(small(algorithms.FedBABU, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedbn": Row(with_batch_norm, classification, (*REFUSED_BY_LOCAL_SGD, {"own": "all"})),

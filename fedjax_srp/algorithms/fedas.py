@@ -1,0 +1,111 @@
+"""FedAS: clients align the shared representation with their own features, and weigh by Fisher information."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.fedproto import FedProto, Prototypes
+from fedjax_srp.algorithms.local import LocalTraining, Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.optimizers import SGD
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import StepSize, part
+
+
+class FedASClientState(NamedTuple):
+    """The client's model, as it last left it."""
+
+    params: SplitParams
+
+
+class Measured(NamedTuple):
+    """A model, and the sum of the squared gradients that it has met."""
+
+    params: SplitParams
+    squares: Array
+
+
+@part
+class FedAS(OwnModel):
+    """FedAS (Yang, Huang and Ye, 2024, Algorithm 1): the representation below the model's cut is shared, heads are
+    personal, and clients that have learnt more weigh more.
+
+    A participant first trains the shared representation for an epoch until its features are near the mean features
+    that its own last model has of each class, then this representation and its own head on its loss. Its weight in the
+    mean is the trace of its Fisher information, as the authors' code has it: the squared norms of the gradients of
+    batches at the trained model, summed over an epoch. The distance to mean features is an average over the examples
+    of a batch; in that code it is one of each class, and these are summed.
+
+    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
+    further.
+
+    Args:
+        model: cut at its head; its labels are classes.
+        training: of the clients; its weighting has no effect.
+        alignment_step_size: of the plain steps that align the representation; 0.01 in the authors' code.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> list(srp.algorithms.FedAS(model).evaluations)
+        ['own_model', 'fine_tune']
+    """
+
+    alignment_step_size: StepSize = 0.01
+
+    init, prototypes, _features = FedAvg.init, FedProto.prototypes, FedProto._features
+
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedASClientState:
+        """The model that everybody starts from."""
+        return FedASClientState(server.params)
+
+    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> PyTree:
+        """The representation."""
+        return server.params.representation
+
+    def distance(self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
+        """Mean squared difference of each example's features to the client's mean ones of its class, (batch,)."""
+        is_label = jax.nn.one_hot(y, self.model.num_classes, dtype=self.model.dtype)
+        features = self.model.represent(body, x, key).reshape(x.shape[0], -1)
+        return jnp.mean(jnp.square(features - is_label @ own.features), axis=1)
+
+    def measured_loss(self, measured: Measured, frozen: tuple[()], x: Array, y: Array, key: Key | None) -> Array:
+        """The loss of each example under the model that is measured, (batch,)."""
+        return self.loss(measured.params, frozen, x, y, key)
+
+    def client(self, key: Key, body: PyTree, state: FedASClientState, examples: Examples, context: RoundContext):
+        """Alignment, local SGD, and the trace of the Fisher information."""
+        now, epoch = self.training.in_round(context), LocalTraining(SGD(1.0), self.training.batch_size, epochs=1)
+        # theta <- SGD on mean |f(x; theta) - mean f(. ; theta_i) of the class|^2, from the shared theta
+        aligning = epoch._replace(optimizer=SGD(self.alignment_step_size))
+        own = self.prototypes(state.params, examples)
+        aligned = local_sgd(named_key(key, "align"), self.distance, body, own, examples, aligning).params
+        # (theta_i, phi_i) <- local SGD on f_i, from (theta, phi_i)
+        start = SplitParams(aligned, state.params.head)
+        local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
+        weight = self.fisher_trace(key, local.params, examples, epoch)
+        message = SplitParams(local.params.representation, Uncharged(local.params.head))
+        return ClientOutput(message, FedASClientState(local.params), weight, loss=local.loss)
+
+    def fisher_trace(self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining) -> Array:
+        """sum over batches |grad f_B(theta_i, phi_i)|^2, the model standing still."""
+
+        def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
+            slope = plain_gradient(objective, measured, weights).params
+            square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(slope))
+            return Measured(jax.tree.map(jnp.zeros_like, params), -square)  # type: ignore[arg-type]
+
+        dtype = jax.tree.leaves(params)[0].dtype
+        start, key_fisher = Measured(params, jnp.zeros((), dtype)), named_key(key, "fisher")
+        end = local_sgd(key_fisher, self.measured_loss, start, (), examples, epoch, gradient=squares).params
+        return jnp.maximum(end.squares, jnp.finfo(dtype).tiny)  # where nobody has any, all weigh alike
+
+    def server(self, key: Key, server: Any, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
+        """The mean representation, and the mean head to be looked at."""
+        # theta <- sum_i F_i theta_i / sum_i F_i
+        return FedAvgServerState(SplitParams(mean.representation, mean.head.value))
