@@ -74,6 +74,7 @@ def from_huggingface(
     if isinstance(dataset, Mapping) and "train" in dataset:
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
     train_columns = _columns(dataset, "dataset", x, y, user)
+    pairs: list[Any]  # training and test part of each column
     if test is None:
         is_test = _held_out(train_columns[2] if train_columns[2] is not None else train_columns[1], test_fraction, seed)
         pairs = [(None, None) if c is None else (c[~is_test], c[is_test]) for c in train_columns]

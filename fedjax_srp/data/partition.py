@@ -182,6 +182,7 @@ def dirichlet(
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
     rng_proportions, rng_train, rng_test = _generators(seed, "proportions", "train", "test")
+    smallest = 0
     for _ in range(DRAWS):
         proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
         proportions = np.maximum(

@@ -72,7 +72,7 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
         )
     if strategy == "winograd" and stride == 1:
         return _winograd(x, kernel)
-    windows = patches(x, *kernel.shape[:2], stride)
+    windows = patches(x, kernel.shape[0], kernel.shape[1], stride)
     product = windows.reshape(-1, windows.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
     return product.reshape(*windows.shape[:-1], -1)
 

