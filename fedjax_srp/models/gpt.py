@@ -67,35 +67,35 @@ class GPT(SplitModel):
     Args:
         input_shape: (length,) tokens of one example.
         num_classes: number of tokens with the padding; width of `out`.
-        width: channels of a token.
+        embedding: channels of a token.
         blocks: how many.
-        heads: of attention in each block; width is a multiple of it.
+        heads: of attention in each block; embedding is a multiple of it.
         cut: first layer of the head, of embedding, block1, ..., norm, out; None for a model without a head.
 
     Example:
         >>> import fedjax_srp as srp
-        >>> srp.models.GPT((16,), num_classes=100, width=32).layer_names
+        >>> srp.models.GPT((16,), num_classes=100, embedding=32).layer_names
         ('embedding', 'block1', 'block2', 'norm', 'out')
     """
 
     name: ClassVar[str] = "gpt"
 
-    width: Count = 64
+    embedding: Count = 64
     blocks: Count = 2
     heads: Count = 4
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 1:
             raise ValueError(f"input_shape={self.input_shape}: gpt takes token sequences (length,); choose mlp")
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose one that does")
+        if self.embedding % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does")
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
         """Embedding, blocks, normalisation and a dense layer."""
         of_type = {"param_dtype": self.dtype}
         return [
-            Layer("embedding", TokensAndPositions(self.num_classes, self.width, self.dtype)),
+            Layer("embedding", TokensAndPositions(self.num_classes, self.embedding, self.dtype)),
             *(Layer(f"block{i}", Block(self.heads, self.dtype)) for i in range(1, self.blocks + 1)),
             Layer("norm", nn.LayerNorm(force_float32_reductions=False, **of_type)),
             Layer("out", nn.Dense(self.num_classes, **of_type)),

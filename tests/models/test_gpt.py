@@ -12,7 +12,7 @@ import fedjax_srp as srp
 from fedjax_srp.base import Examples
 
 LENGTH, VOCABULARY = 6, 9
-MODEL = srp.models.GPT((LENGTH,), VOCABULARY, width=8, blocks=2, heads=2)
+MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
 
 
 def params_of(model, key=KEY):
@@ -205,7 +205,7 @@ def test_pretrained_parameters_are_no_constants_of_the_program():
 
 
 def test_refusals_of_lora():
-    wider = dataclasses.replace(MODEL, width=16).init(KEY)
+    wider = dataclasses.replace(MODEL, embedding=16).init(KEY)
     for options, message in (
         ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
         ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),
