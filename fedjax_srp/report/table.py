@@ -63,7 +63,7 @@ def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "
     final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
     referred = [name for name, runs in histories.items() if reference in (name, runs[0].name)] or list(final)
     best = max(referred, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
-    percent = f"{100 * fraction:g} % of the final accuracy of {label(best)}"
+    percent = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
     reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"
     return Target(round(fraction * final[best], 3), reason)
 
