@@ -27,7 +27,7 @@ class tqdm(_tqdm):  # noqa: N801
     @property
     def format_dict(self) -> dict[str, Any]:
         """What the bar shows, see tqdm; the rate is the mean since the start."""
-        found = super().format_dict
+        found = dict(super().format_dict)
         steps, seconds = found["n"] - found["initial"], found["elapsed"] - self.waited
         return found | {"rate": steps / seconds if steps > 0 and seconds > 0 else None}
 

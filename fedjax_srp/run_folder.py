@@ -78,18 +78,12 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     return folder
 
 
-def image(draw: Callable[[], Any], name: str, *more: str) -> Any:
-    """Return a figure as PNG, and as `more` formats; None, with a warning, if it cannot be drawn.
-
-    No table is lost for a figure.
-    """
+def image(draw: Callable[[], Any], name: str) -> bytes | None:
+    """Return a figure in the format of its name; None, with a warning, if it cannot be drawn: it costs no table."""
     try:
-        figure, found = draw(), list[bytes]()
-        for kind in ("png", *more):
-            content = io.BytesIO()
-            figure.savefig(content, dpi=150, format=kind, metadata=None if kind == "png" else {"CreationDate": None})
-            found.append(content.getvalue())
-        return found if more else found[0]
+        content, kind = io.BytesIO(), name.split(" ")[0].rpartition(".")[2]
+        draw().savefig(content, dpi=150, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+        return content.getvalue()
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         warnings.warn(f"{name} is left out, it cannot be drawn ({why})", stacklevel=5)

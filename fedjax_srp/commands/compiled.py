@@ -37,7 +37,8 @@ def keep() -> None:
 
     Nothing is kept where JAX was told about a cache, or where others could write to the folder: programs are code.
     """
-    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    told = {name: getattr(jax.config, f"jax_{name}") for name in ("compilation_cache_dir", "enable_compilation_cache")}
+    if told["compilation_cache_dir"] or not told["enable_compilation_cache"]:
         return
     with contextlib.suppress(OSError, RuntimeError):  # a disk that is full, a home that is none
         place = folder()

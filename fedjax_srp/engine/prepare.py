@@ -90,7 +90,7 @@ class Prepared(NamedTuple):
                 "key, or a part, is traced: this compiles and runs by itself and stands in no jit, vmap or grad; "
                 "srp.Simulation does, simulate_seeds takes several keys and values"
             )
-        if jax.config.jax_disable_jit:
+        if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 (untyped in jax)
             raise ValueError("jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step")
         return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
@@ -152,7 +152,7 @@ def prepare(request: Request) -> Prepared:
         kind = bool if argument == "shard_data" else str
         if not isinstance(value, kind):
             raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
-        if kind is str and ((not value and name is not None) or "\0" in value):
+        if isinstance(value, str) and ((not value and name is not None) or "\0" in value):
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
     sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,9 +79,11 @@ def files(
         suffix: of their names.
     """
     names = [name.format(suffix) for name in FILES]
-    images = run_folder.image(draw, names[2], "pdf") or ()
+    once = functools.cache(draw)
     written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: stored.as_csv(frame)}
-    for name, content in zip(names[2:], images, strict=bool(images)):
+    for name in names[2:]:
+        if (content := run_folder.image(once, name)) is None:
+            break
         written[name] = lambda path, content=content: path.write_bytes(content)
     return {folder / name: writer for name, writer in written.items()}
 

@@ -63,7 +63,7 @@ def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "
     final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
     referred = [name for name, runs in histories.items() if reference in (name, runs[0].name)] or list(final)
     best = max(referred, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
-    percent = f"{100 * fraction:g} % of the final accuracy of {label(best)}"
+    percent = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
     reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"
     return Target(round(fraction * final[best], 3), reason)
 
@@ -246,8 +246,8 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of words as lines, the last column to the right and all others to the left."""
-    *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
-    texts = ["".join(f"{word:<{width}}  " for word, width in zip(row, widths, strict=False)) for row in lines]
-    texts = [text + row[-1].rjust(last) for text, row in zip(texts, lines, strict=True)]
+    """Return rows of words as lines, the last two columns, seconds, to the right and all others to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust] * (len(widths) - 2) + [str.rjust] * 2
+    texts = ["  ".join(map(lambda side, word, width: side(word, width), sides, row, widths)) for row in lines]
     return [texts[0], "-" * len(texts[0]), *texts[1:]]
