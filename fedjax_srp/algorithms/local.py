@@ -299,7 +299,7 @@ def local_sgd(
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
-                with counted(weights > 0):
+                with counted(weights):
                     return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
 
             old_params, old_state, losses = carry

@@ -193,8 +193,8 @@ class Convolution(nn.Module):
         x = jnp.pad(x, ((0, 0), *around, (0, 0))) if any(map(any, around)) else x
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        out = convolve(x, kernel, self.strategy, self.stride)
         if not self.use_bias:
-            return out
+            return convolve(x, kernel, self.strategy, self.stride)
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
+        out = convolve(x, kernel, self.strategy, self.stride)
         return out + jnp.broadcast_to(bias, out.shape)

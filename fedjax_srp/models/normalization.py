@@ -21,27 +21,27 @@ from jax.tree_util import DictKey
 from fedjax_srp.base import Array, Key, PyTree
 
 STATISTICS = "batch_stats"  # flax's name of the collection
-_is_real: ContextVar[Array | None] = ContextVar("is_real", default=None)
+_weights: ContextVar[Array | None] = ContextVar("weights", default=None)
 
 
 @contextlib.contextmanager
-def counted(is_real: Array) -> Iterator[None]:
-    """Says which rows of a batch are examples, (batch,) bool, to the models that are trained here.
+def counted(weights: Array) -> Iterator[None]:
+    """Tells the models that are trained here which rows of a batch are examples: those of positive weight, (batch,).
 
     Where none is, a batch is normalised by all its rows: its loss counts nothing, but must be no nan.
     """
-    token = _is_real.set(is_real | ~jnp.any(is_real))
+    token = _weights.set(weights)
     try:
         yield
     finally:
-        _is_real.reset(token)
+        _weights.reset(token)
 
 
 def _decided(in_training: bool) -> Callable[..., Any]:
     """Tells every BatchNorm within a module whether it is in training, and which rows count."""
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        module, is_real = context.module, _is_real.get()
+        module, weights = context.module, _weights.get()
         if not isinstance(module, nn.BatchNorm) or context.method_name != "__call__":
             return call(*args, **kwargs)
         if module.use_running_average is not None:
@@ -50,7 +50,8 @@ def _decided(in_training: bool) -> Callable[..., Any]:
                 "that; leave it out"
             )
         mask = None
-        if in_training and is_real is not None:
+        if in_training and weights is not None:
+            is_real = (weights > 0) | ~jnp.any(weights > 0)
             mask = is_real.reshape(-1, *(1,) * (args[0].ndim - 1))
         return call(args[0], use_running_average=not in_training, mask=mask)
 
