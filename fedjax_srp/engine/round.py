@@ -319,7 +319,8 @@ def one_round(
     now = state.now + round_info.compute_time
     if times.available is not None:  # time goes on, or those who leave at once would be picked for ever
         now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
-    whose = jnp.where(jnp.arange(cohort.work.shape[0]) < cohort.size, cohort.client_ids, layout.num_clients)
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    whose = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
     rounds_taken = state.rounds_taken.at[whose].add(1, mode="drop")
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
     return new, (round_info, cohort_fault(cohort, times))
