@@ -1,4 +1,4 @@
-"""Who did the work: the slowest tenth, how rounds are spread over clients, wasted time, staleness, bytes to a target."""
+"""Who did the work: the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
 
 from __future__ import annotations
 

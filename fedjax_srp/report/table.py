@@ -82,8 +82,8 @@ def comparison(
     to a round, to which a cost C comes on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
     expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
-    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; `slowest_tenth`,
-    `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for
+    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound;
+    `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for
     every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
     the twin's mean time over the method's (nan where either is missing, infinite or a bound); `host_seconds` of the
     simulator for all runs together.
