@@ -61,7 +61,8 @@ def winners(frame: pd.DataFrame) -> str:
     table = table.sort_values(table.columns[0], ascending=False)
     lines = ["| first at the target | " + " | ".join(f"C = {c:g}" for c in table.columns) + " |"]
     lines += ["|---" * (len(table.columns) + 1) + "|"]
-    lines += ["| " + " | ".join([answer, *map(str, row)]) + " |" for answer, row in zip(table.index, table.to_numpy(), strict=False)]
+    rows = zip(table.index, table.to_numpy(), strict=True)
+    lines += ["| " + " | ".join([answer, *map(str, row)]) + " |" for answer, row in rows]
     return "\n".join(lines)
 
 
