@@ -53,7 +53,13 @@ MADE = {
     "work": PartialWork(3, on_time=0.5),
     "criterion": StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100),
     "buffered": Buffered(3),
-    "deadline": Deadline(1.5, pool=4),
+    "deadline": Deadline(1.5, 3, Uniform(4)),
+    "markov": srp.clocks.Available(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])),
+    "day and night": srp.clocks.Available(srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)),
+    "intervals": srp.clocks.Available(
+        srp.clocks.Trace(np.ones((3, 2))), srp.clocks.Intervals([[0.0], [2.0]], [[1.0], [3.0]])
+    ),
+    "failing": srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), 0.1),
     "oort": Oort(5, step=0.5),
     "power": PowerOfChoice(3, candidates=6),
     "tiered": Tiered(2, tiers=2),
@@ -89,8 +95,9 @@ def test_all_of_them_were_tried():
     rooms = (srp.participation, srp.models, srp.clocks, srp.algorithms)
     public = {value for room in rooms for value in map(vars(room).get, room.__all__) if parts.is_part(value)}
     tried = {type(made) for made in MADE.values()}
-    tried |= {type(made.distribution) for made in MADE.values() if hasattr(made, "distribution")}
-    abstract = {models.SplitModel, srp.clocks.Distribution}
+    for inner in ("distribution", "availability"):
+        tried |= {type(getattr(made, inner)) for made in MADE.values() if hasattr(made, inner)}
+    abstract = {models.SplitModel, srp.clocks.Distribution, srp.clocks.Availability}
     within = {models.CropAndFlip, models.Dropout, srp.clocks.Uniform}  # parts of others above
     arrays = {models.Split, srp.algorithms.LinearFedAvg, srp.algorithms.LinearFedRep}  # modules and tasks: not in full
     assert public - tried == (abstract | within | arrays) & public

@@ -491,3 +491,30 @@ def test_the_summary_says_which_data_judged():
 def test_a_history_that_is_not_complete_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small(**changes)
+
+
+def test_participation_is_ginis_coefficient_and_the_share_of_zeros():
+    rounds = np.array([4, 0, 2, 0, 6])
+    found = small(client_time=[1.0] * 5, test_count=[1] * 5, accuracies={}, rounds_taken=rounds).participation
+    pairs = np.abs(rounds[:, None] - rounds).sum()
+    assert found.gini == pytest.approx(pairs / (2 * 5 * rounds.sum()))
+    assert found.never == 0.4
+    assert small(rounds_taken=[3, 3, 3]).participation == (0.0, 0.0)
+    assert np.isnan(small().participation).all()  # nobody counted
+
+
+def test_the_slowest_tenth_goes_by_expected_time():
+    times = np.random.default_rng(0).permutation(20).astype(float)
+    counts = np.arange(1, 21)
+    history = small(client_time=times, test_count=counts, accuracies={"it": [times / 100, times / 10]})
+    slow = [int(np.argmax(times == t)) for t in (18.0, 19.0)]
+    expected = (18 * counts[slow[0]] + 19 * counts[slow[1]]) / counts[slow].sum()
+    np.testing.assert_allclose(history.slowest_scores(), [expected / 100, expected / 10])
+
+
+def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated():
+    history = small()
+    assert history.bytes_to(0.5) == 24 * 1  # after two rounds, of which one communicated, of one client
+    assert history.bytes_to(0.6) == 24 * (1 + 3 + 3)
+    assert history.bytes_to(0.9) == math.inf
+    assert history.summary(target=0.6)["bytes_to_target"] == 168

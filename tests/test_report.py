@@ -652,3 +652,18 @@ def test_a_pool_is_a_difference_from_the_twin(save, tmp_path):
     save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": 3})))
     found, _ = rows(tmp_path)
     assert not found.loc["flanp", "twin"]
+
+
+def test_the_table_says_who_did_the_work():
+    one = run(metrics={"wasted_time": [1.0, 2.0, 0.5], "staleness": [0.0, 1.0, 2.0]})
+    one = dataclasses.replace(one, rounds_taken=[3] + [0] * (one.num_clients - 1))
+    row = table.comparison({"fedbuff": [one]}, 0.9, (0,)).iloc[0]
+    assert row["wasted_time"] == 3.5
+    assert row["staleness"] == 1.0
+    assert row["never"] == pytest.approx(1 - 1 / one.num_clients)
+    assert row["gini"] == pytest.approx(1 - 1 / one.num_clients)
+    assert row["slowest_tenth"] == one.slowest_scores()[-1]
+    assert row["bytes_to_target"] == one.bytes_to(0.9)
+    unknown = table.comparison({"fedavg": [run()]}, 0.99999, (0,)).iloc[0]
+    assert np.isnan([unknown["wasted_time"], unknown["gini"]]).all()
+    assert unknown["bytes_to_target"] == np.inf

@@ -120,15 +120,18 @@ LENET = {**IMAGES_OF, "channels": (2, 2), "hidden": (3, 3), "dropout_rate": 0.1}
 FIELDS = {
     "model": MLP, "task": TASK, "step_size": 0.1, "samples_per_round": 5, "k": 2, "distribution": EXP, "low": 1.0,
     "high": 2.0, "value": 1.0, "limit": 2.0, "times": [[1.0, 2.0]], "input_shape": (7,), "num_classes": 2,
-    "layers": (models.Layer("out", nn.Dense(3)),), "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
+    "layers": (models.Layer("out", nn.Dense(3)),), "clock": clocks.Fixed(EXP), "availability": clocks.DayNight(24.0),
+    "on": 2.0, "off": 1.0, "period": 24.0, "starts": [[0.0, 2.0]], "ends": [[1.0, 3.0]],
+    "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
 OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
 OF_CLASS |= {
     models.ResNet18: {**IMAGES_OF, "channels": (2, 2, 2, 2)},
     models.GPT: {"input_shape": (5,), "num_classes": 9},
 }
+OF_CLASS |= {clocks.Failing: {"rate": 0.1}}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
-ABSTRACT = {models.SplitModel, clocks.Distribution}
+ABSTRACT = {models.SplitModel, clocks.Distribution, clocks.Availability}
 ROOMS = (algorithms, participation, clocks, models)
 PARTS = [vars(room)[name] for room in ROOMS for name in room.__all__ if parts.is_part(vars(room)[name])]
 PARTS = [cls for cls in (*PARTS, srp.SGD, srp.Training) if cls not in ABSTRACT]

@@ -5,9 +5,9 @@
 Times are independent of the data, so whom doubling picks is a random order, whatever the distribution of times: each
 federation trains once, and its rounds are timed under every distribution and cost. A round of n of N clients takes
 T_(n) + C, the n-th smallest of N times. `map_rounds.csv` has the accuracy after each round, `map.csv` the measured
-speed-up, FedRep's time to the target over SRPFL's, beside that of the rule, which knows the distribution, C, N, the
-stages and how many rounds FedRep needs, and takes for SRPFL rounds of all clients that it needs beside its stages what
-was fitted on some of the federations; it is checked on the others.
+speed-up, FedRep's time to the target over SRPFL's, beside that of two rules. They know the distribution, C, N, the
+stages and how many rounds FedRep needs; how many SRPFL needs was fitted on some federations, and `map_errors.csv`
+has how far they are off there and on the others.
 """
 
 from __future__ import annotations
@@ -119,46 +119,53 @@ def needed(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measured and by the rule, a row a point; and the fitted number of the rule for each share and length.
+RULES = {"factor": (np.divide, np.multiply), "stages": (np.subtract, np.add)}
 
-    The rule: SRPFL needs as many rounds as FedRep times a factor, which is the median of the fitted federations; each
-    round costs the time of its cohort's slowest client and C.
+
+def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Measured and by two rules, a row a point; and the fitted numbers of the rules for each share and length.
+
+    Each round costs the time of its cohort's slowest client and C. SRPFL needs FedRep's rounds times a factor, or so
+    many rounds more, which is the median of the fitted federations.
     """
     found = found[np.isfinite(found["fedrep"]) & np.isfinite(found["srpfl"])].copy()
-    found["ratio"] = found["srpfl"] / found["fedrep"]
-    is_fitted = [at in FITTED for at in zip(found["clients"], found["classes"], strict=True)]
-    factor = found[is_fitted].groupby(["share", "length"])["ratio"].median()
+    is_fitted = np.array([at in FITTED for at in zip(found["clients"], found["classes"], strict=True)])
+    kinds = ["share", "length"]
+    for name, (compare, apply) in RULES.items():
+        found[name] = compare(found["srpfl"], found["fedrep"])
+        fitted = found[is_fitted].groupby(kinds)[name].median()
+        found[name] = [fitted[at] for at in zip(found["share"], found["length"], strict=True)]
+        found[f"rounds_{name}"] = apply(found["fedrep"], found[name])
+    times = {at: order_statistics(*at) for at in itertools.product({*found["clients"]}, SIGMAS)}
     rows = []
     for of in found.to_dict("records"):
         cohort = sizes(of["clients"], of["length"], 10 * scale.rounds)
         for sigma, cost in itertools.product(SIGMAS, COSTS):
-            times = order_statistics(of["clients"], sigma)
-            per_round = times[cohort - 1] + cost
-            by_then = np.concatenate([[0.0], np.cumsum(per_round)])
-            waits = of["fedrep"] * (times[-1] + cost)
-            predicted = factor.get((of["share"], of["length"]), math.nan) * of["fedrep"]
-            rule = waits / np.interp(predicted, np.arange(len(by_then)), by_then)
-            rows.append(
-                of | {"sigma": sigma, "cost": cost, "speed_up": waits / by_then[int(of["srpfl"])], "rule": rule}
-            )
-    return pd.DataFrame(rows), factor.reset_index()
+            of_cohort = times[of["clients"], sigma][cohort - 1] + cost
+            by_then = np.concatenate([[0.0], np.cumsum(of_cohort)])
+            waits = of["fedrep"] * (times[of["clients"], sigma][-1] + cost)
+            rules = {f"by_{n}": waits / np.interp(of[f"rounds_{n}"], np.arange(len(by_then)), by_then) for n in RULES}
+            rows.append(of | {"sigma": sigma, "cost": cost, "speed_up": waits / by_then[int(of["srpfl"])]} | rules)
+    return pd.DataFrame(rows), found.groupby(kinds)[[*RULES]].first().reset_index()
 
 
 def errors(points: pd.DataFrame) -> pd.DataFrame:
-    """How far the rule is off, where it was fitted and elsewhere: by what factor, and how often beyond 1."""
+    """How far the rules are off, where they were fitted and elsewhere: by what factor, and how often beyond 1."""
     points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
-    points["log_error"] = np.log(points["rule"] / points["speed_up"])
-    points["wrong"] = (points["rule"] > 1) != (points["speed_up"] > 1)
     clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
     rows = []
-    for (held_out, share, length), of in points.groupby(["held_out", "share", "length"]):
-        rows.append(
-            {"held_out": held_out, "share": share, "length": length, "points": len(of)}
-            | {"typical_factor": math.exp(of["log_error"].abs().median())}
-            | {"worst_factor": math.exp(of["log_error"].abs().max())}
-            | {"wrong_side": of["wrong"].mean(), "wrong_side_where_clear": of["wrong"][clear[of.index]].mean()}
-        )
+    for name in RULES:
+        off = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
+        wrong = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
+        for (held_out, share, length), of in points.groupby(["held_out", "share", "length"]):
+            rows.append(
+                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(of)}
+                | {"typical_factor": math.exp(off[of.index].median()), "worst_factor": math.exp(off[of.index].max())}
+                | {
+                    "wrong_side": wrong[of.index].mean(),
+                    "wrong_side_where_clear": wrong[of.index][clear[of.index]].mean(),
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -211,7 +218,9 @@ def main(arguments: list[str] | None = None) -> None:
     frame = pd.DataFrame(rows)
     frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.4f")
     points, factor = speed_ups(needed(frame), scale)
-    summary = points.groupby(["clients", "classes", "share", "length", "sigma", "cost"])[["speed_up", "rule"]].median()
+    summary = points.groupby(["clients", "classes", "share", "length", "sigma", "cost"])[
+        ["speed_up", *(f"by_{name}" for name in RULES)]
+    ].median()
     summary.reset_index().to_csv(results / "map.csv", index=False, float_format="%.4g")
     print(factor.to_string(index=False))
     report = errors(points)

@@ -205,7 +205,7 @@ class Intervals(Availability):
             raise ValueError(f"intervals: starts[{row}, {place}] is behind ends[{row}, {place}]; swap them")
         if not (starts < ends).any():
             raise ValueError("intervals: starts equal ends, so that nobody ever comes; give an interval that lasts")
-        if self.period is not None and self.period < ends.max():
+        if self.period is not None and np.min(self.period) < ends.max():
             raise ValueError(
                 f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"
             )

@@ -1,11 +1,12 @@
 """Clients that come and go, and clients that fail."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, ClientTimes, Clock, ClockState, Key, PyTree, named_key
+from fedjax_srp.base import Array, ClientTimes, Clock, ClockState, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.availability import Availability
 from fedjax_srp.parts import Share, part
 
@@ -18,7 +19,27 @@ class AvailableState(NamedTuple):
 
 
 @part
-class Available(Clock):
+class Wrapped(Clock):
+    """Base of clocks around another one: what a round costs goes to that.
+
+    Args:
+        clock: how long a unit of local work takes each client.
+    """
+
+    clock: Clock
+
+    @property
+    def needs_costs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """True if the other clock asks for them."""
+        return self.clock.needs_costs
+
+    def fit(self, costs: WorkCosts) -> Clock:
+        """The same around the fitted clock."""
+        return dataclasses.replace(self, clock=self.clock.fit(costs))
+
+
+@part
+class Available(Wrapped):
     """Clients of another clock come and go by a model; who leaves before its work is done fails.
 
     Policies pick among those who are available when the round begins. Where nobody is, time passes until the first
@@ -37,7 +58,6 @@ class Available(Clock):
         (True, True)
     """
 
-    clock: Clock
     availability: Availability
 
     def __post_init__(self) -> None:
@@ -59,7 +79,7 @@ class Available(Clock):
 
 
 @part
-class Failing(Clock):
+class Failing(Wrapped):
     """Every participant of a round fails with a probability, at a time drawn uniformly within its unit of work.
 
     Under a policy with several units of work a client fails, if it does, within the first.
@@ -77,7 +97,6 @@ class Failing(Clock):
         True
     """
 
-    clock: Clock
     rate: Share
 
     def init(self, key: Key, num_clients: int) -> ClockState:

@@ -341,7 +341,8 @@ def one_round(
     now = state.now + round_info.compute_time
     if times.available is not None:  # time goes on, or those who leave at once would be picked for ever
         now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
-    whose = jnp.where(jnp.arange(cohort.work.shape[0]) < cohort.size, cohort.client_ids, layout.num_clients)
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    whose = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
     rounds_taken = state.rounds_taken.at[whose].add(1, mode="drop")
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
     return new, (round_info, cohort_fault(cohort, times))
@@ -352,7 +353,8 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
     position = jnp.arange(pool, dtype=jnp.int32)
     takes_part = position < cohort.size
-    works = takes_part if cohort.asked is None else position < cohort.asked
+    asked = cohort.size if cohort.asked is None else cohort.asked
+    works = takes_part if cohort.asked is None else position < asked
     strange = works & ((ids < 0) | (ids >= num_clients))
     lazy = works & (cohort.work < 0)
     count = jnp.zeros(num_clients, jnp.int32).at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
@@ -364,8 +366,8 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
         ((count > 1).any(), jnp.argmax(count > 1).astype(jnp.int32)),
         (lazy.any(), whose(lazy)),
     ]
-    if cohort.asked is not None:
-        found.append(((cohort.asked < cohort.size) | (cohort.asked > pool), cohort.asked))
+    if cohort.asked is not None or times.available is not None:
+        found.append(((asked < cohort.size) | (asked > pool), asked))
     if times.available is not None and times.stays is not None:
         away = works & ~times.available[ids]
         fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
@@ -385,7 +387,8 @@ def slowest(cohort: Cohort, times: ClientTimes) -> Array:
 def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
     """() float: the time that those work who do not report, all of them together."""
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
-    for_nothing = (position >= cohort.size) & (position < cohort.asked)
+    asked = cohort.size if cohort.asked is None else cohort.asked
+    for_nothing = (position >= cohort.size) & (position < asked)
     worked = jnp.minimum(work_times(cohort, times), duration)
     if times.stays is not None:
         worked = jnp.minimum(worked, times.stays[cohort.client_ids])

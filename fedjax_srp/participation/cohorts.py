@@ -100,7 +100,9 @@ def pick(
     return make_cohort(order_by_time(ranking, client_ids), size, stage)
 
 
-def until(cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | None = None) -> Cohort:
+def until(
+    cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | float | None = None
+) -> Cohort:
     """The cohort of a server that asks these clients and goes on with those who have reported by then, in their order.
 
     It goes on at the `quorum`-th report, at the time `limit` or, if nobody has reported by then, at the first report
@@ -176,14 +178,13 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         return cohort if times.available is None else until(cohort, times)
     if times.communication is not None:
         each = each - times.communication
-    does_all = takes_part
-    if times.stays is not None:
+    if times.stays is None:
+        enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
+    else:
         once = 0.0 if times.communication is None else times.communication
         ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
-        does_all = takes_part & (max_work * each <= ends)
-    enough = jnp.sort(jnp.where(does_all, each, jnp.inf))[on_time - 1]
-    if times.stays is not None:
-        enough = jnp.where(jnp.isfinite(enough), enough, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
+        done = jnp.sort(jnp.where(takes_part & (max_work * each <= ends), each, jnp.inf))[on_time - 1]
+        enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
     # floor(max_work * T_k / T_i), of a quotient that rounding may have brought below a whole number; those on time are
     # told by their time
     quotient = max_work * enough / jnp.maximum(each, enough)

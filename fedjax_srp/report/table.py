@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_srp._checks import is_number, short
 from fedjax_srp.history import History
 from fedjax_srp.methods import RECIPES, label
+from fedjax_srp.report.shares import shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,8 @@ def comparison(
     to a round, to which a cost C comes on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
     expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
     the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
-    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound; for
+    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound;
+    `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for
     every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
     the twin's mean time over the method's (nan where either is missing, infinite or a bound); `compile_seconds` and
     `host_seconds` of the simulator for all runs together, the latter with everything.
@@ -116,6 +118,7 @@ def comparison(
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
+        row |= shares(runs, target)
         for column, cost in costs.items():
             row[f"time_{column}"], row[f"time_{column}_std"] = _spread([time_to(run, target, cost) for run in runs])
             row[f"speed_up_{column}"] = math.nan

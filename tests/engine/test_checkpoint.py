@@ -28,7 +28,10 @@ from fedjax_srp.engine.records import COPIES
 from fedjax_srp.engine.simulate import simulate_seeds
 
 TESTS = Path(__file__).parent.parent
-FIELDS = ("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round")
+FIELDS = (
+    *("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round"),
+    "rounds_taken",
+)
 
 
 def assert_same_history(actual, expected, folder):

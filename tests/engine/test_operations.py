@@ -138,6 +138,21 @@ def test_times_that_include_messages_take_no_cost(tmp_path):
     np.testing.assert_array_equal(history.elapsed(), np.cumsum(history.compute_time))
 
 
+def test_devices_come_and_go_and_fail():
+    algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
+    devices = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)
+    away = srp.clocks.Intervals([[5.0], [0.0], [5.0]], [[9e9], [9e9], [9e9]])
+    for clock in (
+        srp.clocks.Available(devices, away),
+        srp.clocks.Failing(srp.clocks.Available(devices, away), rate=0.0),
+    ):
+        history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False)
+        alone = srp.simulate(algorithm, DATA, clock=devices, num_rounds=1, key=KEY, progress=False)
+        np.testing.assert_array_equal(history.client_time, alone.client_time)
+        np.testing.assert_allclose(history.compute_time, [alone.client_time[1], alone.client_time.max()], rtol=1e-6)
+        assert not history.takes_communication
+
+
 def test_pure_functions_count_in_a_trace_too():
     simulation = srp.Simulation(srp.algorithms.FedAvg(model()), DATA, clock=UNIT)
 

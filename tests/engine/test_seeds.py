@@ -103,3 +103,15 @@ def test_no_seed_or_one_key_is_refused():
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
     with pytest.raises(ValueError, match=r"key has shape \(3,\).*simulate_seeds"):
         srp.simulate(ALGORITHMS["batched"], DATA, key=KEYS, **options)
+
+
+def test_every_round_of_a_client_is_counted_for_each_seed():
+    data = federation(clients_of((3, 5, 4, 2), (2, 3, 2, 1)))
+    times = srp.clocks.Fixed(srp.clocks.Constant([4.0, 1.0, 3.0, 2.0]))
+    policy = srp.participation.Doubling(1, 2)  # client 1 alone twice, then 1 and 3 twice, then everybody
+    keys = jax.random.split(jax.random.key(7), 2)
+    given = {"participation": policy, "clock": times, "num_rounds": 5, "eval_every": 2, "progress": False}
+    for history in srp.simulate_seeds(srp.algorithms.FedAvg(model()), data, keys=keys, **given):
+        assert history.rounds_taken.tolist() == [1, 5, 1, 3]
+        assert history.rounds_taken.sum() == history.cohort_size.sum()
+        assert history.participation.never == 0

@@ -7,6 +7,7 @@ import pytest
 from policy_helpers import info_of, random_times, times_of
 
 from fedjax_srp import participation
+from fedjax_srp.engine.round import wasted_time
 from fedjax_srp.participation.oort import OortState, _drawn
 
 KEY = jax.random.key(0)
@@ -40,11 +41,11 @@ def test_over_selection_takes_the_fastest_of_whom_it_asks():
     [(2.5, [1, 2], 2.5, 5.0), (0.5, [1], 1.0, 3.0), (9.0, [1, 2, 0, 3], 4.0, 0.0), (1.0, [1], 1.0, 3.0)],
 )
 def test_a_deadline_ends_a_round_and_counts_what_it_wastes(limit, ids, duration, wasted):
-    policy = participation.Deadline(limit)
-    cohort, state = policy.select(KEY, policy.init(KEY, 4), times_of([3.0, 1.0, 2.0, 4.0]))
+    policy, times = participation.Deadline(limit), times_of([3.0, 1.0, 2.0, 4.0])
+    cohort, _ = policy.select(KEY, policy.init(KEY, 4), times)
     assert ids_of(cohort) == ids
     assert float(cohort.duration) == duration
-    assert float(policy.metrics(state)["wasted_time"]) == wasted
+    assert float(wasted_time(cohort, times, cohort.duration)) == wasted
 
 
 def test_power_of_choice_takes_the_highest_last_losses_of_its_candidates():

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from reference import arena
 from reference.arena import Asked
+from reference.small import made_algorithm, numbers
 
+import fedjax_srp as srp
 from fedjax_srp import clocks, participation
-from fedjax_srp.base import RoundInfo, named_key
-from fedjax_srp.engine.round import cohort_fault, slowest, wasted_time
+from fedjax_srp.base import ClientOutput, RoundInfo, named_key
+from fedjax_srp.engine.round import cohort_fault, slowest, stream, wasted_time
 from fedjax_srp.participation import cohorts
 
 N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25
@@ -151,12 +153,13 @@ def played(name, world):
     """Yields the rounds of a policy in a world: what it did, and what the simulation in Python says."""
     policy, clock = POLICIES[name], WORLDS[world]
     select, update = selector(name)
-    state, clock_state = policy.init(KEY, N), clock.init(KEY, N)
+    key_policy, key_clock = (named_key(named_key(KEY, name), "init") for name in ("participation", "clock"))
+    state, clock_state = policy.init(key_policy, N), clock.init(key_clock, N)
     choice, now = Choice(policy), 0.0
     plain_rows, period = rows_of(world)
     for number in range(ROUNDS):
-        key = jax.random.fold_in(KEY, number)
-        times, clock_state = sampler(world)(key, clock_state, jnp.asarray(now))
+        key, key_clock = (stream(KEY, stage, jnp.int32(number)) for stage in ("participation", "clock"))
+        times, clock_state = sampler(world)(key_clock, clock_state, jnp.asarray(now))
         expected, realised = (np.asarray(value).tolist() for value in times[:2])
         wait, stays, there = 0.0, [np.inf] * N, list(range(N))
         if times.available is not None:
@@ -167,7 +170,7 @@ def played(name, world):
             there = [i for i in range(N) if visits[i][0] <= wait]
             left = [visits[i][1] - wait for i in range(N)]
             stays = np.minimum(left, stays).tolist() if world.endswith("failing") else left
-        cohort, state, duration, wasted, fault = select(named_key(key, "policy"), state, times)
+        cohort, state, duration, wasted, fault = select(key, state, times)
         assert fault.tolist() == [0, 0]
         metrics = policy.metrics(state)
         if name == "oort":  # its draws are compared elsewhere
@@ -175,7 +178,7 @@ def played(name, world):
             assert set(asked.clients) <= set(there)
             assert len(asked.clients) == min(4, len(there))
         else:
-            asked = choice.of(policy, named_key(key, "policy"), there, (expected, realised), stays, number, metrics)
+            asked = choice.of(policy, key, there, (expected, realised), stays, number, metrics)
         outcome = arena.play_round(asked, realised, stays, COST)
         yield cohort, float(duration), wasted, outcome, wait, times
         reported = sorted(outcome.reported)
@@ -208,3 +211,113 @@ def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
             nobody, waited = nobody + (not outcome.reported), waited + (wait > 0)
         assert waited > 0 or world in ("always", "failing", "hardly", "markov")
         assert nobody > 0 or world != "hardly"
+
+
+# The engine.
+
+VALUES = np.arange(1.0, N + 1)
+SUMS = made_algorithm(  # the server adds the means up, a client counts its rounds
+    init=lambda key, data: jnp.zeros(()),
+    init_client=lambda key, server, value: jnp.int32(0),
+    client=lambda key, broadcast, state, value, context: ClientOutput(value, state + 1),
+    server=lambda key, server, mean, context: server + mean,
+)
+
+
+def run(name, world, num_rounds=ROUNDS, **options):
+    parts = {"participation": POLICIES[name], "clock": WORLDS[world], "evaluations": ()}
+    given = parts | {"num_rounds": num_rounds, "eval_every": 5, "key": KEY, "progress": False} | options
+    return srp.simulate(SUMS, numbers(*VALUES), keep_clients=True, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [("deadline_uniform", "intervals_failing"), ("doubling", "day_and_night"), ("full", "hardly")],
+)
+def test_a_run_has_these_rounds(name, world):
+    with jax.enable_x64(True):
+        history, counts, total = run(name, world), np.zeros(N), 0.0
+        for number, (_, _, _, outcome, wait, _) in enumerate(played(name, world)):
+            assert history.cohort_size[number] == len(outcome.reported)
+            assert history.compute_time[number] == pytest.approx(wait + outcome.duration, rel=1e-6)
+            assert history.metrics["wasted_time"][number] == pytest.approx(outcome.wasted, rel=1e-6, abs=1e-6)
+            counts[outcome.reported] += 1
+            total += np.mean(VALUES[outcome.reported]) if outcome.reported else 0.0
+        assert history.client_states.tolist() == counts.tolist()
+        assert float(history.server_state) == pytest.approx(total)
+
+
+def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp_path):
+    name, world = "deadline_doubling", "markov"
+    one = run(name, world)
+    others = [run(name, world, chunk_size=1), run(name, world, chunk_size=5, devices=2)]
+    run(name, world, 10, checkpoint_dir=tmp_path)
+    others.append(run(name, world, checkpoint_dir=tmp_path))
+    parts = {"participation": POLICIES[name], "clock": WORLDS[world]}
+    others += srp.simulate_seeds(
+        SUMS, numbers(*VALUES), keys=KEY[None], num_rounds=ROUNDS, evaluations=(), progress=False, **parts
+    )
+    for other in others:
+        assert other.compute_time.tolist() == one.compute_time.tolist()
+        assert other.cohort_size.tolist() == one.cohort_size.tolist()
+    assert np.array_equal(others[2].client_states, one.client_states)
+    simulation = srp.Simulation(SUMS, numbers(*VALUES), **parts)
+    _, info = jax.lax.scan(lambda state, _: simulation.step(state), simulation.init(KEY), length=ROUNDS)
+    assert info.compute_time.tolist() == one.compute_time.tolist()
+
+
+def test_rounds_that_overlap_are_refused():
+    with pytest.raises(ValueError, match="policy 'buffered': rounds overlap, and a client that leaves"):
+        srp.simulate(SUMS, numbers(*VALUES), participation=participation.Buffered(2), clock=WORLDS["markov"],
+                     num_rounds=1, key=KEY)  # fmt: skip
+    with pytest.raises(ValueError, match="deadline: policy='buffered': its rounds overlap"):
+        participation.Deadline(1.0, policy=participation.Buffered(2))
+    with pytest.raises(ValueError, match="deadline: limit=None and quorum=None end no round"):
+        participation.Deadline()
+
+
+def test_a_policy_of_ones_own_that_picks_the_absent_is_named():
+    @srp.part
+    class First(srp.ParticipationPolicy):
+        def select(self, key, state, times):
+            return cohorts.make_cohort(jnp.arange(N, dtype=jnp.int32)), state
+
+    for world, words in (("intervals", "client .* is not available"), ("failing", "leaves before its work is done")):
+        with pytest.raises(ValueError, match=words):
+            srp.simulate(SUMS, numbers(*VALUES), participation=First(), clock=WORLDS[world], num_rounds=3, key=KEY,
+                         evaluations=(), progress=False)  # fmt: skip
+
+
+def test_a_markov_chain_is_stationary_and_keeps_its_word():
+    """Shares and mean stays at any step, and who was said to stay is there until then."""
+    model, n = clocks.Markov(on=3.0, off=1.0), 20_000
+    state, now, before = model.init(KEY, n), 0.0, None
+    for number, step in enumerate([0.0, 0.1, 2.0, 0.5, 50.0, 0.01]):
+        now += step
+        presence, state = model.sample(jax.random.fold_in(KEY, number), state, jnp.asarray(now))
+        arrives, leaves = np.asarray(presence.arrives, float), np.asarray(presence.leaves, float)
+        there = arrives == 0
+        assert abs(there.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / n)
+        assert abs(leaves[there].mean() - 3.0) < 4 * 3.0 / np.sqrt(there.sum())
+        assert abs(arrives[~there].mean() - 1.0) < 4 * 1.0 / np.sqrt((~there).sum())
+        if before is not None:
+            came, left = before
+            sure = (came <= step - 1e-5) & (left > step + 1e-5)
+            assert there[sure].all()
+            assert not there[(came > step + 1e-5) | ((came == 0) & (left < step - 1e-5) & (step < 0.02))].any()
+            np.testing.assert_allclose(leaves[sure], left[sure] - step, atol=1e-4)
+        before = arrives, leaves
+
+
+def test_bad_availability_is_refused():
+    for make, words in {
+        lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is behind ends",
+        lambda: clocks.Intervals([[2.0]], [[2.0]]): "nobody ever comes",
+        lambda: clocks.Intervals([2.0], [3.0]): r"starts and ends have the shapes \(1,\) and \(1,\)",
+        lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
+        lambda: clocks.Markov(0.0, 1.0): "markov: on must be",
+        lambda: clocks.Available(WORLDS["markov"], INTERVALS): "comes and goes already",
+        lambda: INTERVALS.init(KEY, 3): "intervals: starts has 12 entries for num_clients=3",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            make()

@@ -23,7 +23,7 @@ POLICIES = [
     participation.Doubling(3, 2, pool=10),
     participation.PartialWork(1),
     participation.StatisticalAccuracy(3, by="realised"),
-    participation.Deadline(0.8, pool=15),
+    participation.Deadline(0.8, policy=participation.Uniform(15)),
     participation.PowerOfChoice(4, candidates=9),
     participation.Tiered(4, tiers=3, by="loss"),
     participation.Oort(7),
@@ -108,7 +108,7 @@ def test_policies_with_everybody_are_full(num_clients, ties):
         participation.Oort(num_clients),
         participation.Deadline(1e9),
     ):
-        chex.assert_trees_all_equal(full, select_once(policy, times)._replace(duration=None))
+        chex.assert_trees_all_equal(full, select_once(policy, times)._replace(duration=None, asked=None))
     policy = participation.StatisticalAccuracy(num_clients, by="realised")
     chex.assert_trees_all_equal(full, select_once(policy, times))
 

@@ -13,7 +13,7 @@ from report.browser import CHROMIUM, browser
 from report.made_up import made
 
 from fedjax_srp.commands.report import report
-from fedjax_srp.report import drawing, page, repeats, table
+from fedjax_srp.report import drawing, page, repeats, shares, table
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install chromium to test the page")
 
@@ -100,6 +100,14 @@ def test_the_table_is_that_of_report_at_every_cost_and_target(opened, large, cos
     assert [row[1] for row in rows] == [str(runs) for runs in frame["runs"]]
 
 
+def test_the_page_says_who_did_the_work(opened, large):
+    header, *rows = cells(opened, "shares")
+    assert header[1:] == list(shares.HEADER)
+    histories = large.rows.histories.values()
+    expected = [shares.texts(shares.shares(runs, large.target.accuracy)) for runs in histories]
+    assert sorted(row[1:] for row in rows) == sorted(expected)
+
+
 def test_what_is_censored_bounded_or_impossible_stands_in_the_table(opened):
     texts = []
     for target in TARGETS:
@@ -111,7 +119,7 @@ def test_what_is_censored_bounded_or_impossible_stands_in_the_table(opened):
 
 def test_times_are_those_of_the_histories_to_the_last_bit(opened, large):
     histories = [run for runs in large.rows.histories.values() for run in runs if not run.asynchronous]
-    script = """(cost, targets) => comparison.rows.filter((row) => !row.asynchronous).flatMap((row) => row.runs)
+    script = """(cost, targets) => comparison.rows.filter((row) => row.takes_cost).flatMap((row) => row.runs)
         .map((run) => [[...numbers.elapsed(run, cost)],
             targets.map((target) => String(numbers.timeTo(run, 'fine_tune', target, cost)))])"""
     for cost in COSTS:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_srp.history import History
 from fedjax_srp.methods import label
-from fedjax_srp.report import drawing, repeats, stage_map, table
+from fedjax_srp.report import drawing, repeats, shares, stage_map, table
 from fedjax_srp.stored import jsonable
 
 MAX_POINTS = 300  # clients of a run up to which each is a dot
@@ -87,6 +87,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
         "reason": comparison.target.reason,
         "communications": list(comparison.communications),
         "notes": list(rows.notes),
+        "shares": list(shares.HEADER),
         "num_clients": rows.histories[names[0]][0].num_clients,
         "rows": [
             {
@@ -97,6 +98,7 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
                 "takes_cost": rows.histories[name][0].takes_communication,
                 "judged_on": rows.histories[name][0].judged_on,
+                "shares": shares.texts(shares.shares(rows.histories[name], comparison.target.accuracy)),
                 **{f"{what}_seconds": table.seconds(rows.histories[name], what) for what in ("compile", "host")},
                 "distributions": _distributions(rows.histories[name], packer),
                 "runs": [_run(run, packer) for run in rows.runs[name]],

@@ -94,6 +94,11 @@ function breakEvens(shown) {
     .map(([[row, other], cost]) => `${row.name} and ${other.name} ${short(cost)}`);
 }
 
+function drawShares(shown) {
+  fillTable("shares", [{text: "method"}, ...comparison.shares.map((text) => ({text}))],
+    shown.map(({row}) => ({row, cells: row.shares})));
+}
+
 function drawCurves(shown, what) {
   const {apart, held, banded, dotted, staged, end, whole} = drawing.overTime(shown);
   element("cut-note").textContent = end < whole ? `Time ends at ${short(end)} of ${short(whole)} time units, soon after the last line `
@@ -222,6 +227,7 @@ function draw(what) {
   const shown = shownRows(comparison);
   drawCurves(shown, what);
   drawTable(shown);
+  drawShares(shown);
   if (what === "rows") {
     drawClients(shown);
     drawEvaluations();

@@ -1,0 +1,82 @@
+"""Tables of the README, from `results/grid_digits.csv`.
+
+python experiments/stragglers/tables.py [RESULTS]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
+SHOWN = [("exponential", 0.0), ("exponential", 1.0), ("exponential", 10.0), ("lognormal", 0.0), ("uniform", 0.0)]
+SHOWN += [("uniform", 10.0), ("phones", 0.0)]
+
+
+def times(frame: pd.DataFrame, classes: int) -> str:
+    """Time to the target, mean over seeds, a row an answer; in brackets how many of the seeds reached it."""
+    there = [at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()]
+    lines = [
+        "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in there) + " |",
+        "|---" * (len(there) + 1) + "|",
+    ]
+    of_classes = frame[frame["classes"] == classes]
+    for answer in dict.fromkeys(of_classes["answer"]):
+        row = [answer]
+        for _clock, _cost in there:
+            found = of_classes.query("answer == @answer and clock == @clock and cost == @cost")["time"]
+            reached = found[np.isfinite(found)]
+            if len(reached) < len(found):
+                row.append(f"{len(reached)} of {len(found)}")
+            else:
+                row.append(f"{reached.mean():.3g} ± {reached.std():.2g}" if len(found) else "-")
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
+    """Who did the work, a row an answer."""
+    columns = {"final": 100, "slowest_tenth": 100, "worst_tenth": 100, "gini": 1, "never": 100, "wasted": 100}
+    lines = [
+        "| | accuracy % | slowest tenth % | worst tenth % | Gini | never % | wasted % |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    chosen = frame[(frame["classes"] == classes) & (frame["clock"] == clock) & (frame["cost"] == 0)]
+    for answer in dict.fromkeys(chosen["answer"]):
+        means = chosen[chosen["answer"] == answer][list(columns)].mean()
+        cells = [f"{means[c] * by:.2f}" if c == "gini" else f"{means[c] * by:.1f}" for c, by in columns.items()]
+        lines.append("| " + " | ".join([answer, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def winners(frame: pd.DataFrame) -> str:
+    """How often each answer was the first at its target, over all settings and seeds."""
+    setting = ["personalization", "classes", "clock", "cost", "seed"]
+    known = frame[np.isfinite(frame["time"])]
+    first = known.loc[known.groupby(setting)["time"].idxmin()]
+    table = first.pivot_table(index="answer", columns="cost", values="time", aggfunc="count").fillna(0).astype(int)
+    table = table.sort_values(table.columns[0], ascending=False)
+    lines = ["| first at the target | " + " | ".join(f"C = {c:g}" for c in table.columns) + " |"]
+    lines += ["|---" * (len(table.columns) + 1) + "|"]
+    rows = zip(table.index, table.to_numpy(), strict=True)
+    lines += ["| " + " | ".join([answer, *map(str, row)]) + " |" for answer, row in rows]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints them."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "experiments/stragglers/results")
+    frame = pd.read_csv(folder / "grid_digits.csv")
+    frame = frame[frame["judge"] == frame["personalization"].map(JUDGES)]
+    print(winners(frame))
+    for name, of in frame.groupby("personalization", sort=False):
+        for classes in sorted({*of["classes"]}):
+            print(f"\n{name}, {classes} classes a client, judged by {JUDGES[name]}\n\n{times(of, classes)}")
+        print(f"\n{work(of, 2, 'exponential')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Who did the work: the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedjax_srp.base import WASTED_TIME
+from fedjax_srp.history import History
+from fedjax_srp.measures import last
+
+HEADER = ("slowest tenth %", "Gini", "never %", "wasted time", "staleness", "MB to target")
+
+
+def shares(runs: Sequence[History], target: float) -> dict[str, float]:
+    """Return means over the runs of a method, nan for what a run does not know.
+
+    `slowest_tenth`, final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
+    that clients took part in, and `never`, the share of those that did in none; `wasted_time`, of clients that worked
+    for nothing, over the run; `staleness`, mean over the rounds; `bytes_to_target`, of all participants, inf unless
+    every run reached the target.
+    """
+    found = {
+        "slowest_tenth": [last(run.slowest_scores()) for run in runs],
+        "gini": [run.participation.gini for run in runs],
+        "never": [run.participation.never for run in runs],
+        "wasted_time": [_metric(run, WASTED_TIME, np.sum) for run in runs],
+        "staleness": [_metric(run, "staleness", np.mean) for run in runs],
+        "bytes_to_target": [math.inf if math.isnan(target) else run.bytes_to(target) for run in runs],
+    }
+    return {name: float(np.mean(values)) if values else math.nan for name, values in found.items()}
+
+
+def _metric(run: History, name: str, of: object) -> float:
+    return float(of(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan  # type: ignore[operator]
+
+
+def texts(found: dict[str, float]) -> list[str]:
+    """Return what `shares` found, in the columns of `HEADER`."""
+    percent, plain = (lambda value: _text(100 * value, 1)), (lambda value: _text(value, 2))
+    shown = {"slowest_tenth": percent, "never": percent, "bytes_to_target": lambda value: _text(value / 1e6, 2)}
+    return [shown.get(name, plain)(value) for name, value in found.items()]
+
+
+def _text(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else "not reached" if math.isinf(value) else f"{value:.{digits}f}"
