@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
-from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov
+from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov, Presence
 from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.distributions import Constant, Distribution, Exponential, Uniform
 from fedjax_srp.clocks.dynamic import Dynamic
@@ -23,6 +23,7 @@ __all__ = [
     "Fixed",
     "Intervals",
     "Markov",
+    "Presence",
     "Trace",
     "Uniform",
     "register",
