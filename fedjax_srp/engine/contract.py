@@ -44,7 +44,7 @@ from fedjax_srp.engine.carries import largest_carry
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-FAULTS = (  # of a cohort, see `round.cohort_fault`: what is wrong with a number, and the remedy
+FAULTS = (  # of a cohort, see `cohort.cohort_fault`: what is wrong with a number, and the remedy
     "its size is {}, it must be at least 1 and at most the length of client_ids",
     "client {} does not exist: ids lie in 0..num_clients - 1",
     "client {} stands in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
@@ -336,7 +336,7 @@ def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
 
     Args:
         policy: that picked them.
-        faults: of its rounds, (..., R, 2), see `round.cohort_fault`.
+        faults: of its rounds, (..., R, 2), see `cohort.cohort_fault`.
         first: the number of the first of these rounds.
 
     Raises:

@@ -78,7 +78,7 @@ class Segment(NamedTuple):
     """Results of a segment for the host; behind a seeds axis where there is one."""
 
     rounds: RoundInfo  # leaves (length,)
-    faults: Array  # (length, 2) int32 of the cohorts, see `round.cohort_fault`
+    faults: Array  # (length, 2) int32 of the cohorts, see `cohort.cohort_fault`
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
 
 

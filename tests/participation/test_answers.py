@@ -7,7 +7,7 @@ import pytest
 from policy_helpers import info_of, random_times, times_of
 
 from fedjax_srp import participation
-from fedjax_srp.engine.round import wasted_time
+from fedjax_srp.engine.cohort import wasted_time
 from fedjax_srp.participation.oort import OortState, _drawn
 
 KEY = jax.random.key(0)

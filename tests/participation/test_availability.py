@@ -13,7 +13,8 @@ from reference.small import made_algorithm, numbers
 import fedjax_srp as srp
 from fedjax_srp import clocks, participation
 from fedjax_srp.base import ClientOutput, RoundInfo, named_key
-from fedjax_srp.engine.round import cohort_fault, slowest, stream, wasted_time
+from fedjax_srp.engine.cohort import cohort_fault, slowest, wasted_time
+from fedjax_srp.engine.round import stream
 from fedjax_srp.participation import cohorts
 
 N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25

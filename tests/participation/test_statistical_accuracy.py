@@ -13,7 +13,7 @@ import pytest
 from policy_helpers import info_of, random_times, ranked, times_of
 
 from fedjax_srp import clocks, participation
-from fedjax_srp.engine.round import slowest
+from fedjax_srp.engine.cohort import slowest
 from fedjax_srp.participation.cohorts import make_cohort, number_on_time, with_partial_work
 
 KEY = jax.random.key(0)

@@ -1,0 +1,55 @@
+"""Facts of a cohort: what is wrong with it, how long its round lasts, how long clients work for nothing. In-graph."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientTimes, Cohort
+from fedjax_srp.participation.cohorts import work_times
+
+
+def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
+    """(2,) int32: which of `contract.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
+    pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
+    position = jnp.arange(pool, dtype=jnp.int32)
+    takes_part = position < cohort.size
+    asked = cohort.size if cohort.asked is None else cohort.asked
+    works = takes_part if cohort.asked is None else position < asked
+    strange = works & ((ids < 0) | (ids >= num_clients))
+    lazy = works & (cohort.work < 0)
+    count = jnp.zeros(num_clients, jnp.int32).at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
+    least = 1 if times.available is None else 0
+    whose = lambda wrong: ids[jnp.argmax(wrong)]  # noqa: E731
+    found = [
+        ((cohort.size < least) | (cohort.size > pool), cohort.size),
+        (strange.any(), whose(strange)),
+        ((count > 1).any(), jnp.argmax(count > 1).astype(jnp.int32)),
+        (lazy.any(), whose(lazy)),
+    ]
+    if cohort.asked is not None or times.available is not None:
+        found.append(((asked < cohort.size) | (asked > pool), asked))
+    if times.available is not None and times.stays is not None:
+        away = works & ~times.available[ids]
+        fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
+        found += [(away.any(), whose(away)), (fails.any(), whose(fails))]
+    wrong, whom = (jnp.stack(part) for part in zip(*found, strict=True))
+    kind = jnp.argmax(wrong)
+    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, whom[kind]]), 0)
+
+
+def slowest(cohort: Cohort, times: ClientTimes) -> Array:
+    """() float: the longest work of a participant."""
+    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+    durations = work_times(cohort, times)
+    return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
+
+
+def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
+    """() float: the time that those work who do not report, all of them together."""
+    position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
+    asked = cohort.size if cohort.asked is None else cohort.asked
+    for_nothing = (position >= cohort.size) & (position < asked)
+    worked = jnp.minimum(work_times(cohort, times), duration)
+    if times.stays is not None:
+        worked = jnp.minimum(worked, times.stays[cohort.client_ids])
+    return jnp.sum(jnp.where(for_nothing, worked, jnp.zeros((), worked.dtype)))
