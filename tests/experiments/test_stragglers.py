@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "stragglers"))
+import answer_tables
+import answers
 import doubling_map
-import grid
-import tables
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "stragglers" / "results"
 
 
 def test_clocks_have_mean_1():
-    for name, values in grid.drawn_clocks().items():
+    for name, values in answers.drawn_clocks().items():
         assert values.mean() == pytest.approx(1), name
-    assert grid.drawn_clocks()["exponential"].std() == pytest.approx(1, abs=0.02)
+    assert answers.drawn_clocks()["exponential"].std() == pytest.approx(1, abs=0.02)
 
 
 def test_order_statistics_are_those_of_the_distribution():
@@ -50,13 +50,13 @@ def test_a_rule_that_knows_the_rounds_is_exact_and_equal_speeds_favour_fewer_rou
 
 
 def test_the_tables_of_the_readme_are_those_of_the_results(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["tables.py", str(RESULTS)])
-    tables.main()
+    monkeypatch.setattr("sys.argv", ["answer_tables.py", str(RESULTS)])
+    answer_tables.main()
     assert capsys.readouterr().out == (RESULTS / "grid_tables.md").read_text()
     readme = (RESULTS.parent / "README.md").read_text()
     frame = pd.read_csv(RESULTS / "grid_digits.csv")
     chosen = frame[(frame["personalization"] == "FedRep") & (frame["judge"] == "fine_tune")]
-    assert tables.times(chosen, 5) in readme
+    assert answer_tables.times(chosen, 5) in readme
     errors = pd.read_csv(RESULTS / "map_errors.csv").query("held_out and rule == 'stages'")
     for row in errors.to_dict("records"):
         assert f"| {100 * row['share']:.0f} % | {row['length']} | {row['typical_factor']:.2f} |" in readme

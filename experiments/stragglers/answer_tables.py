@@ -1,6 +1,6 @@
 """Tables of the README, from `results/grid_digits.csv`.
 
-python experiments/stragglers/tables.py [RESULTS]
+python experiments/stragglers/answer_tables.py [RESULTS]
 """
 
 from __future__ import annotations
