@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from grid import Group, finished, run_group, shared
+from answers import Group, finished, run_group, shared
 
 import fedjax_srp as srp
 from fedjax_srp import participation

@@ -1,6 +1,6 @@
 """Every answer to stragglers on one clock: what it costs and what it gives, with and without a personal part.
 
-    python experiments/stragglers/grid.py [--scale smoke|cpu|full] [--results experiments/stragglers/results]
+    python experiments/stragglers/answers.py [--scale smoke|cpu|full] [--results experiments/stragglers/results]
 
 Answers that pick some clients are branches of one policy, so that all of them, and all clocks, numbers of classes and
 seeds, run as one program for each personalization: a `vmap` of `srp.Simulation`. Clocks draw T_i once per client, of

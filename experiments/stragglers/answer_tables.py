@@ -1,6 +1,6 @@
 """Tables of the README, from `results/grid_digits.csv`.
 
-python experiments/stragglers/tables.py [RESULTS]
+python experiments/stragglers/answer_tables.py [RESULTS]
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def times(frame: pd.DataFrame, classes: int) -> str:
     of_classes = frame[frame["classes"] == classes]
     for answer in dict.fromkeys(of_classes["answer"]):
         row = [answer]
-        for _clock, _cost in there:
-            found = of_classes.query("answer == @answer and clock == @clock and cost == @cost")["time"]
+        for clock, cost in there:
+            found = of_classes[(of_classes[["answer", "clock", "cost"]] == [answer, clock, cost]).all(axis=1)]["time"]
             reached = found[np.isfinite(found)]
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")

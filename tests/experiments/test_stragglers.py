@@ -1,0 +1,62 @@
+"""The arithmetic of `experiments/stragglers`, on made-up runs; nothing is trained."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "experiments" / "stragglers"))
+import answer_tables
+import answers
+import doubling_map
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "stragglers" / "results"
+
+
+def test_clocks_have_mean_1():
+    for name, values in answers.drawn_clocks().items():
+        assert values.mean() == pytest.approx(1), name
+    assert answers.drawn_clocks()["exponential"].std() == pytest.approx(1, abs=0.02)
+
+
+def test_order_statistics_are_those_of_the_distribution():
+    means = doubling_map.order_statistics(8, 0.5)
+    assert means.mean() == pytest.approx(1, abs=4 * 0.53 / math.sqrt(8000))
+    assert (np.diff(means) > 0).all()
+    np.testing.assert_allclose(doubling_map.order_statistics(8, 0.0), 1)
+
+
+def test_a_rule_that_knows_the_rounds_is_exact_and_equal_speeds_favour_fewer_rounds():
+    """SRPFL needs 5 rounds more in every federation: then "so many rounds more" is right everywhere."""
+    scale = doubling_map.SCALES["cpu"]
+    rows = [
+        {"clients": n, "classes": c, "length": 3, "seed": 0, "share": 0.95, "fedrep": r, "srpfl": r + 5}
+        for n, c, r in [(16, 2, 4), (16, 5, 9), (64, 2, 6), (64, 5, 8), (32, 3, 7)]
+    ]
+    points, fitted = doubling_map.speed_ups(pd.DataFrame(rows), scale)
+    assert fitted["stages"].item() == 5
+    np.testing.assert_allclose(points["by_stages"], points["speed_up"])
+    assert (points[points["sigma"] == 0]["speed_up"] < 1).all()
+    report = doubling_map.errors(points).set_index(["rule", "held_out"])
+    assert report.loc[("stages", True), "typical_factor"].item() == pytest.approx(1)
+    assert report.loc[("factor", True), "typical_factor"].item() > 1
+    one = points.query("clients == 32 and sigma == 0.5 and cost == 1.0").iloc[0]
+    times = doubling_map.order_statistics(32, 0.5)
+    ours = 3 * (times[3] + times[7] + times[15] + 3) + 3 * (times[31] + 1)  # stages of 4, 8 and 16, then everybody
+    assert one["speed_up"] == pytest.approx(7 * (times[31] + 1) / ours)
+
+
+def test_the_tables_of_the_readme_are_those_of_the_results(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["answer_tables.py", str(RESULTS)])
+    answer_tables.main()
+    assert capsys.readouterr().out == (RESULTS / "grid_tables.md").read_text()
+    readme = (RESULTS.parent / "README.md").read_text()
+    frame = pd.read_csv(RESULTS / "grid_digits.csv")
+    chosen = frame[(frame["personalization"] == "FedRep") & (frame["judge"] == "fine_tune")]
+    assert answer_tables.times(chosen, 5) in readme
+    errors = pd.read_csv(RESULTS / "map_errors.csv").query("held_out and rule == 'stages'")
+    for row in errors.to_dict("records"):
+        assert f"| {100 * row['share']:.0f} % | {row['length']} | {row['typical_factor']:.2f} |" in readme
