@@ -72,7 +72,7 @@ class Devices(Clock):
             argument.check(getattr(self, name))
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
             raise ValueError(
-                f"devices: costs={short(self.costs)} must be a base.WorkCosts, or None to have them counted"
+                f"devices: costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
             )
         set_floats(self, *_SPEEDS)
 

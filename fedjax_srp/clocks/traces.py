@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, short
+from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.clocks.availability import Intervals
 
 _LINK = ("downlink", "uplink")
@@ -73,6 +73,7 @@ class AvailabilityTraces(NamedTuple):
         return Intervals(filled[..., 0], filled[..., 1], longest)
 
 
+@checked
 def read_devices(
     path: str | os.PathLike, compute: str | None = None, downlink: str | None = None, uplink: str | None = None
 ) -> DeviceTraces:
@@ -119,6 +120,7 @@ def read_devices(
     return _checked_devices(path, found)
 
 
+@checked
 def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
     """Read when devices are available.
 
