@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
-from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov
+from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov, Presence
 from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.devices import Devices
 from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, Exponential, LogNormal, Uniform
@@ -30,6 +30,7 @@ __all__ = [
     "Intervals",
     "LogNormal",
     "Markov",
+    "Presence",
     "Trace",
     "Uniform",
     "read_availability",
