@@ -228,7 +228,7 @@ def _mean(values: Any) -> float:
 def _of_table(path: str | os.PathLike, table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
     for column in named.values():
         if column is not None and column not in table.columns:
-            raise _refused(path, f"has no column {column!r}", f"it has {', '.join(table.columns)}")
+            raise _refused(path, f"has no column {short(column)}", f"it has {', '.join(table.columns)}")
     wanted = {name: column or name for name, column in named.items()}
     found = {name: [*map(_number, table.columns[c])] for name, c in wanted.items() if c in table.columns}
     speed = found.get("compute", next(iter(found.values()), []))
@@ -243,7 +243,7 @@ def _of_trace(path: str | os.PathLike, table: _Table, trace: str | None) -> _Tab
     if not traces or (trace is None and len(set(traces)) == 1):
         return table
     if trace not in traces:
-        raise _refused(path, f"trace={trace!r} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
+        raise _refused(path, f"trace={short(trace)} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
     return _Table(
         {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
     )
