@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RoundInfo,
         TrainingLoss,
         Uncharged,
+        WorkCosts,
         evaluation,
         named_key,
         nothing,
@@ -61,6 +62,7 @@ __all__ = [
     "Training",
     "TrainingLoss",
     "Uncharged",
+    "WorkCosts",
     "adapt",
     "algorithms",
     "clocks",
@@ -89,7 +91,7 @@ __all__ = [
 _PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
 _BASE = (
     *("ClientOutput", "ClientTimes", "Clock", "Cohort", "Examples", "FederatedAlgorithm", "Method"),
-    *("ParticipationPolicy", "Phase", "RoundContext", "RoundInfo", "TrainingLoss", "Uncharged"),
+    *("ParticipationPolicy", "Phase", "RoundContext", "RoundInfo", "TrainingLoss", "Uncharged", "WorkCosts"),
     *("evaluation", "named_key", "nothing"),
 )
 _HOME = {

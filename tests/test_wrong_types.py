@@ -86,6 +86,8 @@ CALLS = {
         srp.data.next_tokens, train=[Y.reshape(8, 5)], test=[Y.reshape(8, 5)], num_classes=4
     ),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
+    clocks.read_devices: {"path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up"},
+    clocks.read_availability: {"path": "there.csv", "trace": "t"},
     srp.data.names: {"data_dir": None},
     srp.data.data_folder: {"data_dir": None},
     srp.data.is_ready: {"name": "digits", "data_dir": None},
@@ -210,6 +212,8 @@ def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
 @pytest.fixture(autouse=True)
 def quick_digits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where `save` writes
+    (tmp_path / "devices.csv").write_text("speed,down,up\n3,4,5\n")
+    (tmp_path / "there.csv").write_text("device,trace,t_start_s,state\nx,t,0,AVL\nx,t,3,UN_AVL\n")
     monkeypatch.setitem(srp.data.SOURCES, "digits", lambda data_dir: DIGITS)
 
 

@@ -55,7 +55,8 @@ def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
 def winners(frame: pd.DataFrame) -> str:
     """How often each answer was the first at its target, over all settings and seeds."""
     setting = ["personalization", "classes", "clock", "cost", "seed"]
-    known = frame[np.isfinite(frame["time"])]
+    complete = frame.groupby("personalization")["answer"].transform("nunique") > 10
+    known = frame[complete & np.isfinite(frame["time"])]
     first = known.loc[known.groupby(setting)["time"].idxmin()]
     table = first.pivot_table(index="answer", columns="cost", values="time", aggfunc="count").fillna(0).astype(int)
     table = table.sort_values(table.columns[0], ascending=False)

@@ -53,9 +53,9 @@ class Devices(Clock):
 
     Example:
         >>> import jax, numpy as np
-        >>> from fedjax_srp import base, clocks
-        >>> costs = base.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
-        >>> clock = clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
+        >>> import fedjax_srp as srp
+        >>> costs = srp.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
+        >>> clock = srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
         >>> clock.init(jax.random.key(0), 2).unit.tolist(), clock.init(jax.random.key(0), 2).once.tolist()
         ([2.0, 4.0], [3.0, 2.0])
     """
@@ -72,7 +72,7 @@ class Devices(Clock):
             argument.check(getattr(self, name))
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
             raise ValueError(
-                f"devices: costs={short(self.costs)} must be a base.WorkCosts, or None to have them counted"
+                f"devices: costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
             )
         set_floats(self, *_SPEEDS)
 

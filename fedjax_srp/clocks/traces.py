@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, short
+from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.clocks.availability import Intervals
 
 _LINK = ("downlink", "uplink")
@@ -73,6 +73,7 @@ class AvailabilityTraces(NamedTuple):
         return Intervals(filled[..., 0], filled[..., 1], longest)
 
 
+@checked
 def read_devices(
     path: str | os.PathLike, compute: str | None = None, downlink: str | None = None, uplink: str | None = None
 ) -> DeviceTraces:
@@ -119,6 +120,7 @@ def read_devices(
     return _checked_devices(path, found)
 
 
+@checked
 def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
     """Read when devices are available.
 
@@ -226,7 +228,7 @@ def _mean(values: Any) -> float:
 def _of_table(path: str | os.PathLike, table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
     for column in named.values():
         if column is not None and column not in table.columns:
-            raise _refused(path, f"has no column {column!r}", f"it has {', '.join(table.columns)}")
+            raise _refused(path, f"has no column {short(column)}", f"it has {', '.join(table.columns)}")
     wanted = {name: column or name for name, column in named.items()}
     found = {name: [*map(_number, table.columns[c])] for name, c in wanted.items() if c in table.columns}
     speed = found.get("compute", next(iter(found.values()), []))
@@ -241,7 +243,7 @@ def _of_trace(path: str | os.PathLike, table: _Table, trace: str | None) -> _Tab
     if not traces or (trace is None and len(set(traces)) == 1):
         return table
     if trace not in traces:
-        raise _refused(path, f"trace={trace!r} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
+        raise _refused(path, f"trace={short(trace)} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
     return _Table(
         {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
     )

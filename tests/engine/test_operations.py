@@ -184,7 +184,7 @@ def test_a_loop_of_unknown_length_is_refused():
 
 
 def test_jitter_is_a_factor_of_a_rounds_time():
-    given = srp.base.WorkCosts(np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0))
+    given = srp.WorkCosts(np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0))
     clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given)
     state = clock.init(KEY, 2)
     times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(jax.random.split(KEY, 4000))
@@ -202,7 +202,7 @@ def test_jitter_is_a_factor_of_a_rounds_time():
     [
         ({"compute": 0.0}, "devices: compute"),
         ({"uplink": -1.0}, "devices: uplink"),
-        ({"costs": 3.0}, "devices: costs=3.0 must be a base.WorkCosts"),
+        ({"costs": 3.0}, "devices: costs=3.0 must be a srp.WorkCosts"),
         ({"jitter": 1.0}, "jitter=1.0 must be a Distribution"),
     ],
 )
