@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+import jax
 import numpy as np
+from jax.tree_util import DictKey
 
 T = TypeVar("T")
 
@@ -26,6 +28,13 @@ class Metrics(dict[str, T]):
         raise KeyError(
             f"{name!r} was not recorded: there is {', '.join(self) or 'none'}; record_loss=True adds the loss"
         )
+
+
+jax.tree_util.register_pytree_with_keys(  # a subclass of dict is a leaf to JAX unless it is told
+    Metrics,
+    lambda metrics: ([(DictKey(name), metrics[name]) for name in sorted(metrics)], tuple(sorted(metrics))),
+    lambda names, values: Metrics(zip(names, values, strict=True)),
+)
 
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:

@@ -249,8 +249,8 @@ class History:
                 raise ValueError(f"metric={metric!r} is not in this run of {self.name!r}; available: {available}")
             reached, times = self.metrics[metric] <= target, self.elapsed(communication)
         else:
-            place = self.reached(target, evaluation)
-            return math.inf if place is None else float(self.eval_elapsed(communication)[place])
+            place, times = self.reached(target, evaluation), self.eval_elapsed(communication)
+            return math.inf if place is None else float(times[place])
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:

@@ -47,7 +47,7 @@ def test_tables_and_figures_leave_such_costs_out(runs):
     assert math.isfinite(frame.loc["fedbuff", "time_0"])
     assert math.isfinite(frame.loc["fedavg", "time_10"])
     text = table.render(frame.reset_index(), table.Target(0.01, "as asked"))
-    assert "rounds overlap, a cost belongs in the clock" in text
+    assert "rounds overlap, and a cost belongs in the clock" in text
     free, dear = panels.figure(histories, table.Target(0.01, "as asked"), (0, 10)).axes
     curves = lambda ax: sum(not line.get_label().startswith("_") for line in ax.lines)  # noqa: E731
     assert (curves(free), curves(dear)) == (2, 1)

@@ -99,7 +99,7 @@ DEFAULTS = {  # of a method, or of its algorithm
     "fedrod": COMMON,
     "fedproto": COMMON | {"penalty": 1.0},
     "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},
-    "feddyn": COMMON | {"alpha": 0.01},
+    "feddyn": COMMON | {"penalty": 0.01},
     "pfedme": COMMON | {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
     "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": COMMON | {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},

@@ -41,7 +41,8 @@ class FedALA(GlobalModel):
     consecutive ones from a random place, as in the authors' code. Where the global head is the client's own, as in the
     first round, nothing is trained. The first time it takes `start_epochs`, later one epoch; the paper goes on "until
     convergence" the first time, which the authors' code says of ten epochs whose losses hardly differ, after eleven at
-    the earliest. With a step size of 0 this is `FedAvg`.
+    the earliest. With a step size of 0 this is `FedAvg`. How long weights are trained follows from the client's state,
+    so `clocks.Devices` cannot count its operations and needs its `costs` given.
 
     Evaluations: `aggregated` (the default), the model from which the client's next round would start, its weights
     trained for one more epoch, as the authors' code judges; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.

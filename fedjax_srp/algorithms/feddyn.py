@@ -41,18 +41,20 @@ class FedDyn(FedAvg):
 
     Args:
         training: of the clients; weighting must be "uniform".
-        alpha: of the regularizer; the paper tunes it in {0.1, 0.01, 0.001}, the authors' example on CIFAR-10 has 0.01.
+        penalty: alpha, of the regularizer; the paper tunes it in {0.1, 0.01, 0.001}, the authors' example on CIFAR-10
+            has 0.01.
 
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
-        >>> srp.algorithms.FedDyn(model, alpha=0.1).name
+        >>> srp.algorithms.FedDyn(model, penalty=0.1).name
         'feddyn'
     """
 
     has_uniform_means: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = False
 
-    alpha: Annotated[float, Above(0), "give a small number, e.g. 0.01"] = 0.01
+    penalty: Annotated[float, Above(0), "give a small number, e.g. 0.01"] = 0.01
 
     def init(self, key: Key, data: Any) -> FedDynServerState:
         """The model's first parameters, and h = 0."""
@@ -69,19 +71,19 @@ class FedDyn(FedAvg):
         def dynamic(objective: Objective, local: PyTree, weights: Array) -> PyTree:
             # grad f_i(w_i) - h_i + alpha (w_i - w)
             gradient = plain_gradient(objective, local, weights)
-            return jax.tree.map(lambda g, h, w_i, w: g - h + self.alpha * (w_i - w), gradient, state.h, local, params)
+            return jax.tree.map(lambda g, h, w_i, w: g - h + self.penalty * (w_i - w), gradient, state.h, local, params)
 
         # w_i <- local SGD along it, from w
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=dynamic)
         # h_i <- h_i - alpha (w_i - w)
-        h = jax.tree.map(lambda h, w_i, w: h - self.alpha * (w_i - w), state.h, local.params, params)
+        h = jax.tree.map(lambda h, w_i, w: h - self.penalty * (w_i - w), state.h, local.params, params)
         return ClientOutput(local.params, FedDynClientState(h), loss=local.loss)
 
     def server(self, key: Key, server: FedDynServerState, mean: SplitParams, context: RoundContext):
         """The mean model, moved by what all rounds have moved it."""
         # h <- h - (alpha / N) sum_i (w_i - w), over the participants
-        share = self.alpha * context.cohort_size.astype(float) / context.num_clients
+        share = self.penalty * context.cohort_size.astype(float) / context.num_clients
         h = jax.tree.map(lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w), server.h, mean, server.params)
         # w <- mean w_i - h / alpha
-        return FedDynServerState(jax.tree.map(lambda w_i, h: w_i - h / self.alpha, mean, h), h)
+        return FedDynServerState(jax.tree.map(lambda w_i, h: w_i - h / self.penalty, mean, h), h)

@@ -36,7 +36,9 @@ def without_weights(factory, sgd, layout, **options):
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_feddyn(sgd, layout):
     optimizer = srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
-    setting, args, more = without_weights(srp.algorithms.FedDyn, sgd, layout, alpha=0.4, optimizer=optimizer, epochs=2)
+    setting, args, more = without_weights(
+        srp.algorithms.FedDyn, sgd, layout, penalty=0.4, optimizer=optimizer, epochs=2
+    )
     for t, state in enumerate(feddyn.run(*args, alpha=0.4, **more)):
         check_round(setting, t, state.params, sgd)
         assert_close(by_layer(split_model(), *setting.states[t].server.h), state.h, 1e-9)
@@ -48,7 +50,7 @@ def test_feddyn(sgd, layout):
 def test_feddyn_whose_alpha_vanishes_is_fedavg_with_all_its_moves_added():
     """w+ = mean + sum of the moves (mean - w) so far, each in the share of the clients that took part in it."""
     options = {"optimizer": srp.SGD(0.1), "epochs": 2}
-    setting, args, more = without_weights(srp.algorithms.FedDyn, Sgd(0.1), LAYOUT, alpha=1e-9, **options)
+    setting, args, more = without_weights(srp.algorithms.FedDyn, Sgd(0.1), LAYOUT, penalty=1e-9, **options)
     w, clients, cohorts = args
     moves = feddyn.combine(np.zeros_like, w)
     steps = more["steps"]
@@ -298,4 +300,4 @@ def test_feddyn_finds_the_minimum_of_the_mean_loss_where_fedavg_stalls():
         return max(np.abs(np.mean([s[part] for s in slopes], axis=0) + decay[part]).max() for part in decay)
 
     assert slope(srp.algorithms.FedAvg) > 0.01
-    assert slope(srp.algorithms.FedDyn, alpha=0.3) < 1e-6
+    assert slope(srp.algorithms.FedDyn, penalty=0.3) < 1e-6

@@ -142,7 +142,9 @@ TABLE = {
         (*REFUSED_BY_LOCAL_SGD, {"weight_step_size": -0.1}, {"weight_share": 1.5}, {"start_epochs": 0}),
     ),
     "feddyn": Row(
-        small(algorithms.FedDyn, alpha=0.3), classification, (*REFUSED_WITHOUT_WEIGHTS, {"alpha": 0.0}, {"alpha": -0.1})
+        small(algorithms.FedDyn, penalty=0.3),
+        classification,
+        (*REFUSED_WITHOUT_WEIGHTS, {"penalty": 0.0}, {"penalty": -0.1}),
     ),
     "fedamp": Row(
         small(algorithms.FedAMP, attention_step_size=0.5, attention_width=4.0),

@@ -212,7 +212,7 @@ REFUSING = [name for name, cls in ALGORITHMS.items() if not getattr(cls, "moves_
 
 
 def test_who_refuses_statistics():
-    expected = {"apfl", "fedbuff", "fedgate", "fednova", "fedopt", "fedsgd", "hf_maml", "per_fedavg"}
+    expected = {"apfl", "fedbuff", "feddyn", "fedgate", "fednova", "fedopt", "fedsgd", "hf_maml", "per_fedavg"}
     assert set(REFUSING) == expected
 
 

@@ -567,7 +567,7 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
 def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
-    seats = launch.Processes(2, tmp_path / "log", ())._seats
+    seats = launch.Processes(2, tmp_path / "log", (), launch.Bar([], 0, silent=True))._seats
     assert [list(seat.cores) for seat in seats] == [[0, 4, 8], [2, 6]]
     assert [seat.gpu for seat in seats] == ["3", "5"]
     assert launch.devices_of(2) == 1
