@@ -101,6 +101,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if args.rounds <= LEFT_OUT:
+        parser.error(f"--rounds {args.rounds}: the first {LEFT_OUT} are left out; give more")
     srp.use_all_cores()
     data = srp.data.load("cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir)
     ours = Ours(data)
