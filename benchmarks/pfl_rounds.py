@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.federated_averaging import FederatedAveraging, NNAlgorithmParams
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data import FederatedDataset
 from pfl.data.dataset import Dataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
-from pfl.metrics import Weighted
+from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
 
@@ -73,7 +74,7 @@ class Turn(TrainingProcessCallback):
         print(time.perf_counter() - self.begin, accuracy, flush=True)
         stop = next(self.lines, None) is None
         self.begin = time.perf_counter()
-        return stop, aggregate_metrics
+        return stop, Metrics()
 
 
 def main(path: str, seed: int) -> None:

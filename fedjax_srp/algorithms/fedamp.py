@@ -26,8 +26,8 @@ class FedAMP(OwnModel):
     """FedAMP (Huang et al., 2021, Algorithm 1), with the attention A(x) = 1 - exp(-x / sigma) of the paper: every part
     of the model is personal, and a client downloads a mixture u_i of the participants' models.
 
-    u_i = w_i + sum_j xi_ij (w_j - w_i) with xi_ij = alpha A'(|w_i - w_j|^2): near models count more. A participant
-    descends f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2, from its own w_i as in PFLlib, where the penalty is a distance
+    u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. A participant
+    descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, where the penalty is a distance
     that is not squared. Under full participation the mixture is the paper's; otherwise it is that of the participants'
     models, as they last left them. HeurFedAMP of the same paper has another attention.
 

@@ -93,7 +93,7 @@ class FedAS(OwnModel):
         return ClientOutput(message, FedASClientState(local.params), weight, loss=local.loss)
 
     def fisher_trace(self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining) -> Array:
-        """sum over batches |grad f_B(theta_i, phi_i)|^2, the model standing still."""
+        """Sum over batches of `|grad f_B(theta_i, phi_i)|^2`, the model standing still."""
 
         def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
             slope = plain_gradient(objective, measured, weights).params

@@ -31,7 +31,7 @@ class FedDynClientState(NamedTuple):
 class FedDyn(FedAvg):
     """FedDyn (Acar et al., 2021, Algorithm 1): every part of the model is shared; a client keeps a gradient h_i.
 
-    A participant descends f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2, so that where all stop, the mean gradient
+    A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that where all stop, the mean gradient
     is zero. Only models travel. Means are uniform, as in the paper. Where alpha goes to 0, clients train as in
     `FedAvg`, and the server adds the sum of all its moves so far to their mean, whatever alpha is.
 

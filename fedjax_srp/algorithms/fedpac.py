@@ -58,7 +58,7 @@ class FedPAC(GlobalModel):
 
     A participant trains its head under the representation that it was handed, then the representation under that head
     on its cross-entropy plus lambda times the mean squared difference between an example's features and the global
-    centroid of its class. The mixture of client i minimises sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2 over weights
+    centroid of its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights
     that sum to 1: the variance of the heads' estimates, and their bias by what the clients' mean features h differ.
     Centroids are means in proportion to examples of the class, as in the authors' code. That code drops weights below
     0.001, trains heads with a step size of their own (0.1), and aligns a class without global centroid to the client's.
@@ -120,7 +120,7 @@ class FedPAC(GlobalModel):
         return ClientOutput(message, new, weight, loss=total_loss(head.loss, trained.loss))
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
-        """Shares of classes times their mean features, and V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i."""
+        """Shares of classes times their mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
         count = jnp.maximum(examples.count, 1).astype(self.model.dtype)
         found = self.prototypes(params, examples)
         means = found.features * found.weight[:, None] / count

@@ -54,7 +54,7 @@ class PFedMe(GlobalModel):
     """pFedMe (Dinh, Tran and Nguyen, 2020, Algorithm 1): a global model, and a personal one of every client near it.
 
     On every batch, one of the paper's local rounds, theta_i takes K gradient steps on
-    f_i(theta) + (lambda / 2) |theta - w_i|^2, and w_i one step along lambda (w_i - theta_i), the gradient of that
+    `f_i(theta) + (lambda / 2) |theta - w_i|^2`, and w_i one step along lambda (w_i - theta_i), the gradient of that
     envelope in w_i. Participants send w_i. As in the authors' code, theta_i starts a round at the global model and
     goes on from batch to batch; the paper asks for a minimum up to an accuracy, wherever the steps start. With
     lambda = 0 the global model stays, and theta_i is the global model after K steps a batch on the client alone.
