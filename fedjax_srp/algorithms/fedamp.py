@@ -28,8 +28,8 @@ class FedAMP(OwnModel):
 
     u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. A participant
     descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, where the penalty is a
-    distance that is not squared. Under full participation the mixture is the paper's; otherwise it is that of the participants'
-    models, as they last left them. HeurFedAMP of the same paper has another attention.
+    distance that is not squared. Under full participation the mixture is the paper's; otherwise it is that of all
+    participants' models, as they last left them. HeurFedAMP of the same paper has another attention.
 
     A participant's mixture is made of one other model after the other; every device holds those of all participants.
     Without a penalty this is `LocalOnly` (but for the bytes), and alone a client is held near its own last model.
