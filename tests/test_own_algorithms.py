@@ -111,8 +111,8 @@ def test_it_is_the_method_of_the_package(policy):
     options = {"num_rounds": 3, "eval_every": 3, "participation": policy, "key": KEY, "progress": False}
     training = srp.Training(srp.SGD(0.2), batch_size=4, epochs=2)
     own, of_package = (
-        srp.simulate(cls(SOFTMAX, training, alpha=0.3), DATA, keep_clients=True, **options)
-        for cls in (Dynamic, srp.algorithms.FedDyn)
+        srp.simulate(algorithm, DATA, keep_clients=True, **options)
+        for algorithm in (Dynamic(SOFTMAX, training, alpha=0.3), srp.algorithms.FedDyn(SOFTMAX, training, penalty=0.3))
     )
     assert_close(own.server_state.params, of_package.server_state.params, 1e-6)
     assert_close(own.client_states, of_package.client_states.h, 1e-6)
