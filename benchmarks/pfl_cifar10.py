@@ -87,7 +87,10 @@ def rival(python: str, data: srp.data.FederatedData, folder: Path, seed: int) ->
 
     def turn() -> tuple[float, float]:
         print("round", file=told, flush=True)
-        time, accuracy = map(float, said.readline().split())
+        line = next((line for line in said if line.startswith("turn ")), None)
+        if line is None:
+            raise SystemExit(f"--pfl {python}: pfl ended; its message stands above")
+        time, accuracy = map(float, line.split()[1:])
         return time, accuracy
 
     return process, turn

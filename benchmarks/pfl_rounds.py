@@ -4,7 +4,8 @@ Run by `pfl_cifar10.py` in the environment that has pfl and PyTorch; imports not
 
     PYTHON benchmarks/pfl_rounds.py FEDERATION.npz SEED
 
-Prints "ready", then for each line of the input the seconds of a round, and the accuracy where it was evaluated, or nan.
+Prints "ready", then for each line of the input "turn", the seconds of a round, and the accuracy where it was evaluated,
+or nan; pfl prints its metrics between them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Turn(TrainingProcessCallback):
             for x, y in zip(*(part.split(1000) for part in self.test), strict=True):
                 right += model.pytorch_model.metrics(x, y)["accuracy"].weighted_value
             accuracy = right / len(self.test[1])
-        print(time.perf_counter() - self.begin, accuracy, flush=True)
+        print("turn", time.perf_counter() - self.begin, accuracy, flush=True)
         stop = next(self.lines, None) is None
         self.begin = time.perf_counter()
         return stop, Metrics()
