@@ -229,7 +229,7 @@ class Program:
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of `start`, which initializes server, clients, clock and policy. Call before `start`."""
+        """A hash of the program of `start`, the initialization of all states. Call it before `start`."""
         return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:

@@ -1,4 +1,4 @@
-"""An asynchronous server: everybody works all the time, and the server steps when its buffer is full."""
+"""An asynchronous server: all clients work all the time, and the server steps when its buffer is full."""
 
 from typing import ClassVar, NamedTuple
 
@@ -12,31 +12,31 @@ from fedjax_srp.parts import Count, part
 class BufferedState(NamedTuple):
     """State of all jobs at the last server step.
 
-    The state has the time that remains of each job, not the time at which it ends: absolute times grow, and float32
-    then has no digits left for the difference of two of them.
+    The state has the remaining time of each job, not its end: absolute times grow, and float32 cannot resolve the
+    difference of two of them.
     """
 
-    remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
-    begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused where one begins
+    begins: Array  # (num_clients,) bool: clients that begin a job now, of this round's time
 
 
 @part
 class Buffered(ParticipationPolicy):
     """All clients work all the time, each on its own job; a round is one server step, with the `k` jobs that end first.
 
-    The clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on
-    with the model they have. A job takes the realised time of the round in which it begins. The round lasts from the
-    last server step to the k-th of these ends. What clients do with an old model is the algorithm's: `FedBuff`.
-    With any other algorithm a participant trains on the model of the round in which it delivers: updates are never
-    stale, which flatters an asynchronous server.
+    Clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on with
+    their model. A job takes the realised time of the round in which it begins. The round lasts from the last server
+    step to the k-th of these ends. Training on old models is the algorithm's part: `FedBuff`. With any other algorithm
+    a participant trains on the model of the round in which it delivers: updates are never stale, which flatters an
+    asynchronous server.
 
     FedBuff (Nguyen et al., 2022) differs twice. It keeps a limited number of clients busy and draws the next one at
-    random when one has delivered, so that slow clients get their turn; here everybody is busy, and whoever is fast
-    delivers in proportion. And it hands out the OLD model while the buffer fills, so that somebody starts at once; here
-    the client that has delivered waits for the new one. With k = 1 nobody waits, as in FedAsync (Xie et al., 2019).
-    With k = num_clients it is `Full`. Cohorts are ordered by the end of the job, ties by client id.
+    random when one has delivered, so that slow clients take part as often; here all clients are busy, and fast ones
+    deliver more often. And it sends the OLD model while the buffer fills, so that clients start at once; here a client
+    that has delivered waits for the new one. With k = 1 no client waits, as in FedAsync (Xie et al., 2019). With k =
+    num_clients it is `Full`. Cohorts are ordered by the end of the job, ties by client id.
 
-    A communication cost changes who arrives when, so none can be added afterwards: give it to the clock,
+    A communication cost changes the order of arrivals, so none can be added afterwards: give it to the clock,
     `clocks.Fixed(..., communication=10)`.
 
     Args:
@@ -63,7 +63,7 @@ class Buffered(ParticipationPolicy):
     k: Count = 10
 
     def init(self, key: Key, num_clients: int) -> BufferedState:
-        """Everybody begins."""
+        """All clients begin."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
         return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
 
