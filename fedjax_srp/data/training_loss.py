@@ -1,4 +1,4 @@
-"""Data whose clients are judged by their training loss."""
+"""Data whose clients are scored by their training loss."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TrainingLoss:
-    """The clients of other data, judged on the examples that they train on, a pytree to hand to `simulate`.
+    """The clients of other data, scored on their training examples, a pytree to pass to `simulate`.
 
     A score is the sum of the losses of a client's examples: the mean over clients is the loss of all examples under the
-    model that the evaluation judges, exact and at every evaluation. SMALLER IS BETTER.
+    evaluated model, exact and at every evaluation. SMALLER IS BETTER.
 
     Build it with `training_loss`.
 
     Attributes:
-        data: where the examples are.
+        data: with the examples.
         loss: `(outputs (batch, ...), y (batch,)) -> (batch,)`, of each example.
     """
 

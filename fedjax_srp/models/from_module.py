@@ -16,7 +16,7 @@ from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, wi
 from fedjax_srp.parts import Count, checked_value
 
 Params = dict[str, Any]  # layer -> its parameters
-Calls = dict[str, Array]  # layer -> what it was called with, in the order of first calls
+Calls = dict[str, Array]  # layer -> its input, in the order of first calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +24,12 @@ class _Linen:
     module: nn.Module
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
-        """The parameters, and the names of all else that the module keeps."""
+        """The parameters, and the names of the module's other collections."""
         variables: Any = self.module.init(key, x)
         return variables.get("params", {}), {*variables} - {"params"}
 
     def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
-        """The output, where the layer `head` gets `features` if there are any."""
+        """The output; if there are `features`, the layer `head` gets these."""
         calls: Calls = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -80,7 +80,7 @@ class _NNX:
 class _Half(nn.Module):
     """The layers of a module before its layer `head`, or from there on.
 
-    The other half runs as well, on zeros, and XLA leaves it out since nothing follows from it.
+    The other half runs as well, on zeros, and XLA removes it as dead code.
     """
 
     source: Any
@@ -114,12 +114,12 @@ def from_module(
 ) -> Split:
     """Make a model of any flax module, of linen or nnx, cut in front of one of its layers.
 
-    Layers are the modules that the outermost one calls, by their names in its parameters. What follows from the input
-    of `head` is the head: all that it does not follow from must come before, so no connection may pass it by. The
-    module is called as `module(x)`, keeps parameters alone, and starts as flax draws it.
+    Layers are the modules that the outermost one calls, by their names in its parameters. The head is computed from the
+    input of `head` alone, so no connection may bypass it. The module is called as `module(x)`, has no state but
+    parameters, and is initialized by flax.
 
     Args:
-        module: of linen; or a function of rngs that makes one of nnx.
+        module: of linen; or a function of rngs that builds one of nnx.
         input_shape: of one example.
         num_classes: width of the output.
         head: name of the first layer of the head.
