@@ -261,7 +261,7 @@ def as_cell(value: Any) -> Any:
 
 
 def append(path: Path, after: int, data: bytes | memoryview) -> None:
-    """Write behind the first `after` bytes of a plain file, made where missing; what stood behind them is cut off."""
+    """Truncate a plain file, created if missing, to its first `after` bytes and append data."""
     with os.fdopen(_open(path), "r+b") as file:
         file.truncate(after)
         file.seek(after)
@@ -269,10 +269,10 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open a plain file to read and write, made where missing.
+    """Open a plain file to read and write, created if missing.
 
     Raises:
-        ValueError: a link or a pipe is there, which would lead the writer elsewhere.
+        ValueError: it is a link or a pipe, which would redirect the writer.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
@@ -287,7 +287,7 @@ def _open(path: Path) -> int:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` in the words of strict JSON, unchanged if it is already: lossless for plain settings."""
+    """Convert `value` to strict JSON, losslessly for plain settings."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -308,7 +308,7 @@ def jsonable(value: Any) -> Any:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder: at once for those who look, then byte by byte."""
+    """Remove a folder: rename it first, so that it disappears at once."""
     if folder.exists():
         gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone")
         folder.rename(gone)
@@ -316,7 +316,7 @@ def remove(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a kill left of `write`, `replace` and `remove` in a folder."""
+    """Remove leftovers of killed `write`, `replace` and `remove` calls in a folder."""
     for pattern in (".*.writing", ".*.gone"):
         for left in folder.glob(pattern):
             shutil.rmtree(left, ignore_errors=True)
@@ -328,7 +328,7 @@ def size(folder: Path) -> int:
 
 
 def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
-    """Return an error of one line if `error` comes of a full disk, whichever library says so; else None."""
+    """Return an error of one line if `error` means a full disk, in any library's form; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
@@ -339,15 +339,15 @@ def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
 
 @contextlib.contextmanager
 def held(folder: Path, argument: str) -> Iterator[None]:
-    """Hold a folder against other processes; the system lets go of it when this one ends, however it ends.
+    """Lock a folder against other processes; the system releases it when this one ends.
 
     Args:
-        folder: made where missing.
+        folder: created if missing.
         argument: name of the caller's argument for the folder.
 
     Raises:
         HeldError: another process holds it, or its lock is a link.
-        ValueError: it cannot be made.
+        ValueError: it cannot be created.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
@@ -364,15 +364,15 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         yield
     finally:
         if lock is not None:
-            (folder / ".lock").unlink(missing_ok=True)  # while it is held, so nobody else's
+            (folder / ".lock").unlink(missing_ok=True)  # while it is held, so it is ours
             os.close(lock)
 
 
 def _lock(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock; None, and a word about it, where there are no locks.
+    """Return a file descriptor that holds the lock; None, with a warning, on systems without locks.
 
     Raises:
-        ValueError: somebody else holds it, or it is no plain file.
+        ValueError: another process holds it, or it is no plain file.
     """
     if fcntl is None:
         print(f"{path.parent}: no locks on this system; run one process at a time in it", file=sys.stderr)
@@ -391,7 +391,7 @@ def _lock(path: Path) -> int | None:
             return None
         if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
             os.ftruncate(file, 0)
-            with contextlib.suppress(OSError):  # a full disk keeps no name, and the lock holds without one
+            with contextlib.suppress(OSError):  # a full disk cannot store the name, but the lock holds
                 os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return file
-        os.close(file)  # the one who held it took the file away in between
+        os.close(file)  # its last holder removed the file meanwhile
