@@ -134,7 +134,7 @@ def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
 
 
 def evaluation(name: str | Callable[..., Any]) -> Any:
-    """Makes a method of an algorithm an evaluation, a named way to judge a client.
+    """Make a method of an algorithm an evaluation, a named way to judge a client.
 
     The method is `(self, key, server state, client state, TRAINING data of the client) -> predict`, with
     `predict(x) -> outputs`; the test data stays with the engine. Its docstring says what is judged.

@@ -89,7 +89,7 @@ class FedBuff(ExampleAlgorithm):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Hands the new model to those whose updates were used."""
+        """Hand the new model to those whose updates were used."""
         return Phase(lambda server, context: server.params, self.begin_job, lambda key, server, mean, context: server)
 
     def begin_job(

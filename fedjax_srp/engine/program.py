@@ -264,7 +264,7 @@ class Program:
         self.shared.compile_seconds += time.perf_counter() - begin
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
+        """Trace a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.lowered:
             if function.donates:  # a segment, traced before there is a state, has the text of one traced after
@@ -302,7 +302,7 @@ class Program:
         return shared.compiled[signature]
 
     def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
-        """Keeps a compiled function, and lets go of the one that was not used for longest where there are many."""
+        """Keep a compiled function, and drop the least recently used one where there are many."""
         shared = self.shared
         shared.compiled[signature] = compiled
         del shared.lowered[signature]

@@ -81,7 +81,7 @@ def cohort_pass(
     record: bool = False,
     needs: tuple[str, ...] = (),
 ) -> PassResult:
-    """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
+    """Run one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
     window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where

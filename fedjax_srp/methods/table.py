@@ -143,7 +143,7 @@ def _is_factory(factory: Any) -> bool:
 
 
 def check_factory(factory: Any) -> None:
-    """Raises a ValueError of one line unless it makes algorithms on examples: its first argument is the model."""
+    """Raise a ValueError of one line unless it makes algorithms on examples: its first argument is the model."""
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(

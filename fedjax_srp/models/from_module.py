@@ -112,7 +112,7 @@ def from_module(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     dtype: Any = jnp.float32,
 ) -> Split:
-    """Makes a model of any flax module, of linen or nnx, cut in front of one of its layers.
+    """Make a model of any flax module, of linen or nnx, cut in front of one of its layers.
 
     Layers are the modules that the outermost one calls, by their names in its parameters. What follows from the input
     of `head` is the head: all that it does not follow from must come before, so no connection may pass it by. The
