@@ -101,7 +101,7 @@ def is_key(value: Any) -> bool:
 
 
 def check_key(argument: str, value: Any) -> None:
-    """Raises a ValueError of one line unless `value` is a typed key, or an array of them."""
+    """Raise a ValueError of one line unless `value` is a typed key, or an array of them."""
     if not is_key(value):
         kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
@@ -128,7 +128,7 @@ def _is_real(dtype: Any) -> bool:
 
 
 def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
-    """Raises a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
+    """Raise a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
 
     They must stay so as floats of a program, float32 unless x64 is on. Whatever is traced passes, since its values are
     not known yet.
@@ -206,7 +206,7 @@ REMEDIES = {  # where something else stands in the place of a part, or one that 
 
 
 def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R]:
-    """Makes a function refuse, in one line, arguments of other types than its signature has.
+    """Make a function refuse, in one line, arguments of other types than its signature has.
 
     Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are looked at; numbers of NumPy
     are numbers. Integers are so where `least` is given. Annotations say bounds and choices as those of parts do:
@@ -300,7 +300,7 @@ def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last
 
 
 def _check_bounds(argument: str, value: Any, kind: Any, *metadata: Any) -> None:
-    """Raises a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
+    """Raise a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
     remedy = "".join(f"; {text}" for text in metadata if isinstance(text, str))
     value = _plain_number(value)
     if kind is int:

@@ -71,7 +71,7 @@ def adapt(
     devices: Sequence[Any] | int | None = None,
     shard_data: bool = False,
 ) -> Adaptation:
-    """Trains new clients on what others have learnt, and scores each of them before, between and after the epochs.
+    """Train new clients on what others have learnt, and score each of them before, between and after the epochs.
 
     Every client starts from the model in the server state, trains its head under the frozen representation (or all
     layers) on its own training data, and is scored on its test data after each epoch (FedRep, figure 6). One compiled
@@ -172,7 +172,7 @@ class _Still(FederatedAlgorithm):
 
 
 def _check_left_out(**given: Any) -> None:
-    """Refuses what a linear task makes nothing of."""
+    """Refuse what a linear task makes nothing of."""
     defaults = inspect.signature(adapt).parameters
     for name, value in given.items():
         if value != defaults[name].default:

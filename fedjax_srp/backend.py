@@ -25,7 +25,7 @@ def platform() -> str:
 
 @contextlib.contextmanager
 def traced_for(name: str) -> Iterator[None]:
-    """Makes `platform()` answer `name`."""
+    """Make `platform()` answer `name`."""
     token = _platform.set(name)
     try:
         yield

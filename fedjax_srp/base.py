@@ -134,7 +134,7 @@ def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
 
 
 def evaluation(name: str | Callable[..., Any]) -> Any:
-    """Makes a method of an algorithm an evaluation, a named way to judge a client.
+    """Make a method of an algorithm an evaluation, a named way to judge a client.
 
     The method is `(self, key, server state, client state, TRAINING data of the client) -> predict`, with
     `predict(x) -> outputs`; the test data stays with the engine. Its docstring says what is judged.
@@ -165,6 +165,7 @@ class FederatedAlgorithm:
         name: as in the registry and the results; that of the class in small letters unless it says otherwise.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
             (FedGATE's tracking variables, the model that FedBuff hands out).
+        begins_jobs: `finish` hands out models, so it is for `Cohort.next_ids` where a policy has them (FedBuff).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
         gradient: a client function whose message is the local gradient at the model that `broadcast` hands out, for
             policies that need the norm of the mean gradient. It is the model that the next round starts from, so its
@@ -180,6 +181,7 @@ class FederatedAlgorithm:
     """
 
     name: ClassVar[str] = "algorithm"
+    begins_jobs: ClassVar[bool] = False
     finish = cast(Any, None)  # a property that returns a `Phase`
     prepare = cast(Any, None)  # likewise
     gradient = cast(Any, None)  # a method like `client`
@@ -268,6 +270,7 @@ class Cohort(NamedTuple):
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
     asked: Array | None = None  # () int32, size <= asked <= pool; None: nobody works for nothing
+    next_ids: Array | None = None  # (pool,) int32, who begins a job behind this round; None: the participants
 
 
 class RoundInfo(NamedTuple):

@@ -132,7 +132,7 @@ def _function(name: str) -> Any:
 
 
 def with_origin(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function that makes data write its arguments, defaults included, into `options` of what it returns.
+    """Make a function that makes data write its arguments, defaults included, into `options` of what it returns.
 
     Arguments of other types than its signature has are refused (`ValueError`).
     """

@@ -19,7 +19,7 @@ _reversible: ContextVar[int] = ContextVar("reversible", default=0)  # the most w
 
 @contextlib.contextmanager
 def reversible(most_work: int) -> Iterator[None]:
-    """Makes what is traced here differentiable in reverse mode, which knows no loops whose length the device decides.
+    """Make what is traced here differentiable in reverse mode, which knows no loops whose length the device decides.
 
     Args:
         most_work: units of work that no client exceeds, so that loops have a static bound; 0 changes nothing.
@@ -82,7 +82,7 @@ def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tup
 
 
 def sequential(function: Callable) -> Callable:
-    """Makes vmap run `function` on one element after the other; tracers it closes over are passed along.
+    """Make vmap run `function` on one element after the other; tracers it closes over are passed along.
 
     Gradients have to be taken inside `function`. A vmap around it has to be under `jax.jit` if it closes over what the
     vmap maps.

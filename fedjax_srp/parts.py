@@ -122,7 +122,7 @@ class Fields(NamedTuple):
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def part(cls: type[T]) -> type[T]:
-    """Makes a class a part: a frozen dataclass that is a pytree, see the module.
+    """Make a class a part: a frozen dataclass that is a pytree, see the module.
 
     `name` of the class, unless it has one, is its own in small letters.
 
@@ -292,7 +292,7 @@ def is_plain(value: Any) -> bool:
 
 # ---- checks -------------------------------------------------------------------------------------------------------
 def _check(self: Any) -> None:
-    """Checks every field, and puts plain numbers and tuples in the place of NumPy's and of lists."""
+    """Check every field, and put plain numbers and tuples in the place of NumPy's and of lists."""
     for name, hint in fields(type(self)).hints.items():
         object.__setattr__(self, name, checked_value(name, getattr(self, name), hint))
 

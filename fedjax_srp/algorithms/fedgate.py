@@ -109,7 +109,7 @@ class FedGATE(FedAvg):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Hands the mean direction to the cohort."""
+        """Hand the mean direction to the cohort."""
         return Phase(lambda server, context: server.direction, self.correct, lambda key, server, mean, context: server)
 
     def correct(

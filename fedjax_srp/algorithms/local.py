@@ -252,7 +252,7 @@ def local_sgd(
     after_step: Callable[[PyTree], PyTree] = as_stepped,
     optimizer_state: PyTree = None,
 ) -> Trained:
-    """Trains `params` on one client's examples.
+    """Train `params` on one client's examples.
 
     Args:
         key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
@@ -362,7 +362,7 @@ def fit_head(
     training: LocalTraining,
     first_epoch: Array | int = 0,
 ) -> Trained:
-    """Trains a head on a frozen representation; what that computes before anything random in it is computed once."""
+    """Train a head on a frozen representation; what that computes before anything random in it is computed once."""
     loss, frozen, settled = head_problem(model, representation, examples)
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
 
@@ -394,6 +394,6 @@ def fit_representation(
     training: LocalTraining,
     first_epoch: Array | int = 0,
 ) -> Trained:
-    """Trains a representation under a frozen head."""
+    """Train a representation under a frozen head."""
     loss = representation_loss(model)
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)

@@ -43,7 +43,7 @@ WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # the command line's
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:
-    """Adds a clock of your own: the command line and grids know it from then on, as `--clock name` or `name(2.0, N)`.
+    """Add a clock of your own: the command line and grids know it from then on, as `--clock name` or `name(2.0, N)`.
 
     Args:
         name: of the clock, a word as names of Python are.

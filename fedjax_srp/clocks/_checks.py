@@ -11,13 +11,13 @@ from fedjax_srp.parts import is_part
 
 
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
-    """Raises a ValueError of one line unless there is one entry per client."""
+    """Raise a ValueError of one line unless there is one entry per client."""
     if length != num_clients:
         raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
 
 
 def check_costs(clock: Any) -> None:
-    """Makes `work` and `communication` of a clock floats, or raises a ValueError of one line.
+    """Make `work` and `communication` of a clock floats, or raise a ValueError of one line.
 
     Each must be one finite number >= 0.
     """
@@ -29,7 +29,7 @@ def check_costs(clock: Any) -> None:
 
 
 def set_floats(part: Any, *names: str) -> None:
-    """Puts floats, or arrays of floats, in the place of numbers and lists; to be called in `__post_init__`."""
+    """Put floats, or arrays of floats, in the place of numbers and lists; to be called in `__post_init__`."""
     for name in names:
         object.__setattr__(part, name, _as_floats(getattr(part, name)))
 

@@ -69,7 +69,7 @@ class Argument(NamedTuple):
     positive: bool = False
 
     def check(self, value: Any) -> None:
-        """Raises a ValueError of one line for numbers out of range."""
+        """Raise a ValueError of one line for numbers out of range."""
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
@@ -300,7 +300,7 @@ class Empirical(Distribution):
 
 
 def _check_interval(low: Any, high: Any) -> None:
-    """Raises unless low <= high wherever both are known; bounds of unequal length wait until num_clients is known."""
+    """Raise unless low <= high wherever both are known; bounds of unequal length wait until num_clients is known."""
     if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):
         return
     if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):

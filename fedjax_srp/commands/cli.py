@@ -217,7 +217,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
 
 
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
-    """Refuses flags that are none, with the nearest ones, which tyro takes for values of the flag before."""
+    """Refuse flags that are none, with the nearest ones, which tyro takes for values of the flag before."""
     flags = [f"--{name.replace('_', '-')}" for name in options]
     switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
     for word in words:

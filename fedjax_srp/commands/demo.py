@@ -74,7 +74,7 @@ def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
 
 
 def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True) -> Demo:
-    """Simulates every method of the plan, all seeds at once, and writes table, figure, page and run folders.
+    """Simulate every method of the plan, all seeds at once, and write table, figure, page and run folders.
 
     Clients' times are Exp(1), drawn once a seed; every method meets the same clients, times and batches. The division
     of the digits among clients is the same for all seeds.

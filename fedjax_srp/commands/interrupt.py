@@ -38,7 +38,7 @@ def watch(line: str) -> None:
 
 
 def end(line: str) -> NoReturn:
-    """Says the line and ends the process at once, with its threads."""
+    """Print the line and end the process at once, with its threads."""
     with contextlib.suppress(OSError):
         os.write(2, f"\n{line}\n".encode())  # `sys.stderr` may be held by what is interrupted
     os._exit(EXIT_CODE)

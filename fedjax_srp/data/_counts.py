@@ -133,5 +133,5 @@ def deal(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, coun
 
 
 def split(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts rows into consecutive parts of these sizes, each sorted."""
+    """Cut rows into consecutive parts of these sizes, each sorted."""
     return [np.sort(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]

@@ -32,7 +32,7 @@ class _MissingError(Exception):
 def prepare(
     names: str | Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print
 ) -> list[Path]:
-    """Writes data sets where `load` finds them.
+    """Write data sets where `load` finds them.
 
     They are data sets of tensorflow-datasets like any other, in array_record files, with the names, versions and
     features of its catalogue. Archives are looked for by their original names in `<data_dir>/downloads/manual`; those
@@ -119,7 +119,7 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
 
 
 def _fetch(builder: Any, data_dir: Path) -> None:
-    """Downloads the archives that tensorflow-datasets would not find, each in full or not at all."""
+    """Download the archives that tensorflow-datasets would not find, each in full or not at all."""
     import requests  # tensorflow-datasets needs it
     from tensorflow_datasets.core.download import resource
 

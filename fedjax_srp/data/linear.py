@@ -99,7 +99,7 @@ def linear_task(
     heads: Literal["sphere", "gaussian"] = "sphere",
     name: str = "linear",
 ) -> LinearTask:
-    """Draws a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
+    """Draw a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
 
     Args:
         key: of the task; two tasks of one key share B*, and clients of equal id share their heads, whatever their

@@ -115,7 +115,7 @@ def linear_regression(
     noise_std: float = 1.0,
     condition: Annotated[float, AtLeast(1), Below(math.inf), "give L / mu"] = 1.0,
 ) -> LinearRegression:
-    """Draws y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
+    """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
 
     The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression, which
     leaves all of this open, has 10,000 samples on 100 clients.

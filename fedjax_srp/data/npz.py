@@ -57,7 +57,7 @@ def read(path: Path) -> RawArrays:
 
 @checked
 def save(data: FederatedData, path: str | Path) -> None:
-    """Writes a federation as an .npz file, for `load`, the command line and grids.
+    """Write a federation as an .npz file, for `load`, the command line and grids.
 
     `load(path)` gives it back: the same clients in the same order, each with the same training and test examples, in
     the same dtype and order, scaled in the same way, and as many classes. Examples that belong to no client are not

@@ -283,7 +283,7 @@ def cap_examples(
 def check_tested_classes(
     before: Partition, capped: Sequence[np.ndarray], y_train: np.ndarray, y_test: np.ndarray, max_examples: int
 ) -> None:
-    """Raises a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of."""
+    """Raise a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of."""
     owned = [np.unique(y_train[rows]) for rows in before.train]
     for client, (classes, kept, tested) in enumerate(zip(owned, capped, before.test, strict=True)):
         lost = np.setdiff1d(classes, y_train[kept])
@@ -295,7 +295,7 @@ def check_tested_classes(
 
 
 def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
-    """Says how many users are no clients, and why."""
+    """Say how many users are no clients, and why."""
     lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
     if left_out := len(lack_test) + len(lack_train):
         why = [f"{len(some)} have no {what} examples" for some, what in ((lack_test, "test"), (lack_train, "train"))]

@@ -121,7 +121,7 @@ def find(name: str, data_dir: Path) -> Path:
 
 
 def check(name: str, folder: Path) -> None:
-    """Raises a ValueError of one line unless the folder of a version is complete and has the format that is read."""
+    """Raise a ValueError of one line unless the folder of a version is complete and has the format that is read."""
     try:
         info = json.loads((folder / _INFO).read_bytes())
         file_format, splits = info.get("fileFormat", "tfrecord"), {split["name"] for split in info["splits"]}
@@ -143,7 +143,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> None:
-    """Raises a ValueError of one line if records have a problem."""
+    """Raise a ValueError of one line if records have a problem."""
     if problem:
         raise ValueError(
             f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "

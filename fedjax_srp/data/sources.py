@@ -221,7 +221,7 @@ def divided(
 
 
 def _check_columns(raw: RawArrays) -> None:
-    """Raises a ValueError of one line unless there is a label, and a user where users are, for each example."""
+    """Raise a ValueError of one line unless there is a label, and a user where users are, for each example."""
     for kind in ("train", "test"):
         x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))

@@ -110,7 +110,7 @@ def _in_words(leaf: Any) -> str:
 
 
 def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
-    """Refuses a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
+    """Refuse a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
     new, old = (
         {jax.tree_util.keystr(path): _in_words(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
         for tree in (returned, expected)
@@ -139,7 +139,7 @@ def _check_scalars(what: str, scalars: Any) -> None:
 
 
 def _check_output(where: str, output: Any, state: PyTree) -> None:
-    """Refuses what the engine would average or keep wrongly."""
+    """Refuse what the engine would average or keep wrongly."""
     if not isinstance(output, ClientOutput):
         raise ValueError(f"{where} returned {shapes_of(output)}, it must return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
@@ -172,7 +172,7 @@ def check_algorithm(
     policy: ParticipationPolicy | None = None,
     records_loss: bool = False,
 ) -> Shapes:
-    """Traces every function of an algorithm that a run will call; it has what the policy asks of it."""
+    """Trace every function of an algorithm that a run will call; it has what the policy asks of it."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
     train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
@@ -180,7 +180,7 @@ def check_algorithm(
     carried, shown = [0], []
 
     def in_round(where: str, function: Callable[[Any], Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
-        """Traces a function of the algorithm with a context behind the arguments."""
+        """Trace a function of the algorithm with a context behind the arguments."""
 
         def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
@@ -245,7 +245,7 @@ def check_algorithm(
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
-    """Refuses a policy that asks participants for what this algorithm or these data do not have."""
+    """Refuse a policy that asks participants for what this algorithm or these data do not have."""
     there = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
     for need in policy.needs:
         if need not in there:
@@ -282,7 +282,7 @@ def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> 
 def check_policy(
     policy: ParticipationPolicy, times: ClientTimes, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Traces a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
+    """Trace a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
     name, key, one, num_clients = f"policy {policy.name!r}", _key(), _shape(jnp.int32), times.realised.shape[0]
     if policy.asynchronous and times.available is not None:
         raise ValueError(
@@ -301,7 +301,10 @@ def check_policy(
         raise ValueError(f"{name}: select returned client_ids = {shown}, they must be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     asked = None if cohort.asked is None else one
-    check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration, asked), "a Cohort has")
+    next_ids = None if cohort.next_ids is None else ids
+    check_like(
+        f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration, asked, next_ids), "a Cohort has"
+    )
     flag = _shape(jnp.bool_)
     own = {GRADIENT_NORM: policy.needs_global_gradient, WASTED_TIME: asked is not None}
     metrics = _joined(name, metrics, {metric: _float() for metric, is_there in own.items() if is_there})
@@ -315,7 +318,7 @@ def check_policy(
 
 
 def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
-    """Traces a clock; the shapes of its times."""
+    """Trace a clock; the shapes of its times."""
     name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
     sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
@@ -332,7 +335,7 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
-    """Refuses an impossible cohort, on the host after a segment.
+    """Refuse an impossible cohort, on the host after a segment.
 
     Args:
         policy: that picked them.
@@ -353,7 +356,7 @@ def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
 
 
 def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
-    """Refuses times that are negative or not finite, on the host after a segment."""
+    """Refuse times that are negative or not finite, on the host after a segment."""
     times = np.asarray(times)
     bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
     if len(bad):

@@ -90,7 +90,7 @@ def evaluate(
 
 
 def check_kept(server_state: ServerState) -> None:
-    """Raises a `ValueError` of one line where a history has no server state."""
+    """Raise a `ValueError` of one line where a history has no server state."""
     if server_state is None:
         raise ValueError(
             "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "

@@ -115,7 +115,7 @@ def room(run: Prepared) -> Room:
 
 
 def check(run: Prepared, say: bool) -> None:
-    """Prints a line before a large simulation."""
+    """Print a line before a large simulation."""
     found = room(run)
     needed, free = found.needed, found.free
     if free is not None and not found.fits:
@@ -127,7 +127,7 @@ def check(run: Prepared, say: bool) -> None:
 
 
 def check_records(run: Prepared, rounds: int) -> None:
-    """Refuses a segment whose rounds leave more records than fit."""
+    """Refuse a segment whose rounds leave more records than fit."""
     needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.layout)
     if free is not None and needed > max(free, SAID_FROM):
         raise ValueError(
@@ -137,7 +137,7 @@ def check_records(run: Prepared, rounds: int) -> None:
 
 
 def check_working(run: Prepared, working: int) -> None:
-    """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already."""
+    """Refuse a compiled simulation whose working memory does not fit; everything else lies on the devices already."""
     free = _free_share(run.layout)
     if free is not None and working > free:
         chunk, devices = run.layout.parts[0].chunk_size, run.layout.num_devices

@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     eval_last: int = 0
 
     def check(self) -> None:
-        """Raises a ValueError of one line for a value out of range."""
+        """Raise a ValueError of one line for a value out of range."""
         for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
             check_integer(argument, getattr(self, argument), least)
         if self.time_limit is not None and not self.time_limit > 0:
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
             raise ValueError(f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
 
     def check_fit(self, run: Prepared) -> None:
-        """Raises a ValueError of one line for a target that this run has nothing to compare with."""
+        """Raise a ValueError of one line for a target that this run has nothing to compare with."""
         if self.target is not None and not run.evaluations:
             raise ValueError(f"target={self.target}: nothing is evaluated, so nothing reaches it; name an evaluation")
         if self.target is not None and score_name(run.data) == "accuracy" and not 0 < self.target <= 1:
@@ -121,7 +121,7 @@ def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
 
 
 def check_limits(records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any) -> None:
-    """Refuses limits that end a run before what is there of it."""
+    """Refuse limits that end a run before what is there of it."""
     end = ended_after(records, run, limits)
     if end is not None and end < completed:
         given = {"time_limit": limits.time_limit, "target": limits.target}

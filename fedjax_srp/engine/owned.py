@@ -65,7 +65,7 @@ jax.tree_util.register_dataclass(OwnedData, data_fields=["own"], meta_fields=["n
 
 
 def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """Puts data on the devices: all of it on each, or with `shard_data` each client's with its owner."""
+    """Put data on the devices: all of it on each, or with `shard_data` each client's with its owner."""
     if not shard_data or layout.num_devices == 1:
         return place(layout, data)
     if not isinstance(data, FederatedData):

@@ -133,7 +133,7 @@ SOURCE = ("num_clients", "train_client", "test_client", "score")  # what data an
 
 
 def prepare(request: Request) -> Prepared:
-    """Checks and completes a request; traces the algorithm, runs nothing."""
+    """Check and complete a request; trace the algorithm, run nothing."""
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
     name = request.name
@@ -195,7 +195,7 @@ def _counted(costs_of: Counter, data: FederatedSource) -> WorkCosts:
 def _at_the_door(
     parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
 ) -> tuple[Traffic, Counter | None]:
-    """Checks the contract, once for parts and data that differ in values alone, not in their shapes."""
+    """Check the contract, once for parts and data that differ in values alone, not in their shapes."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
         raise ValueError(
@@ -254,7 +254,7 @@ WANTED = {  # argument -> its type, and what to give
 
 
 def _check_parts(request: Request) -> None:
-    """Refuses parts in each other's places, parts that were not called, and data that is no federation."""
+    """Refuse parts in each other's places, parts that were not called, and data that is no federation."""
     for argument, (kind, remedy) in WANTED.items():
         given = getattr(request, argument)
         if not isinstance(given, kind):

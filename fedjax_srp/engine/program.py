@@ -38,6 +38,9 @@ from fedjax_srp.engine.sharding import Layout, device_index, place, spread
 from fedjax_srp.parts import values_of
 
 WRITTEN_OUT = 1000  # numbers that a checkpoint has of a value, hyper-parameter or trace; of more it has a hash
+# Compiled functions that equal specs keep, and specs: a function takes about 330 areas of memory on a CPU, of which
+# Linux gives a process 65,530, and XLA crashes without one.
+FUNCTIONS_KEPT, SPECS_KEPT = 8, 16
 
 
 class Parts(NamedTuple):
@@ -114,7 +117,7 @@ class Shared:
         self.compile_seconds = 0.0
         self.num_traces = 0
         self.lowered: dict[Any, jax.stages.Lowered] = {}
-        self.compiled: dict[Any, jax.stages.Compiled] = {}
+        self.compiled: dict[Any, jax.stages.Compiled] = {}  # in the order of their last use
 
 
 class Program:
@@ -158,8 +161,7 @@ class Program:
                 compiling = thread.submit(lowered.compile, compiler_options=dict(self.spec.compiler))
                 self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
                 with self._making(start):
-                    shared.compiled[signature] = compiling.result()
-            del shared.lowered[signature]
+                    self._keep(signature, compiling.result())
         return self._run(start, root, data=data)
 
     def _shapes(self, state: SimulationState) -> SimulationState:
@@ -262,7 +264,7 @@ class Program:
         self.shared.compile_seconds += time.perf_counter() - begin
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
+        """Trace a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.lowered:
             if function.donates:  # a segment, traced before there is a state, has the text of one traced after
@@ -291,12 +293,21 @@ class Program:
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
         """The compiled function for these shapes, made the first time."""
         signature, shared = _signature(function.name, args), self.shared
-        if signature not in shared.compiled:
+        if signature in shared.compiled:
+            shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
+        else:
             lowered = self._lower(function, args)
             with self._making(function):
-                shared.compiled[signature] = lowered.compile(compiler_options=dict(self.spec.compiler))
-            del shared.lowered[signature]
+                self._keep(signature, lowered.compile(compiler_options=dict(self.spec.compiler)))
         return shared.compiled[signature]
+
+    def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
+        """Keep a compiled function, and drop the least recently used one where there are many."""
+        shared = self.shared
+        shared.compiled[signature] = compiled
+        del shared.lowered[signature]
+        if len(shared.compiled) > FUNCTIONS_KEPT:
+            del shared.compiled[next(iter(shared.compiled))]
 
 
 def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) -> Start:
@@ -342,7 +353,7 @@ def _signature(name: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return name, structure, tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=SPECS_KEPT)
 def _shared(spec: Spec) -> Shared:
     del spec
     return Shared()

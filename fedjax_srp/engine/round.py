@@ -81,7 +81,7 @@ def cohort_pass(
     record: bool = False,
     needs: tuple[str, ...] = (),
 ) -> PassResult:
-    """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
+    """Run one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
     window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where
@@ -308,7 +308,12 @@ def one_round(
     server, result = run_phase(algorithm.round, "round", state.server, state.clients, *args, policy.needs)
     clients, info = result.states, result.info
     if algorithm.finish is not None:
-        server, finished = run_phase(algorithm.finish, "finish", server, clients, *args)
+        by = (
+            cohort
+            if cohort.next_ids is None or not algorithm.begins_jobs
+            else cohort._replace(client_ids=cohort.next_ids)
+        )
+        server, finished = run_phase(algorithm.finish, "finish", server, clients, by, *args[1:])
         clients, info = finished.states, {**info, **finished.info}
     if times.available is not None:  # without participants the means are nan
         server = jax.tree.map(lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server)

@@ -65,7 +65,7 @@ class Layout(NamedTuple):
         return self._swapped(by_owner, self.num_devices, self.owned)
 
     def by_owner(self, by_id: Any) -> Any:
-        """Undoes `by_id`."""
+        """Undo `by_id`."""
         return self._swapped(by_id, self.owned, self.num_devices)
 
     @staticmethod
@@ -120,7 +120,7 @@ def lay_out(
     judged_bytes: int = 0,
     carried_bytes: int = 0,
 ) -> Layout:
-    """Checks and completes what the user asked for.
+    """Check and complete what the user asked for.
 
     Args:
         devices: the devices themselves, how many of `jax.devices()`, or None for all of them.
@@ -213,7 +213,7 @@ def as_bits(leaf: Array) -> Array:
 
 
 def of_bits(bits: Array, like: Any) -> Array:
-    """Undoes `as_bits`, for a leaf of the type of `like`."""
+    """Undo `as_bits`, for a leaf of the type of `like`."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(like))
     return bits.astype(jnp.bool_) if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, like.dtype)
@@ -297,7 +297,7 @@ def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
 
 
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
-    """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
+    """Write back the rows (chunk_size, ...) of this device's active positions; others stay."""
     mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
     target = jnp.where(mine, layout.row(window.client_ids), layout.owned)  # out of range is dropped
 
@@ -346,7 +346,7 @@ def spread(
 
 
 def place(layout: Layout, tree: PyTree) -> PyTree:
-    """Puts arrays on every device of the layout; several processes must all call it, with the same arrays."""
+    """Put arrays on every device of the layout; several processes must all call it, with the same arrays."""
     sharding = layout.sharding()
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -366,7 +366,7 @@ def place(layout: Layout, tree: PyTree) -> PyTree:
 
 
 def place_clients(layout: Layout, tree: PyTree) -> PyTree:
-    """Puts arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
+    """Put arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
 
     Padding repeats the last client.
     """

@@ -67,7 +67,7 @@ def simulate(
     throw: bool = False,
     name: str | None = None,
 ) -> History:
-    """Simulates federated learning on simulated wall-clock time.
+    """Simulate federated learning on simulated wall-clock time.
 
     Whole segments of `eval_every` rounds and the evaluation after them run as one compiled program; a cohort that grows
     from stage to stage does not compile anew, and neither does another key.

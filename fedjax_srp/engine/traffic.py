@@ -26,7 +26,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
-    """Counts bytes."""
+    """Count bytes."""
     sent = shapes.up if sends is None else (sends, shapes.up[1:])
     examples, state = num_bytes(shapes.train), num_bytes(shapes.state)
     return Traffic(

@@ -44,7 +44,7 @@ class Bar:
 
     @contextlib.contextmanager
     def compiling(self, name: Any) -> Iterator[None]:
-        """Says what is compiled for as long as it takes, and leaves that out of the rate.
+        """Say what is compiled for as long as it takes, and leave that out of the rate.
 
         `name` is that of a function of the program.
         """
@@ -59,14 +59,14 @@ class Bar:
             self._bar.set_postfix_str(shown or "", refresh=False)
 
     def continues(self, completed: int) -> None:
-        """Says from which round a run goes on."""
+        """Say from which round a run goes on."""
         if not self._bar.disable:
             tqdm.write(f"{self._run.name} continues after round {completed}", file=sys.stderr)
             self._bar.initial = self._bar.n = completed
             self._bar.refresh()
 
     def update(self, length: int, records: Records) -> None:
-        """Shows so many rounds more, and what was recorded last."""
+        """Show so many rounds more, and what was recorded last."""
         run, shown = self._run, {}
         if run.evaluations:
             shown[score_name(run.data)] = f"{mean_scores(records.last, run.evaluations[0]).mean():.3g}"

@@ -53,7 +53,7 @@ class FullBatch(NamedTuple):
 
 
 def full(samples: int, fixed: bool = False) -> Sampler:
-    """Draws X (m, d) and y; afresh whenever asked or, if `fixed`, once and for all from the client's own key."""
+    """Draw X (m, d) and y; afresh whenever asked or, if `fixed`, once and for all from the client's own key."""
 
     @exact_matmul
     def draw(key: Key, b: Array, position: tuple, client: LinearClient) -> FullBatch:
@@ -94,7 +94,7 @@ class SubspaceMessage(NamedTuple):
 
 
 def subspace(samples: int) -> Sampler:
-    """Draws a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
+    """Draw a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
 
     Messages are not what a client would send, and the mean is that of equal weights.
     """

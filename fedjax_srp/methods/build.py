@@ -69,7 +69,7 @@ def get(
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:
-    """Refuses numbers of participants below 1 and, where the data has a number of clients, above it."""
+    """Refuse numbers of participants below 1 and, where the data has a number of clients, above it."""
     num_clients = getattr(dataset, "num_clients", None)
     for argument, size in sizes.items():
         if size is not None and check_integer(argument, size, 1) > (num_clients or size):

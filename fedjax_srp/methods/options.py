@@ -151,7 +151,7 @@ def choose(
 
 
 def _check_apart(route: Routes, of_model: Sequence[str]) -> None:
-    """Refuses names that two parts of a method read: one value would go to both."""
+    """Refuse names that two parts of a method read: one value would go to both."""
     where = {
         "its algorithm": route.algorithm,
         f"participation {route.participation!r}": route.policy,
@@ -194,7 +194,7 @@ def _chosen(
 
 
 def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what lies within a part that is given, unless a user asks for both, which is refused later."""
+    """Leave out what lies within a part that is given, unless a user asks for both, which is refused later."""
     known = route.algorithm
     wholes = tuple(f"{known[o].path}." for o, v in given.items() if o in known and known[o].is_part and v is not None)
     within = [o for o in given if o in known and known[o].path.startswith(wholes)]

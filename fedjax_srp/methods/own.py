@@ -22,7 +22,7 @@ from fedjax_srp.options import options_of, own_maker
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
-    """Adds a method of your own: `get`, the command line, tables and figures know it from then on.
+    """Add a method of your own: `get`, the command line, tables and figures know it from then on.
 
     Args:
         name: of the method.
@@ -59,7 +59,7 @@ def register(name: str, factory: Factory, **row: Any) -> None:
 
 
 def register_participation(name: str, factory: Callable[..., ParticipationPolicy]) -> None:
-    """Adds a participation policy of your own: `get`, rows of methods and the command line know it from then on.
+    """Add a participation policy of your own: `get`, rows of methods and the command line know it from then on.
 
     Args:
         name: of the participation.

@@ -68,7 +68,7 @@ def names() -> list[str]:
 
 
 def register(name: str, factory: Factory) -> None:
-    """Adds a model of your own: `get`, every method and the command line know it from then on.
+    """Add a model of your own: `get`, every method and the command line know it from then on.
 
     Args:
         name: of the model.
@@ -142,7 +142,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuses what the model of that name does not take."""
+    """Refuse what the model of that name does not take."""
     known = options(name)
     for option in given:
         if option not in known:

@@ -74,7 +74,7 @@ def _within(index: Array, size: int) -> Array:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raises a ValueError of one line unless models can be shaped for a data set."""
+    """Raise a ValueError of one line unless models can be shaped for a data set."""
     for name in ("example_shape", "num_classes"):
         if not hasattr(dataset, name):
             raise ValueError(

@@ -43,7 +43,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
-    """Raises a ValueError of one line unless examples are images of a size that a model takes."""
+    """Raise a ValueError of one line unless examples are images of a size that a model takes."""
     if len(shape) not in (2, 3) or min(shape[:2]) < smallest:
         raise ValueError(
             f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; mlp "

@@ -16,7 +16,7 @@ from fedjax_srp.base import Array, Key, named_key
 
 
 def check_torch(model: str, params: Any) -> None:
-    """Raises a ValueError of one line unless `torch_params` knows the layers: dense ones, convolutions, or empty ones.
+    """Raise a ValueError of one line unless `torch_params` knows the layers: dense ones, convolutions, or empty ones.
 
     Args:
         model: its name.

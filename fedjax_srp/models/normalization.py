@@ -26,7 +26,7 @@ _weights: ContextVar[Array | None] = ContextVar("weights", default=None)
 
 @contextlib.contextmanager
 def counted(weights: Array) -> Iterator[None]:
-    """Tells the models that are trained here which rows of a batch are examples: those of positive weight, (batch,).
+    """Tell the models that are trained here which rows of a batch are examples: those of positive weight, (batch,).
 
     Where none is, a batch is normalised by all its rows: its loss counts nothing, but must be no nan.
     """
@@ -38,7 +38,7 @@ def counted(weights: Array) -> Iterator[None]:
 
 
 def _decided(in_training: bool) -> Callable[..., Any]:
-    """Tells every BatchNorm within a module whether it is in training, and which rows count."""
+    """Tell every BatchNorm within a module whether it is in training, and which rows count."""
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module, weights = context.module, _weights.get()

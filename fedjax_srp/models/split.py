@@ -62,7 +62,7 @@ class Layer(NamedTuple):
 
 
 def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
-    """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
+    """Raise a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
     try:
         is_type = dtype is not None and not isinstance(dtype, jax.Array | np.ndarray)
         fits = is_type and jnp.issubdtype(jnp.dtype(dtype), kind)
@@ -230,7 +230,7 @@ class SplitModel:
         return _apply(self._sides[0][len(settled) :], representation, x, key, is_frozen=True)
 
     def check_fits(self, data: Any) -> None:
-        """Raises a `ValueError` of one line where the examples or labels of `data`, as far as known, do not fit."""
+        """Raise a `ValueError` of one line where the examples or labels of `data`, as far as known, do not fit."""
         client = None
         if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # which was looked at as a whole
             client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
@@ -298,7 +298,7 @@ def _apply_noisy(
 
 @contextlib.contextmanager
 def _in_layer(layer: Layer, x: Array) -> Iterator[None]:
-    """Names the layer that failed, in one line."""
+    """Name the layer that failed, in one line."""
     try:
         yield
     except (TypeError, ValueError, FlaxError) as error:

@@ -194,6 +194,6 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:
-    """Raises a ValueError of one line if `value` exceeds the limit."""
+    """Raise a ValueError of one line if `value` exceeds the limit."""
     if value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")

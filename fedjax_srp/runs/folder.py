@@ -55,7 +55,7 @@ def execute(
     with contextlib.ExitStack() as stack:
 
         def hold() -> _Found:
-            """Takes the folder, and looks again: others may have run in it until now."""
+            """Take the folder, and look again: others may have run in it until now."""
             stack.enter_context(stored.held(writable(folder), "out"))
             return _found(folder, run, overwrite)
 
@@ -94,7 +94,7 @@ def execute(
 
 
 def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], None]) -> None:
-    """Says that a folder holds the finished run, and how that ended; its summary is written for another cost."""
+    """Say that a folder holds the finished run, and how that ended; its summary is written for another cost."""
     history, cost = History.load(folder), run.communication
     table.check_communication(cost)
     said = outcome(history, run.target, cost)
@@ -172,7 +172,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
 
 
 def _tidy(folder: Path, place: Path | None) -> None:
-    """Leaves the checkpoint of the finished run and no other; none for None."""
+    """Leave the checkpoint of the finished run and no other; none for None."""
     checkpoints = folder / "checkpoint"
     if place != checkpoints:
         stored.remove(checkpoints)

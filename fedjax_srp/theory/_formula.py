@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def formula(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a formula refuse, in one line, arguments that are no numbers or for which it has no value."""
+    """Make a formula refuse, in one line, arguments that are no numbers or for which it has no value."""
     checking, signature = checked(function, least=1), inspect.signature(function)
 
     @functools.wraps(function)

@@ -23,7 +23,7 @@ SCRIPTS = (
     "fedavg_representation/figure1",
     pytest.param("fedavg_representation/figure3", marks=LONG),
     pytest.param("srpfl/linear_speedup", marks=LONG),
-    "srpfl/asynchronous",
+    pytest.param("srpfl/asynchronous", marks=LONG),
 )
 
 
