@@ -164,7 +164,8 @@ class FederatedAlgorithm:
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
-            (FedGATE's tracking variables, the download of FedBuff).
+            (FedGATE's tracking variables, the model that FedBuff hands out).
+        begins_jobs: `finish` hands out models, so it is for `Cohort.next_ids` where a policy has them (FedBuff).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
         gradient: a client function whose message is the local gradient at the model of `broadcast`, for policies that
             need the norm of the mean gradient. The next round starts from this model, so its download is not charged
@@ -180,6 +181,7 @@ class FederatedAlgorithm:
     """
 
     name: ClassVar[str] = "algorithm"
+    begins_jobs: ClassVar[bool] = False
     finish = cast(Any, None)  # a property that returns a `Phase`
     prepare = cast(Any, None)  # likewise
     gradient = cast(Any, None)  # a method like `client`
@@ -267,7 +269,8 @@ class Cohort(NamedTuple):
     work: Array  # (pool,) int32: units of local work, aligned with client_ids
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
-    asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`, no work is wasted
+    asked: Array | None = None  # () int32, size <= asked <= pool; None: nobody works for nothing
+    next_ids: Array | None = None  # (pool,) int32, who begins a job behind this round; None: the participants
 
 
 class RoundInfo(NamedTuple):

@@ -52,7 +52,7 @@ MADE = {
     "doubling": Doubling(initial=5, rounds_per_stage=[1, 2]),
     "work": PartialWork(3, on_time=0.5),
     "criterion": StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100),
-    "buffered": Buffered(3),
+    "buffered": Buffered(3, concurrency=5),
     "deadline": Deadline(1.5, 3, Uniform(4)),
     "markov": srp.clocks.Available(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])),
     "day and night": srp.clocks.Available(srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)),

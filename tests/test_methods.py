@@ -51,6 +51,7 @@ TABLE = {
     "flanp_fedavg_ft": FEDAVG._replace(evaluation="fine_tune", twin="fedavg_ft"),
     "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
     "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
+    "fedasync": FEDAVG._replace(shared=(), personal=ALL),
     "local_only": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),
     "fedsgd": FEDAVG,
     "fedavgm": FEDAVG,
@@ -109,6 +110,9 @@ DEFAULTS = {  # of a method, or of its algorithm
     "lg_fedavg": COMMON,
     "fedavg": COMMON,
     "fedbuff": COMMON | {"server_step_size": 1.0, "staleness_exponent": 0.5},
+    "fedasync": COMMON
+    | {"server_step_size": 0.6, "staleness_exponent": 0.5, "discount": "polynomial"}
+    | {"hinge_slope": 10.0, "hinge_start": 4.0, "mu": 0.005},
     "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
     "local_only": COMMON,
     "fedsgd": COMMON | {"weighting": "num_examples"},
@@ -175,6 +179,9 @@ def test_who_takes_part(name):
     get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
     if name == "fedbuff":
         assert cohort_sizes(get().participation, (0, 9)) == [10, 10]
+        return
+    if name == "fedasync":
+        assert cohort_sizes(get().participation, (0, 9)) == [1, 1]
         return
     if name in BY_CRITERION:
         assert cohort_sizes(get().participation, (0, 9)) == [10, 10]

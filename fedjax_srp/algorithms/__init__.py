@@ -6,6 +6,7 @@ from fedjax_srp.algorithms.fed_mtl import FedMTL
 from fedjax_srp.algorithms.fedala import FedALA
 from fedjax_srp.algorithms.fedamp import FedAMP
 from fedjax_srp.algorithms.fedas import FedAS
+from fedjax_srp.algorithms.fedasync import FedAsync
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
@@ -43,6 +44,7 @@ __all__ = [
     "FedALA",
     "FedAMP",
     "FedAS",
+    "FedAsync",
     "FedAvg",
     "FedBABU",
     "FedBN",

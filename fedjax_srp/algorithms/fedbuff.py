@@ -31,8 +31,8 @@ class FedBuff(ExampleAlgorithm):
     counts the server steps in between; its mean over the cohort is recorded as `staleness`. Batches are those of the
     round that uses the update. With `Full`, tau = 0 and a server step size of 1, this is `FedAvg`.
 
-    With k = 1 the server is as asynchronous as that of FedAsync (Xie et al., 2019), whose update differs: it moves
-    towards the client's model, w <- w + alpha s(tau) (w_i - w), while here w moves by w_i - w_stale.
+    The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
+    client's model; here w moves by w_i - w_stale.
 
     Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
     `fine_tune_epochs`.
@@ -53,6 +53,7 @@ class FedBuff(ExampleAlgorithm):
     """
 
     moves_statistics: ClassVar[bool] = False
+    begins_jobs: ClassVar[bool] = True
 
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
@@ -89,7 +90,7 @@ class FedBuff(ExampleAlgorithm):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Send the new model to the clients whose updates were used."""
+        """Hand the new model to those who begin a job: whose updates were used, unless the policy says otherwise."""
         return Phase(lambda server, context: server.params, self.begin_job, lambda key, server, mean, context: server)
 
     def begin_job(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
@@ -11,6 +12,17 @@ from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
+
+
+def proximal_gradient(mu: Array | float, center: PyTree) -> Callable[[Objective, PyTree, Array], PyTree]:
+    """Gradients of an objective with (mu / 2) |w_i - w|^2 added to it, for `local_sgd`; `center` is w."""
+
+    def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
+        # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)
+        gradient = plain_gradient(objective, local, weights)
+        return jax.tree.map(lambda g, w_i, w: g + mu * (w_i - w), gradient, local, center)
+
+    return proximal
 
 
 @part
@@ -39,13 +51,7 @@ class FedProx(FedAvg):
 
     def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """Local SGD on the loss with the proximal term."""
-
-        def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
-            # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)
-            gradient = plain_gradient(objective, local, weights)
-            return jax.tree.map(lambda g, w_i, w: g + self.mu * (w_i - w), gradient, local, params)
-
         # w_i <- local SGD on h_i, from w
-        now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=proximal)
+        now, gradient = self.training.in_round(context), proximal_gradient(self.mu, params)
+        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=gradient)
         return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)

@@ -301,7 +301,10 @@ def check_policy(
         raise ValueError(f"{name}: select returned client_ids = {shown}, they must be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     asked = None if cohort.asked is None else one
-    check_like(f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration, asked), "a Cohort has")
+    next_ids = None if cohort.next_ids is None else ids
+    check_like(
+        f"{name}: select returned", cohort, Cohort(ids, one, ids, one, duration, asked, next_ids), "a Cohort has"
+    )
     flag = _shape(jnp.bool_)
     own = {GRADIENT_NORM: policy.needs_global_gradient, WASTED_TIME: asked is not None}
     metrics = _joined(name, metrics, {metric: _float() for metric, is_there in own.items() if is_there})

@@ -308,7 +308,12 @@ def one_round(
     server, result = run_phase(algorithm.round, "round", state.server, state.clients, *args, policy.needs)
     clients, info = result.states, result.info
     if algorithm.finish is not None:
-        server, finished = run_phase(algorithm.finish, "finish", server, clients, *args)
+        by = (
+            cohort
+            if cohort.next_ids is None or not algorithm.begins_jobs
+            else cohort._replace(client_ids=cohort.next_ids)
+        )
+        server, finished = run_phase(algorithm.finish, "finish", server, clients, by, *args[1:])
         clients, info = finished.states, {**info, **finished.info}
     if times.available is not None:  # without participants the means are nan
         server = jax.tree.map(lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server)

@@ -68,6 +68,7 @@ RECIPES: dict[str, Recipe] = {
     "flanp_fedavg_ft": Recipe(FedAvgFT, "doubling", 1, "FLANP-FT", PINK, "fedavg_ft", "flanp_fedavg judged after fine-tuning the last layer"),  # noqa: E501
     "fedavg_ft": Recipe(FedAvgFT, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),
     "fedbuff": Recipe(algorithms.FedBuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),  # noqa: E501
+    "fedasync": Recipe(algorithms.FedAsync, "buffered", 1, "FedAsync", None, None, "Xie et al. 2019", {"k": 1}),
     "hf_maml": Recipe(algorithms.HFMAML, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),  # noqa: E501
     "local_only": Recipe(algorithms.LocalOnly, label="Local only", source="every client alone"),
     "fedsgd": Recipe(algorithms.FedSGD, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),

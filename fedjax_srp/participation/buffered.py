@@ -1,11 +1,12 @@
-"""An asynchronous server: all clients work all the time, and the server steps when its buffer is full."""
+"""An asynchronous server: clients work on jobs of their own, and the server steps when its buffer is full."""
 
 from typing import ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort
+from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, random_floats
 from fedjax_srp.parts import Count, part
 
 
@@ -16,31 +17,35 @@ class BufferedState(NamedTuple):
     difference of two of them.
     """
 
-    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused where one begins
-    begins: Array  # (num_clients,) bool: clients that begin a job now, of this round's time
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
+    begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
+    busy: Array | None = None  # (num_clients,) bool: who is at work, where not everybody is
+    drawn: Array | None = None  # (k - 1,) int32: who begins when the next client has delivered, in this order
 
 
 @part
 class Buffered(ParticipationPolicy):
-    """All clients work all the time, each on its own job; a round is one server step, with the `k` jobs that end first.
+    """Clients work on jobs of their own; a round is one server step, with the `k` jobs that end first.
 
-    Clients whose jobs ended wait for the new model and begin their next job at the server step; the others go on with
-    their model. A job takes the realised time of the round in which it begins. The round lasts from the last server
-    step to the k-th of these ends. Training on old models is the algorithm's part: `FedBuff`. With any other algorithm
-    a participant trains on the model of the round in which it delivers: updates are never stale, which flatters an
-    asynchronous server.
+    A job takes the realised time of the round in which it begins. The round lasts from the last server step to the
+    k-th of these ends. What clients do with an old model is the algorithm's: `FedBuff`, `FedAsync`. With any other
+    algorithm a participant trains on the model of the round in which it delivers: updates are never stale, which
+    flatters an asynchronous server.
 
-    FedBuff (Nguyen et al., 2022) differs twice. It keeps a limited number of clients busy and draws the next one at
-    random when one has delivered, so that slow clients take part as often; here all clients are busy, and fast ones
-    deliver more often. And it sends the OLD model while the buffer fills, so that clients start at once; here a client
-    that has delivered waits for the new one. With k = 1 no client waits, as in FedAsync (Xie et al., 2019). With k =
-    num_clients it is `Full`. Cohorts are ordered by the end of the job, ties by client id.
+    Without a limit all clients work all the time. Those whose jobs ended wait for the new model and begin their next
+    job at the server step; the others go on with the model they have. Whoever is fast delivers in proportion. With
+    k = 1 nobody waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
 
-    A communication cost changes the order of arrivals, so none can be added afterwards: give it to the clock,
-    `clocks.Fixed(..., communication=10)`.
+    With `concurrency=M`, as in FedBuff (Nguyen et al., 2022), M clients work at any time. When one delivers, another
+    begins at once with the model that the server has then, drawn uniformly from those who are not at work, so that
+    slow clients get their turn; who has delivered into the buffer may be drawn again behind the server step.
+
+    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes who arrives when, so
+    none can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: size of the buffer, jobs per server step.
+        concurrency: M, clients at work at a time, at most num_clients - k + 1; None: all of them.
 
     Example:
         >>> import jax
@@ -61,19 +66,56 @@ class Buffered(ParticipationPolicy):
 
     asynchronous: ClassVar[bool] = True
     k: Count = 10
+    concurrency: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> BufferedState:
-        """All clients begin."""
+        """Everybody begins, or the first who are drawn."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
-        return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
+        if self.concurrency is None:
+            return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
+        check_at_most("buffered: concurrency", self.concurrency, "num_clients - k + 1", num_clients - self.k + 1)
+        nobody = jnp.zeros(num_clients, jnp.bool_)
+        drawn = _drawn(key, ~nobody, self.concurrency + self.k - 1)
+        begins, later = nobody.at[drawn[: self.concurrency]].set(True), drawn[self.concurrency :]
+        return BufferedState(jnp.zeros(num_clients), begins, nobody, later)
 
     def select(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first."""
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
+        if state.busy is not None:
+            return self._replacing(key, state._replace(remaining=remaining, busy=state.busy | state.begins), times)
         # d = the k-th smallest r_i
         client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
         # r_i <- r_i - d
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
         return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
+
+    def _replacing(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+        """The k jobs that end first, where another client begins at each end."""
+
+        def end(busy: Array, remaining: Array) -> tuple[Array, Array]:
+            client = jnp.argmin(jnp.where(busy, remaining, jnp.inf)).astype(jnp.int32)
+            return client, busy.at[client].set(False)
+
+        def replace(jobs: tuple[Array, Array], new: Array) -> tuple[tuple[Array, Array], Array]:
+            client, busy = end(*jobs)
+            # r_j <- r_i + T_j where j begins at the end of i's job
+            ends = jobs[1][client] + times.realised[new]
+            return (busy.at[new].set(True), jobs[1].at[new].set(ends)), client
+
+        (busy, remaining), delivered = jax.lax.scan(replace, (state.busy, state.remaining), state.drawn)
+        last, busy = end(busy, remaining)
+        duration = remaining[last]
+        # those of the next round: the first begins at the server step, each other one when a client delivers
+        drawn = _drawn(key, ~busy, self.k)
+        begins = jnp.zeros_like(busy).at[drawn[0]].set(True)
+        cohort = make_cohort(jnp.append(delivered, last))._replace(duration=duration, next_ids=drawn)
+        return cohort, BufferedState(jnp.where(busy, remaining - duration, 0), begins, busy, drawn[1:])
+
+
+def _drawn(key: Key, among: Array, number: int) -> Array:
+    """Some clients, uniformly without replacement, in a random order: (number,) int32."""
+    priority = jnp.where(among, random_floats(key, among.shape[0]), -jnp.inf)
+    return jax.lax.top_k(priority, number)[1].astype(jnp.int32)

@@ -15,7 +15,7 @@ def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     """Group methods by training: those of a list differ only in name and first evaluation."""
     found: list[tuple[tuple[object, object], list[Method]]] = []
     for method in methods:
-        trained = _trained(method.algorithm), method.participation
+        trained = trained_by(method.algorithm), method.participation
         same = next((of for other, of in found if other == trained), None)
         if same is None:
             found.append((trained, [method]))
@@ -24,7 +24,7 @@ def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     return [of for _, of in found]
 
 
-def _trained(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
     """Return the algorithm with the first evaluation of its class."""
     default = {field.name: field.default for field in dataclasses.fields(algorithm)}.get(EVALUATION)
     return dataclasses.replace(algorithm, **{EVALUATION: default}) if default is not None else algorithm

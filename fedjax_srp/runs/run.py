@@ -22,7 +22,7 @@ from fedjax_srp.options import build
 from fedjax_srp.participation import Full
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
-from fedjax_srp.runs import clocks, words
+from fedjax_srp.runs import clocks, judged, words
 from fedjax_srp.stored import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
@@ -181,16 +181,29 @@ class Run:
     def _of_simulation(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in words.SIMULATION if name != "progress"}
 
+    @functools.cached_property
+    def training(self) -> Hashable:
+        """A key that is equal for runs of one training, which differ only in their evaluation."""
+        return self.program(), self.seed, *self.floats.items()
+
     def program(self, *left_out: str) -> Hashable:
-        """Return a key that is equal for runs of one program: they differ only in seed and `floats`.
+        """Return a key that is equal for runs of one program: they differ in seed, `floats` and evaluation.
+
+        The evaluation is part of it if it also decides when the run ends, or what is logged meanwhile.
 
         Args:
             *left_out: options that may differ too.
         """
-        rest = {name: value for name, value in self.record.items() if name not in (*self.floats, "seed", *left_out)}
-        structure = None
-        if self.choice is None:
-            structure = jax.tree.structure(self.own.algorithm)
+        decides = self.target is not None or self.evaluations == () or self.tensorboard or self.wandb
+        judges = () if decides else ("method", judged.EVALUATION, "evaluations")
+        left_out = (*self.floats, "seed", *judges, *left_out)
+        rest = {name: value for name, value in self.record.items() if name not in left_out}
+        if self.choice is not None:
+            factory: Any = self.choice.route.factory
+            judges_alone = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION} and not decides
+            structure: Any = factory.func if judges_alone else factory
+        else:
+            structure = jax.tree.structure(self.own.algorithm if decides else judged.trained_by(self.own.algorithm))
             rest["algorithm"] = describe(getattr(self.own.algorithm, "model", None))
             rest["arrays"] = {name: describe(leaf) for name, leaf in self.leaves.items() if name not in self.floats}
         rest |= {"floats": [*self.floats], "models": self.models, "checkpoint": self.checkpoint}

@@ -162,6 +162,19 @@ TABLE = {
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"alignment_step_size": 0.0}),
     ),
+    "fedasync": Row(
+        small(algorithms.FedAsync, discount="hinge", hinge_start=0.0, mu=0.3, weighting="num_examples"),
+        classification,
+        (
+            *REFUSED_BY_LOCAL_SGD,
+            {"server_step_size": 0.0},
+            {"server_step_size": 1.5},
+            {"discount": "linear"},
+            {"hinge_slope": -1.0},
+            {"hinge_start": -1.0},
+            {"mu": -0.1},
+        ),
+    ),
     "fedavg": Row(small(algorithms.FedAvg), classification, (*REFUSED_BY_LOCAL_SGD, {"evaluation": "own_head"})),
     "fedbabu": Row(small(algorithms.FedBABU, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
     "fedbn": Row(with_batch_norm, classification, (*REFUSED_BY_LOCAL_SGD, {"own": "all"})),
@@ -374,10 +387,13 @@ def test_refusals_name_argument_and_value(make, options):
     assert "\n" not in str(caught.value)
 
 
+CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")
 ON_EXAMPLES = [name for name, row in TABLE.items() if row.data is classification]
 
 
-@pytest.mark.parametrize("name", ON_EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in CORE else pytest.mark.long) for name in ON_EXAMPLES]
+)
 def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
     data = classification()
@@ -411,7 +427,6 @@ WORK = 1 + (IDS * 7 + np.arange(3)[:, None]) % 5 // 3
 POLICY = scripted(IDS, SIZES, WORK, STAGES)
 LAYOUTS = {"1device_chunk15": (1, 15), "2devices_chunk7": (2, 7), "4devices_chunk1": (4, 1)}
 BASE, *OTHERS = LAYOUTS
-CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")  # on every layout
 
 
 class Base(NamedTuple):

@@ -1,4 +1,4 @@
-"""FedBuff under `buffered` against a queue of jobs in float64, and its limits: everybody, and fresh models only."""
+"""FedBuff and FedAsync under `buffered` against a queue of jobs in float64, and their limits."""
 
 import functools
 import itertools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recorded_orders import RecordedOrders
-from reference import fedavg, fedbuff
+from reference import fedasync, fedavg, fedbuff
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
 
@@ -38,17 +38,18 @@ def recorded_times(clock, num_rounds):
     return np.array(table)
 
 
-def watched(k):
-    """`buffered`; its state holds the last cohort too, in the order of arrival."""
-    policy = srp.participation.Buffered(k)
+def watched(k, concurrency=None):
+    """`buffered`; its state holds the last cohort too, in the order of arrival, and who begins next."""
+    policy = srp.participation.Buffered(k, concurrency)
 
     def select(key, state, times):
         cohort, new = policy.select(key, state[0], times)
-        return cohort, (new, cohort.client_ids)
+        return cohort, (new, cohort.client_ids, cohort.client_ids if concurrency is None else cohort.next_ids)
 
-    return made_policy(
-        "watched", lambda key, num: (policy.init(key, num), jnp.zeros(k, jnp.int32)), select, lambda state, info: state
-    )
+    def init(key, num_clients):
+        return policy.init(key, num_clients), jnp.zeros(k, jnp.int32), jnp.zeros(k, jnp.int32)
+
+    return made_policy("watched", init, select, lambda state, info: state)
 
 
 def by_layer(split_model, params):
@@ -102,7 +103,8 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     def rows(version, i):
         return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
 
-    expected = fedbuff.run(start, clients, lambda v, i: table[v, i], rows, k=k, sgd=sgd, **options)
+    queue = fedbuff.jobs(NUM_CLIENTS, lambda v, i: table[v, i], k)
+    expected = fedbuff.run(start, clients, queue, rows, k=k, sgd=sgd, **options)
     elapsed, versions = 0.0, np.zeros(NUM_CLIENTS, np.int32)
     for t, step in enumerate(itertools.islice(expected, NUM_STEPS)):
         rounds, _, scores = run.rounds()
@@ -160,3 +162,99 @@ def test_updates_lose_weight_by_the_power_law():
         tau, stale = 9 - version, update(version)
         assert float(stale.info["staleness"]) == tau
         assert_close(stale.message, jax.tree.map(lambda d, tau=tau: (1 + tau) ** -0.7 * d, fresh), 1e-12)
+
+
+def replayed(state, asked, k):
+    """Who begins next, as the policy drew it, and a list that is fed with what it draws for later."""
+    later = [*state.drawn.tolist()]
+
+    def next_client(taken, version):
+        chosen = later.pop(0)
+        assert chosen not in taken
+        asked.append((chosen, version))
+        return chosen
+
+    return later, next_client
+
+
+@pytest.mark.parametrize("clock_name", CLOCKS)
+@pytest.mark.parametrize(
+    ("k", "concurrency", "run_options"),
+    [(1, 3, {}), (3, 2, {"devices": 2, "chunk_size": 1}), (3, 5, {"chunk_size": 3})],
+)
+def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrency, run_options, clock_name):
+    split_model, clients, data = setting()
+    sgd = Sgd(0.3, momentum=0.5)
+    algorithm = srp.algorithms.FedBuff(split_model, srp.Training(optimizer(sgd), batch_size=BATCH, epochs=EPOCHS))
+    clock = CLOCKS[clock_name]
+    run = Run(algorithm, data, watched(k, concurrency), clock, **run_options)
+    state = run.host_state()
+    start, first = by_layer(split_model, state.server.params), np.flatnonzero(state.policy[0].begins).tolist()
+    assert len(first) == concurrency
+    table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
+    asked = []
+    later, next_client = replayed(state.policy[0], asked, k)
+    queue = fedbuff.limited_jobs(first, next_client, lambda v, i: table[v, i], k)
+
+    def rows(version, i):
+        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
+
+    expected = fedbuff.run(start, clients, queue, rows, k=k, sgd=sgd)
+    elapsed, stale = 0.0, 0.0
+    for _ in range(NUM_STEPS):
+        rounds, state = run.rounds().rounds, run.host_state()
+        step = next(expected)
+        elapsed += float(rounds.compute_time[0])
+        assert elapsed == pytest.approx(step.time, rel=1e-9)
+        assert state.policy[1].tolist() == step.arrivals
+        assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
+        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        assert int(state.policy[0].busy.sum()) == concurrency - 1  # the next one begins with the next round
+        later += state.policy[2].tolist()
+        stale += sum(step.staleness)
+    assert stale > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "alpha", "rho"),
+    [("constant", 0.5, 0.0, 0.6, 0.0), ("polynomial", 0.8, 0.0, 0.9, 0.3), ("hinge", 1.5, 2.0, 0.7, 0.005)],
+)
+def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
+    split_model, clients, data = setting()
+    sgd = Sgd(0.3)
+    options = {"staleness_exponent": a} if kind == "polynomial" else {"hinge_slope": a, "hinge_start": b}
+    algorithm = srp.algorithms.FedAsync(
+        split_model, srp.Training(optimizer(sgd), batch_size=BATCH, epochs=EPOCHS), server_step_size=alpha, mu=rho,
+        discount=kind, **options,
+    )  # fmt: skip
+    clock = CLOCKS["fixed"]
+    run = Run(algorithm, data, watched(1), clock, chunk_size=3)
+    start = by_layer(split_model, run.host_state().server.params)
+    table, orders = recorded_times(clock, 2 * NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
+
+    def rows(version, i):
+        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
+
+    queue, most = fedbuff.jobs(NUM_CLIENTS, lambda v, i: table[v, i], 1), 0
+    weight_of = functools.partial(fedasync.s, kind, a=a, b=b)
+    expected = fedasync.run(start, clients, queue, rows, sgd=sgd, alpha=alpha, weight_of=weight_of, rho=rho)
+    for step in itertools.islice(expected, 2 * NUM_STEPS):
+        rounds, state = run.rounds().rounds, run.host_state()
+        assert state.policy[1].tolist() == step.arrivals
+        assert float(rounds.metrics["staleness"][0]) == step.staleness[0]
+        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        most = max(most, step.staleness[0])
+    assert most > b + 1
+
+
+def test_fedasync_that_waits_for_everybody_and_goes_all_the_way_is_fedavg():
+    split_model, _, data = setting()
+    training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS, weighting="num_examples")
+    fedasync = srp.algorithms.FedAsync(split_model, training, server_step_size=1.0, mu=0.0)
+    runs = [
+        Run(a, data, srp.participation.Full()) for a in (srp.algorithms.FedAvg(split_model, training), fedasync)
+    ]  # fmt: skip
+    for _ in range(3):
+        for run in runs:
+            run.rounds()
+        assert_close(runs[1].host_state().server.params, runs[0].host_state().server.params, 1e-12)

@@ -23,27 +23,12 @@ SCRIPTS = (
     "fedavg_representation/figure1",
     pytest.param("fedavg_representation/figure3", marks=LONG),
     pytest.param("srpfl/linear_speedup", marks=LONG),
-    "srpfl/asynchronous",
+    pytest.param("srpfl/asynchronous", marks=LONG),
 )
 
 
 def not_json(constant):
     raise AssertionError(f"{constant} is not JSON")
-
-
-@pytest.fixture
-def beside(monkeypatch):
-    """Makes a folder of experiments the one that a script's own imports come from, as `python FILE` does."""
-    modules = set(sys.modules)
-
-    def enter(folder):
-        monkeypatch.syspath_prepend(str(EXPERIMENTS))
-        monkeypatch.syspath_prepend(str(folder))
-
-    yield enter
-    for name in set(sys.modules) - modules:
-        if str(EXPERIMENTS) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]  # two papers have a figure1
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -67,10 +52,7 @@ def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
 
 @pytest.mark.long
 def test_lengths_of_stages_are_compared(beside, tmp_path):
-    beside(EXPERIMENTS / "srpfl")
-    import stage_lengths
-
-    stage_lengths.main(["--scale", "smoke", "--out", str(tmp_path)])
+    beside("srpfl")("stage_lengths").main(["--scale", "smoke", "--out", str(tmp_path)])
     rows = np.genfromtxt(tmp_path / "stage_lengths_moments.csv", delimiter=",", names=True)
     assert sorted(set(rows["length"])) == [1, 3]
     assert sorted(set(rows["factor"])) == [1.1, 1.3, 2.0]
@@ -80,10 +62,7 @@ def test_lengths_of_stages_are_compared(beside, tmp_path):
 
 @pytest.fixture
 def synthetic(beside):
-    beside(EXPERIMENTS / "fedrep")
-    import synthetic
-
-    return synthetic
+    return beside("fedrep")("synthetic")
 
 
 def test_new_clients_share_the_truth_and_nothing_else(synthetic):
@@ -129,8 +108,6 @@ def test_the_start_is_projected_gradient_descent(synthetic):
 
 
 def test_a_time_that_is_censored_gives_no_ratio(beside):
-    beside(EXPERIMENTS / "srpfl")
-    import linear_speedup
-
+    linear_speedup = beside("srpfl")("linear_speedup")
     result = {"times": {"srpfl": [[2.0, 2.0, "inf", "inf"]], "fedrep": [[4.0, "inf", 4.0, "inf"]]}}
     np.testing.assert_array_equal(linear_speedup.ratio(result, 0), [0.5, np.nan, np.nan, np.nan])

@@ -12,6 +12,7 @@ import pytest
 from policy_helpers import info_of, random_times, times_of
 from reference.fedbuff import jobs
 
+import fedjax_srp as srp
 from fedjax_srp import participation
 from fedjax_srp.base import ClientTimes, ParticipationPolicy
 
@@ -135,11 +136,66 @@ def test_vmap_is_the_loop():
         chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], together), two_rounds(key))
 
 
+def test_a_limit_draws_everybody_alike_and_keeps_so_many_busy():
+    """Twenty clients of unequal speed begin alike often, where without a limit they deliver in proportion to speed."""
+    times = np.tile(np.linspace(0.5, 5.0, 20), (6000, 1))
+    keys = jax.random.split(KEY, len(times))
+    policy = participation.Buffered(2, concurrency=4)
+
+    def step(state, row):
+        key, realised = row
+        cohort, state = policy.select(key, state, ClientTimes(realised, realised))
+        return state, (cohort, jnp.sum(state.busy))
+
+    _, (cohorts, busy) = jax.lax.scan(step, policy.init(KEY, 20), (keys, jnp.asarray(times, dtype=float)))
+    assert set(np.asarray(busy).tolist()) == {3}  # the fourth begins at the server step
+    drawn = np.bincount(np.asarray(cohorts.next_ids).ravel(), minlength=20)
+    jobs = drawn.sum()
+    # Who is slow is at work more often, so drawn less: in turns of job and idle time, 1 / (T_i + mean idle time).
+    idle = np.asarray(cohorts.duration).sum() * (20 - 4) / jobs
+    law = 1 / (times[0] + idle)
+    np.testing.assert_allclose(drawn / jobs, law / law.sum(), atol=5 * np.sqrt(0.05 / jobs))
+    assert drawn.max() < 1.6 * drawn.min()
+    free = run(participation.Buffered(2), times[:600])
+    assert np.ptp(np.bincount(free.client_ids.ravel(), minlength=20)) > 100
+
+
+def test_throughput_over_synchronous_rounds_is_that_of_renewal():
+    """M jobs a mean job time, where a round with M clients lasts as long as the longest: H_M times, under Exp(1)."""
+    num_clients, concurrency, rounds = 1000, 20, 4000
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
+
+    def updates_per_time(policy, key):
+        key_init, *keys = jax.random.split(key, rounds + 1)
+        clock_state = clock.init(key, num_clients)
+
+        def step(state, key):
+            key_clock, key_policy = jax.random.split(key)
+            times, _ = clock.sample(key_clock, clock_state, jnp.zeros(()))
+            cohort, state = policy.select(key_policy, state, times)
+            duration = times.realised[cohort.client_ids].max() if cohort.duration is None else cohort.duration
+            return state, (cohort.size, duration)
+
+        sizes, durations = jax.lax.scan(step, policy.init(key_init, num_clients), jnp.stack(keys))[1]
+        return int(sizes.sum()) / float(durations.sum())
+
+    asynchronous = updates_per_time(participation.Buffered(10, concurrency=concurrency), KEY)
+    synchronous = updates_per_time(participation.Uniform(concurrency), KEY)
+    harmonic = np.sum(1 / np.arange(1, concurrency + 1))  # 3.6
+    assert asynchronous == pytest.approx(concurrency, rel=5 / np.sqrt(10 * rounds))
+    assert asynchronous / synchronous == pytest.approx(harmonic, rel=5 * 0.36 / np.sqrt(rounds))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: participation.Buffered(0), ["k=0 must be at least 1"]),
         (lambda: participation.Buffered(2.0), ["k=2.0 must be an integer"]),  # pyright: ignore
+        (lambda: participation.Buffered(3, concurrency=0), ["concurrency=0 must be at least 1"]),
+        (
+            lambda: participation.Buffered(3, concurrency=9).init(KEY, 10),
+            ["buffered: concurrency=9 is larger than num_clients - k + 1=8", "choose at most 8"],
+        ),
         (
             lambda: participation.Buffered(11).init(KEY, 10),
             ["buffered: k=11 is larger than num_clients=10", "choose at most 10"],

@@ -1,4 +1,4 @@
-"""FedBuff, in NumPy: every client works all the time, the server steps when k updates are in. Events, not rounds."""
+"""FedBuff, in NumPy: clients work side by side, the server steps when k updates are in. Events, not rounds."""
 
 import heapq
 from typing import NamedTuple
@@ -33,6 +33,26 @@ def jobs(num_clients, job_time, k):
             heapq.heappush(queue, Job(job.end + job_time(version, i), i, version))
 
 
+def limited_jobs(first, next_client, job_time, k):
+    """Yields jobs one by one as they end, with a limited number of clients at work: FedBuff's server loop.
+
+    `first` begin at time 0; when one delivers, `next_client(idle)` begins at once, with the model of that time. Idle is
+    who is not at work and has nothing in the buffer.
+    """
+    queue = [Job(job_time(0, i), i, 0) for i in first]
+    heapq.heapify(queue)
+    version, in_buffer = 0, []
+    while True:
+        job = heapq.heappop(queue)
+        in_buffer.append(job.client)
+        yield job
+        if len(in_buffer) == k:
+            version, in_buffer = version + 1, []
+        at_work = {other.client for other in queue}
+        i = next_client(at_work | set(in_buffer), version)
+        heapq.heappush(queue, Job(job.end + job_time(version, i), i, version))
+
+
 class Step(NamedTuple):
     """What a step of the server was."""
 
@@ -42,14 +62,15 @@ class Step(NamedTuple):
     params: dict
 
 
-def run(params, clients, job_time, steps, *, k, sgd, eta=1.0, exponent=0.5, client_weighting="uniform"):
+def run(params, clients, queue, steps, *, k, sgd, eta=1.0, exponent=0.5, client_weighting="uniform"):
     """Yields every `Step` of the server.
 
-    `steps(v, i)` are the rows of the batches of the job of client i that ends while the server has version v.
+    `queue` are the jobs as they end; `steps(v, i)` are the rows of the batches of the job of client i that ends while
+    the server has version v.
     """
     models = [params]
     updates, weights, arrivals, staleness = [], [], [], []
-    for job in jobs(len(clients), job_time, k):
+    for job in queue:
         i, version, start = job.client, len(models) - 1, models[job.version]
         tau = version - job.version
         trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd)
