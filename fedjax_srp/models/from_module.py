@@ -143,13 +143,13 @@ class _Equinox:
 
 
 def _source(module: Any) -> Any:
-    """Return what makes and runs a module of whichever library it is."""
+    """Return the adapter for the module's library."""
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
-    if (eqx := sys.modules.get("equinox")) is not None:  # else nobody has a module of it
+    if (eqx := sys.modules.get("equinox")) is not None:  # else there is no module of it
         if isinstance(module, type):
             return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
-        with contextlib.suppress(Exception):  # whatever a module of nnx says to a key
+        with contextlib.suppress(Exception):  # any error of a module of nnx for a key
             if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
                 return _Equinox(module)
     return _NNX(module)
