@@ -165,7 +165,8 @@ class FederatedAlgorithm:
         name: in the registry and the results; by default the class name in lower case.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
             (FedGATE's tracking variables, the model that FedBuff hands out).
-        begins_jobs: `finish` hands out models, so it is for `Cohort.next_ids` where a policy has them (FedBuff).
+        begins_jobs: `finish` sends the models of new jobs, so it runs for `Cohort.next_ids` if a policy has them
+            (FedBuff).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
         gradient: a client function whose message is the local gradient at the model of `broadcast`, for policies that
             need the norm of the mean gradient. The next round starts from this model, so its download is not charged
@@ -270,7 +271,7 @@ class Cohort(NamedTuple):
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
     asked: Array | None = None  # () int32, size <= asked <= pool; None: nobody works for nothing
-    next_ids: Array | None = None  # (pool,) int32, who begins a job behind this round; None: the participants
+    next_ids: Array | None = None  # (pool,) int32, clients that begin a job after this round; None: the participants
 
 
 class RoundInfo(NamedTuple):
