@@ -164,7 +164,7 @@ class FederatedAlgorithm:
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
-            (FedGATE's tracking variables, the model that FedBuff hands out).
+            (FedGATE's tracking variables, FedBuff's download).
         begins_jobs: `finish` sends the models of new jobs, so it runs for `Cohort.next_ids` if a policy has them
             (FedBuff).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
@@ -246,15 +246,15 @@ class ClientTimes(NamedTuple):
     """Time each client needs for one unit of local work, in time units, (num_clients,) float.
 
     Where clients come and go, a clock gives the last three too, else none of them. A client whose work takes longer
-    than it stays fails: it never reports. Where nobody is available the round begins later, with who is there then.
+    than it stays fails: it never reports. If none is available the round begins later, with those available then.
     """
 
-    expected: Array  # what is known beforehand
+    expected: Array  # known beforehand
     realised: Array  # the true times of this round
     communication: Array | None = None  # () or (num_clients,) float: the part of both that does not grow with work
     available: Array | None = None  # (num_clients,) bool: clients that may be selected; None: all
     stays: Array | None = None  # (num_clients,) float: from the beginning of the round until the client leaves
-    wait: Array | None = None  # () float: delay of the round's begin; part of `RoundInfo.compute_time`
+    wait: Array | None = None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
 
 
 class Cohort(NamedTuple):
@@ -270,7 +270,7 @@ class Cohort(NamedTuple):
     work: Array  # (pool,) int32: units of local work, aligned with client_ids
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
-    asked: Array | None = None  # () int32, size <= asked <= pool; None: nobody works for nothing
+    asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`
     next_ids: Array | None = None  # (pool,) int32, clients that begin a job after this round; None: the participants
 
 

@@ -54,7 +54,7 @@ class Template(ExampleAlgorithm):
         model: its cut does not matter.
         training: of model and bias.
         penalty: lambda, of the personal bias.
-        fine_tune_epochs: epochs of the bias before a client is judged by `fine_tune`.
+        fine_tune_epochs: epochs of the bias in `fine_tune`.
         fine_tune_optimizer: of the bias in `fine_tune`; default that of training.
 
     Example:

@@ -278,7 +278,7 @@ def local_sgd(
     optimizer = training.optimizer
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
-    # Of a client that is done a batch without weight changes nothing either, and nobody has to select what stays.
+    # A batch without weight then changes nothing of a client that is done, and no select is needed.
     no_weight_no_step = not one_client_at_a_time and (
         optimizer.is_plain and gradient is plain_gradient and after_step is as_stepped
     )

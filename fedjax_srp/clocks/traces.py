@@ -183,7 +183,7 @@ def _content(path: str | os.PathLike) -> Any:
     if raw[:1] == b"\x80":
         raise _refused(
             path,
-            "is a pickle, and reading one runs whatever code stands in it, so it is refused",
+            "is a pickle, and reading one executes its code, so it is refused",
             f'if you trust it, convert it first: python -c "{_CONVERT}"',
         )
     try:

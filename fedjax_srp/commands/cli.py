@@ -69,7 +69,7 @@ COMMANDS = {
         compiles=True,
     ),
     "grid": Command(
-        "Every combination of options of run, from a TOML file; the same command goes on where it was.",
+        "Every combination of options of run, from a TOML file; the same command resumes it.",
         lambda: {"": grid_command.OPTIONS},
         grid_command.run,
         positional="file",

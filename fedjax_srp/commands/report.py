@@ -48,7 +48,7 @@ def report(
     if not found:
         hint = "give a folder that fedjax-srp run, grid or demo wrote"
         if left_out:
-            hint = f"{len(left_out)} are begun or planned; the same command as before goes on with them"
+            hint = f"{len(left_out)} are begun or planned; the same command as before resumes them"
         raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
     tasks, errors = repeats.by_task(map(repeats.read, found))
     twice = []

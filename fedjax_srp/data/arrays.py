@@ -88,7 +88,7 @@ def from_arrays(
     if is_one_pool and len(shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))):
         raise ValueError(
             f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
-            "test on examples that nobody trains on"
+            "test on examples that no client trains on"
         )
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255

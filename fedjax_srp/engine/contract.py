@@ -47,7 +47,7 @@ LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 FAULTS = (  # of a cohort, see `cohort.cohort_fault`: fault and remedy
     "its size is {}, it must be at least 1 and at most the length of client_ids",
     "client {} does not exist: ids lie in 0..num_clients - 1",
-    "client {} stands in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
+    "client {} is in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
     "client {} has negative work: units of local work are 0 or more",
     "it asked {} clients, which must be at least its size and at most the length of client_ids",
     "client {} is not available: pick among those of times.available, see participation.cohorts.ask",
@@ -287,7 +287,7 @@ def check_policy(
     if policy.asynchronous and times.available is not None:
         raise ValueError(
             f"{name}: rounds overlap, and a client that leaves would take its job along; use a clock under which "
-            "everybody is available, or a policy whose rounds do not overlap"
+            "all clients are available, or a policy whose rounds do not overlap"
         )
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
     picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]

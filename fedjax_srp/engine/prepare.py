@@ -87,7 +87,7 @@ class Prepared(NamedTuple):
         """
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))):
             raise ValueError(
-                "key, or a part, is traced: this compiles and runs by itself and stands in no jit, vmap or grad; "
+                "key, or a part, is traced: this compiles and runs by itself, outside of jit, vmap and grad; "
                 "srp.Simulation does, simulate_seeds takes several keys and values"
             )
         if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 (untyped in jax)
