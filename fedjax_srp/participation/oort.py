@@ -39,10 +39,10 @@ class Oort(ParticipationPolicy):
         (U + sqrt(0.1 log R / L)) (T / D)^alpha where D > T,   U = examples * loss,
 
     with R the round, L the one in which it last took part, D its time then, T the preferred duration. Clients are drawn
-    in proportion to their utility among those above `cutoff` times the k-th highest; a share of the cohort are clients
-    that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is `explore` at first
-    and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step` when the
-    participants of the last `window` rounds had less total utility than those of the `window` rounds before.
+    in proportion to their utility among those above `cutoff` times the lowest that would be selected; a share of the
+    cohort are clients that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is
+    `explore` at first and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step`
+    when the participants of the last `window` rounds had less total utility than those of the `window` rounds before.
 
     Choices where the paper leaves one: U has the mean loss of the last local training, where Oort has the root of the
     mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at the end of
@@ -58,7 +58,7 @@ class Oort(ParticipationPolicy):
         explore: the share of newcomers in the first round.
         decay: factor of that share per round.
         explore_least: lower bound of that share.
-        cutoff: c, share of the k-th highest utility.
+        cutoff: c, share of the lowest utility that would be selected.
 
     Example:
         >>> import fedjax_srp as srp
