@@ -55,6 +55,7 @@ FedAvg, FedGATE, FedNova, FedRep = algorithms.FedAvg, algorithms.FedGATE, algori
 FedAvgFT = functools.partial(FedAvg, evaluation="fine_tune")
 FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
 SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
+NARROW = MappingProxyType({"max_work": 5, "on_time": 0.5})  # a unit of work for each of the five rates
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
@@ -69,6 +70,7 @@ RECIPES: dict[str, Recipe] = {
     "fedavg_ft": Recipe(FedAvgFT, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),
     "fedbuff": Recipe(algorithms.FedBuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),  # noqa: E501
     "fedasync": Recipe(algorithms.FedAsync, "buffered", 1, "FedAsync", None, None, "Xie et al. 2019", {"k": 1}),
+    "fedat": Recipe(algorithms.FedAT, "asynchronous_tiers", 1, "FedAT", None, None, "Chai et al. 2021, without compression"),  # noqa: E501
     "hf_maml": Recipe(algorithms.HFMAML, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),  # noqa: E501
     "local_only": Recipe(algorithms.LocalOnly, label="Local only", source="every client alone"),
     "fedsgd": Recipe(algorithms.FedSGD, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),
@@ -98,6 +100,9 @@ RECIPES: dict[str, Recipe] = {
     "fedamp": Recipe(algorithms.FedAMP, label="FedAMP", source="Huang et al. 2021, attention 1 - exp(-x / sigma)"),
     "fedpac": Recipe(algorithms.FedPAC, label="FedPAC", source="Xu et al. 2023, one optimizer for head and body"),
     "fedas": Recipe(algorithms.FedAS, label="FedAS", source="Yang et al. 2024, features aligned example by example"),
+    "heterofl": Recipe(algorithms.HeteroFL, "partial_work", 1, "HeteroFL", None, None, "Diao et al. 2021, rates by units of work", NARROW),  # noqa: E501
+    "fedrolex": Recipe(algorithms.FedRolex, "partial_work", 1, "FedRolex", None, None, "Alam et al. 2022, rates by units of work", NARROW),  # noqa: E501
+    "fjord": Recipe(algorithms.FjORD, "partial_work", 1, "FjORD", None, None, "Horvath et al. 2021, without distillation", NARROW),  # noqa: E501
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
