@@ -42,7 +42,7 @@ def order_by_time(times: Array, client_ids: Array) -> Array:
 
 
 def speed_tiers(expected: Array, tiers: int) -> Array:
-    """The tier of each client, 0 the fastest, (num_clients,) int32: of equal size, the last takes who is left over."""
+    """The tier of each client, 0 the fastest, (num_clients,) int32: of equal size, the last with the remainder."""
     rank = jnp.arange(expected.shape[0], dtype=jnp.int32)
     by_rank = jnp.minimum(rank // (expected.shape[0] // tiers), tiers - 1)
     return jnp.zeros_like(rank).at[order_by_time(expected, rank)].set(by_rank)
