@@ -48,7 +48,7 @@ class SubmodelAlgorithm(GlobalModel):
         return jnp.int32(0)
 
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
-        """The submodel of a training step: units that are left out give 0, outputs of the others are scaled by 1 / r (the Scaler)."""
+        """The submodel of a training step: others give 0, its own outputs are scaled by 1 / r (Scaler)."""
         del key
         rate = jnp.stack(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
