@@ -222,13 +222,6 @@ def test_a_run_of_another_setting_is_an_error_of_use(tmp_path, monkeypatch, caps
     assert "holds a run with other" in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)
-    monkeypatch.setattr(paper.Study, "train", lambda self, *arguments: np.zeros(2).reshape(3))
-    with pytest.raises(ValueError, match="reshape"):
-        paper.main(3, ["--scale", "smoke", "--out", str(tmp_path)])
-
-
 def test_every_curve_of_the_paper_is_there_and_every_training_is_a_method():
     assert len(paper.CURVES) == 9
     assert all(curve.training in paper.methods.names() for curve in paper.CURVES.values())
@@ -303,9 +296,3 @@ def test_causes_and_sweep_write_tables_of_what_has_run(tmp_path, monkeypatch):
     images, classes, srpfl, flanp, own, _, less, less_own, *_ = (float(cell) for cell in row.strip("| ").split(" | "))
     assert (images, classes) == (10, 2)
     np.testing.assert_allclose([less, less_own], [srpfl - flanp, own - flanp], atol=0.11)
-
-
-def test_the_readme_has_the_tables_of_its_files():
-    folder = Path(paper.__file__).parent
-    text = (folder / "README.md").read_text()
-    assert cause_tables.page(text, folder / "results") == text, "cause_tables.py writes them anew"
