@@ -153,39 +153,19 @@ def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
     assert "| FedAvg+FT |" in capsys.readouterr().out
 
 
-def test_the_ablation_shows_what_was_run_in_more_than_one_way(table):
-    _, rivals, rivals_table = table
-
-    def runs(*labels):
-        return {label: {"0": {"accuracy": 50.04 + i}} for i, label in enumerate(labels)}
-
-    found = {"cifar10_100x2": runs("FedAvg", "FedPer"), "cifar10_100x2_shards": runs("FedAvg+FT", "FedAvg")}
-    found |= {"cifar10_100x5": runs("LG-Fed"), "cifar10_100x5_everybody": runs("FedAvg", "LG-Fed")}
-    first, second = rivals_table.ablation(found, rivals.COLUMNS["ablation"]).split("\n\n")
-    assert first.splitlines()[0] == "| method | CIFAR-10 (100, 2) | shards | paper |"
-    assert first.splitlines()[2:] == ["| FedAvg | 50.0 | 51.0 | 42.6 |"]
-    assert second.splitlines()[2:] == ["| LG-Fed | 50.0 | 51.0 | 63.0 |"]  # another column of the paper
-
-
 def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     _, rivals, _ = table
     changed = {
         "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"}, "share": {"own"},
         "step": {"own"}, "epochs": {"local_epochs"}, "authors": {"federation", "method", "own"},
     }  # fmt: skip
-    for name, classes in (("cifar10_100x2", 2), ("cifar10_100x5", 5)):
+    for name in ("cifar10_100x2", "cifar10_100x5"):
         base = rivals.COLUMNS["cpu"][name]
         ways = {way.removeprefix(f"{name}_"): c for way, c in rivals.COLUMNS["ablation"].items() if name in way}
         assert ways.pop(name) is base
         for way, column in ways.items():
             assert {f for f in base._fields if getattr(column, f) != getattr(base, f)} - {"title"} == changed[way]
-        every = ways["authors"]
-        assert every.method == ways["cropped"].method | ways["torch"].method | {"weight_decay": 1e-4}
-        assert every.federation == ways["shards"].federation
-        assert every.federation["shards_per_client"] == classes
-        for training in ("local_only", "fedavg"):  # everybody is alone with itself, and in no other method
-            given = rivals.method_options(every, training, 100)
-            assert given["participation"] == ("full" if training == "local_only" else "uniform")
+        assert ways["authors"].method == ways["cropped"].method | ways["torch"].method | {"weight_decay": 1e-4}
 
 
 def test_doubling_is_compared_on_the_clock(beside):
