@@ -116,8 +116,8 @@ def unit_masks(
             below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
             place = (jnp.arange(width, dtype=jnp.int32) - first) % width
             wanted = place.astype(float) < rate * width - 1e-4  # tolerance for rounding above a whole number
-            active = jnp.ones(width) if name == last else wanted.astype(float)
-            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, active), kernel.shape)}
+            active = above = jnp.ones(width) if name == last else wanted.astype(float)
+            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, above), kernel.shape)}
         flat = {leaf: jnp.ones_like(w) if active is None else active for leaf, w in layer.items() if leaf != "kernel"}
         masks[name] = {**masks.get(name, {}), **flat}
         masks[name] = {leaf: mask.astype(layer[leaf].dtype) for leaf, mask in masks[name].items()}

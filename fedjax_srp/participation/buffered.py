@@ -83,7 +83,7 @@ class Buffered(ParticipationPolicy):
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
         if state.busy is not None:
-            return self._replacing(key, state._replace(remaining=remaining, busy=state.busy | state.begins), times)
+            return self._replacing(key, state.busy | state.begins, remaining, jnp.asarray(state.drawn), times)
         # d = the k-th smallest r_i
         client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
@@ -91,7 +91,9 @@ class Buffered(ParticipationPolicy):
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
         return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
 
-    def _replacing(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+    def _replacing(
+        self, key: Key, busy: Array, remaining: Array, drawn: Array, times: ClientTimes
+    ) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first, where another client begins at each end."""
 
         def end(busy: Array, remaining: Array) -> tuple[Array, Array]:
@@ -104,7 +106,7 @@ class Buffered(ParticipationPolicy):
             ends = jobs[1][client] + times.realised[new]
             return (busy.at[new].set(True), jobs[1].at[new].set(ends)), client
 
-        (busy, remaining), delivered = jax.lax.scan(replace, (state.busy, state.remaining), state.drawn)
+        (busy, remaining), delivered = jax.lax.scan(replace, (busy, remaining), drawn)
         last, busy = end(busy, remaining)
         duration = remaining[last]
         # those of the next round: the first begins at the server step, each other one when a client delivers

@@ -158,14 +158,6 @@ def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, caps
     assert float(shown_cell) == pytest.approx(figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06)
 
 
-def test_a_run_of_other_options_is_refused(get, runs):
-    neural = get("neural")
-    given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--steps", "20"]
-    args, scale = neural.arguments("", given)
-    with pytest.raises(ValueError, match="holds a run with other steps; give another --runs, or delete it"):
-        neural.trained(args, scale, scale.training[0], 2, 5, 0)
-
-
 def test_new_clients_start_from_what_was_trained(get, runs, new):
     neural = get("neural")
     scale = neural.SCALES["smoke"]
