@@ -165,8 +165,7 @@ class FederatedAlgorithm:
         name: in the registry and the results; by default the class name in lower case.
         finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
             (FedGATE's tracking variables, FedBuff's download).
-        begins_jobs: `finish` sends the models of new jobs, so it runs for `Cohort.next_ids` if a policy has them
-            (FedBuff).
+        begins_jobs: `finish` begins jobs, so it runs for `Cohort.next_ids` if the policy has them (FedBuff).
         prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
         gradient: a client function whose message is the local gradient at the model of `broadcast`, for policies that
             need the norm of the mean gradient. The next round starts from this model, so its download is not charged
