@@ -118,7 +118,8 @@ def rebuild(description: Any) -> Any:
     for key in (UNKNOWN, "checksum", "key", "partial"):
         if key in description:
             raise ValueError(
-                f"{short(description[key])} was not written down in full, so that nothing can be made of it"
+                f"{short(description[key])} was not written down in full, so that nothing can be made of it; make it "
+                "in Python, as when it first ran"
             )
     return {key: rebuild(value) for key, value in description.items()}
 

@@ -128,8 +128,6 @@ def batch_of(points: Sequence[Point]) -> Batch:
     """Return what the trainings of a batch differ in: a float that follows from an option, as well as the option."""
     points = [*{point.run.training: point for point in points}.values()]
     keys = jnp.stack([jax.random.key(point.run.seed) for point in points])
-    if all(point.run.floats == points[0].run.floats for point in points):
-        return Batch(keys, {})
     leaves = [point.run.leaves for point in points]
     numbers = [name for name, leaf in leaves[0].items() if isinstance(leaf, float)]
     differing = [name for name in numbers if len({of_point[name] for of_point in leaves}) > 1]
