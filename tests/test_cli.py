@@ -810,6 +810,36 @@ def test_clocks_in_words(text, name, expected):
     np.testing.assert_allclose(times.expected, expected)
 
 
+def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
+    exponential, fixed = srp.clocks.Exponential(1.0), srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+    devices = srp.clocks.Devices(1e9, srp.clocks.LogNormal(1e6, 1.0), 1e6)
+    expected = {
+        "available(fixed(exponential(1)), markov(10, off=5))": srp.clocks.Available(
+            fixed, srp.clocks.Markov(10.0, 5.0)
+        ),
+        "failing(dynamic(exponential(1)), rate=1/N)": srp.clocks.Failing(srp.clocks.Dynamic(exponential), 0.25),
+        "devices(1e9, lognormal(1e6, 1), 1e6)": devices,
+        "failing(available(devices(1e9, lognormal(1e6, 1), 1e6), daynight(24, 0.5)), 0.1)": srp.clocks.Failing(
+            srp.clocks.Available(devices, srp.clocks.DayNight(24.0, 0.5)), 0.1
+        ),
+    }
+    assert {text: clock.parse(text, 4) for text in expected} == expected
+    with pytest.raises(
+        ValueError, match=r"clock='available': not understood \(missing .*\); give available\(...\), see"
+    ):
+        clock.parse("available", 4)
+    with pytest.raises(ValueError, match=r"clock=3 must be a Clock"):
+        clock.parse("failing(3, 0.1)", 4)
+    with pytest.raises(ValueError, match=r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"):
+        clock.parse("availabel(1)", 4)
+    data = ["--dataset", "digits", "--num-clients", 8, "--classes-per-client", 3, "--max-examples", 10]
+    folder = str(tmp_path / "run")
+    come_and_go = ["--clock", "available(devices(1e6, 1e4, 1e4), markov(10, 5))", "--out", folder]
+    assert (
+        main("run", "--method", "fedavg", *data, "--hidden", 4, "--num-rounds", 2, "--no-progress", *come_and_go) == 0
+    )
+
+
 def test_the_random_clock_is_the_one_of_the_paper():
     made, paper = clock.parse("random", 5), srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 5, 1)))
     key = jax.random.key(0)

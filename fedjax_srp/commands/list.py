@@ -59,6 +59,9 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
         ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
+        ["devices(...)", _first_line(clocks.Devices)],
+        ["available(...)", _first_line(clocks.Available)],
+        ["failing(...)", _first_line(clocks.Failing)],
     ]
     parts.append(_section("Clocks (--clock)", words, width))
     distributions = [[_call(name, cls), _first_line(cls)] for name, cls in DISTRIBUTIONS.items()]

@@ -1,4 +1,4 @@
-"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, registered ones."""
+"""Clocks as words: `fixed`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, `failing(fixed(...), 0.1)`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
 NAMED = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
 CLOCKS = {cls.name: cls for cls in (clocks.Fixed, clocks.Dynamic)}
 DISTRIBUTIONS = {cls.name: cls for cls in (clocks.Exponential, clocks.Uniform, clocks.Constant, clocks.LogNormal)}
+CALLED = {cls.name: cls for cls in (clocks.Available, clocks.Failing, clocks.Devices)}
+INSIDE = CLOCKS | CALLED | {cls.name: cls for cls in (clocks.Markov, clocks.DayNight)} | DISTRIBUTIONS
 HELP = (
     "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
     "exponential(rate), uniform(low, high), lognormal(median, sigma) or constant(value), where a distribution may "
     "stand for a number and N for the number of clients, and + COST behind it adds a communication to every time (for "
     "rounds that overlap), or trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any "
-    "but a trace (ordered:fixed) numbers the clients by speed, the fastest first; or NAME or NAME(...) of "
-    "srp.clocks.register"
+    "but a trace (ordered:fixed) numbers the clients by speed, the fastest first; devices(compute, downlink, uplink) "
+    "with a number or a distribution for each, available(CLOCK, markov(on, off)), available(CLOCK, daynight(period)) "
+    "and failing(CLOCK, rate), where CLOCK is devices(...), fixed(DISTRIBUTION) or dynamic(DISTRIBUTION); or NAME or "
+    "NAME(...) of srp.clocks.register"
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
@@ -38,8 +42,8 @@ def parse(text: str, num_clients: int) -> Clock:
     Raises:
         ValueError: an invalid text, in one line.
     """
-    if (name := text.partition("(")[0].strip()) in clocks.OWN:
-        return _own(name, text, num_clients)
+    if (name := text.partition("(")[0].strip()) in CALLED | clocks.OWN:
+        return _called(name, text, num_clients)
     words = text.removeprefix("ordered:")
     ordered = words != text
     kind, _, rest = NAMED.get(words, words).partition(":")
@@ -51,7 +55,7 @@ def parse(text: str, num_clients: int) -> Clock:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
         own = "srp.clocks.register, in a file for --load, adds one of your own"
-        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace', *clocks.OWN])}; {own}")
+        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace', *CALLED, *clocks.OWN])}; {own}")
     try:
         expression, communication = ast.parse(rest, mode="eval").body, 0.0
         if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
@@ -65,9 +69,9 @@ def parse(text: str, num_clients: int) -> Clock:
     return CLOCKS[kind](distribution, ordered=ordered, communication=communication)
 
 
-def _own(name: str, text: str, num_clients: int) -> Clock:
-    """A registered clock, with the arguments in brackets: numbers, distributions and texts."""
-    maker = clocks.OWN[name]
+def _called(name: str, text: str, num_clients: int) -> Clock:
+    """A clock by its name, with the arguments in brackets: numbers, distributions, clocks and texts."""
+    maker = (CALLED | clocks.OWN)[name]
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -86,14 +90,13 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
                 raise KeyError(ast.unparse(other))
         inspect.signature(maker).bind(*given, **options)
     except _NOT_UNDERSTOOD as error:
-        raise ValueError(
-            f"clock={short(text)}: not understood ({_reason(error)}); give {name} or {name}(...)"
-        ) from None
+        calls = f"{name}(...), see --help" if name in CALLED else f"{name} or {name}(...)"
+        raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); give {calls}") from None
     return maker(*given, **options)
 
 
 def _evaluate(node: ast.expr, num_clients: int) -> Any:
-    """Evaluate numbers, arithmetic, N and distributions; nothing else is executed."""
+    """Evaluate numbers, arithmetic, N, distributions and clocks; nothing else is executed."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return value
@@ -103,9 +106,9 @@ def _evaluate(node: ast.expr, num_clients: int) -> Any:
             return -_evaluate(operand, num_clients)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluate(left, num_clients), _evaluate(right, num_clients))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in DISTRIBUTIONS:
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in INSIDE:
             keywords = {keyword.arg: _evaluate(keyword.value, num_clients) for keyword in named if keyword.arg}
-            return DISTRIBUTIONS[name](*(_evaluate(argument, num_clients) for argument in arguments), **keywords)
+            return INSIDE[name](*(_evaluate(argument, num_clients) for argument in arguments), **keywords)
     raise KeyError(ast.unparse(node))
 
 
