@@ -32,7 +32,8 @@ def forum(tmp_path):
 def test_tokens_are_those_of_a_plain_loop(forum):
     data = next_words(forum, vocabulary=4, length=5)
     assert (data.name, data.num_clients, data.num_classes) == ("forum", 2, 8)
-    counts = Counter(" ".join(text for texts in TRAIN.values() for text in texts).split())  # eve's words count too, who is no client
+    # eve's words count too, who is no client
+    counts = Counter(" ".join(text for texts in TRAIN.values() for text in texts).split())
     words = sorted(sorted(counts), key=counts.get, reverse=True)[:4]
     assert words == ["a", "do", "i", "list"]
     unknown, begin, end = 5, 6, 7
