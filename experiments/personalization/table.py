@@ -72,12 +72,12 @@ def network(data: srp.data.FederatedData) -> srp.models.SplitModel:
     """PFLlib's FedAvgCNN: 5 x 5 convolutions of 32 and 64 channels, each with ReLU and pooling, dense 512, `out`."""
     if len(data.example_shape) < 3:
         return srp.models.MLP(data.example_shape, data.num_classes, hidden=(16,))
-    layers = [
+    layers = (
         srp.models.Layer("conv1", srp.models.Convolution(32, (5, 5)), pooled_relu, block=BLOCK),
         srp.models.Layer("conv2", srp.models.Convolution(64, (5, 5)), pooled_relu, block=BLOCK),
         srp.models.Layer("fc1", srp.models.Dense(512), jax.nn.relu),
         srp.models.Layer("out", srp.models.Dense(data.num_classes)),
-    ]
+    )
     return srp.models.Split(data.example_shape, data.num_classes, layers, name="fedavg_cnn")
 
 

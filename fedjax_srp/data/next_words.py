@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +66,7 @@ def next_words(
     return next_tokens(train, test, num_classes=vocabulary + 4, name=path.name)
 
 
-def _tokens(texts: Sequence[str], known: dict[str, int], vocabulary: int, length: int) -> np.ndarray:
+def _tokens(texts: np.ndarray, known: dict[str, int], vocabulary: int, length: int) -> np.ndarray:
     """(n, length + 1) tokens of texts, 0 behind them."""
     unknown, begin, end = vocabulary + 1, vocabulary + 2, vocabulary + 3
     found = np.zeros((len(texts), length + 1), np.int32)
