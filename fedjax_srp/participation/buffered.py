@@ -13,8 +13,8 @@ from fedjax_srp.parts import Count, part
 class BufferedState(NamedTuple):
     """State of all jobs at the last server step.
 
-    The state has the time that remains of each job, not the time at which it ends: absolute times grow, and float32
-    then has no digits left for the difference of two of them.
+    The state has the remaining time of each job, not its end: absolute times grow, and float32 cannot resolve the
+    difference of two of them.
     """
 
     remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins

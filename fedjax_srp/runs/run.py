@@ -200,7 +200,7 @@ class Run:
         left_out = (*self.floats, "seed", *judges, *left_out)
         rest = {name: value for name, value in self.record.items() if name not in left_out}
         if self.choice is not None:
-            factory = self.choice.route.factory
+            factory: Any = self.choice.route.factory
             judges_alone = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION} and not decides
             structure: Any = factory.func if judges_alone else factory
         else:

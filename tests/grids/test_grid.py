@@ -154,7 +154,7 @@ def test_several_evaluations_are_one_training_and_a_bad_one_is_refused(tmp_path,
         assert history.config["evaluations"] == [*history.accuracies]
     assert len({folder.name for folder in found.folders.values()}) == 4
     with pytest.raises(
-        ValueError, match="fedavg, evaluations=nope: unknown evaluation of fedavg .*; fedavg_ft, evaluations=nope"
+        ValueError, match=r"fedavg, evaluations=nope: unknown evaluation of fedavg .*; fedavg_ft, evaluations=nope"
     ):
         grid(tmp_path, JUDGED | {"evaluations": [["global"], ["nope"]]})
 
