@@ -17,6 +17,7 @@ from fedjax_srp import models, parts
 from fedjax_srp.description import describe, option_values, rebuild, unknowns
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.participation import (
+    AsynchronousTiers,
     Buffered,
     Deadline,
     Doubling,
@@ -63,6 +64,7 @@ MADE = {
     "oort": Oort(5, step=0.5),
     "power": PowerOfChoice(3, candidates=6),
     "tiered": Tiered(2, tiers=2),
+    "asynchronous tiers": AsynchronousTiers(2, tiers=2),
     "mlp": MODEL.recut(None),
     "lenet": models.LeNet5((28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"),
     "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),

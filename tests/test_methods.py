@@ -52,6 +52,7 @@ TABLE = {
     "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
     "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
     "fedasync": FEDAVG._replace(shared=(), personal=ALL),
+    "fedat": FEDAVG,
     "local_only": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),
     "fedsgd": FEDAVG,
     "fedavgm": FEDAVG,
@@ -71,6 +72,9 @@ TABLE = {
     "fedpac": FEDREP._replace(evaluation="own_head"),
     "fedas": FEDREP._replace(personal=ALL, evaluation="own_model"),
     "fedprox": FEDAVG,
+    "heterofl": FEDAVG,
+    "fedrolex": FEDAVG,
+    "fjord": FEDAVG,
     "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
     "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
     "scaffold_ft": FEDAVG._replace(personal=ALL, evaluation="fine_tune"),
@@ -116,6 +120,10 @@ DEFAULTS = {  # of a method, or of its algorithm
     "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
     "local_only": COMMON,
     "fedsgd": COMMON | {"weighting": "num_examples"},
+    "fedat": COMMON | {"mu": 0.4, "num_tiers": 5},
+    "heterofl": COMMON | {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
+    "fedrolex": COMMON | {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
+    "fjord": COMMON | {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},
     "fedprox": COMMON | {"mu": 0.1},
     "scaffold": COMMON | {"server_step_size": 1.0, "counts_momentum": True},
     "fed_mtl": COMMON,
@@ -177,7 +185,7 @@ def cohort_sizes(policy, rounds):
 def test_who_takes_part(name):
     """From 10 on, doubled every 10 rounds; in a pool of 20: 10 for 10 rounds, then 20."""
     get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
-    if name == "fedbuff":
+    if name in ("fedbuff", "fedat"):
         assert cohort_sizes(get().participation, (0, 9)) == [10, 10]
         return
     if name == "fedasync":
@@ -190,7 +198,7 @@ def test_who_takes_part(name):
     rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
     doubles = TABLE[name].twin is not None
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
-    if name == "fednova":  # everybody, with as much work as fits
+    if name in ("fednova", "heterofl", "fedrolex", "fjord"):  # everybody, with as much work as fits
         assert cohort_sizes(get().participation, rounds) == of_all
         return
     of_a_fifth = [10, 10] + [20] * 8 if doubles else [20] * 10

@@ -7,6 +7,7 @@ from fedjax_srp.algorithms.fedala import FedALA
 from fedjax_srp.algorithms.fedamp import FedAMP
 from fedjax_srp.algorithms.fedas import FedAS
 from fedjax_srp.algorithms.fedasync import FedAsync
+from fedjax_srp.algorithms.fedat import FedAT
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.fedbabu import FedBABU
 from fedjax_srp.algorithms.fedbn import FedBN
@@ -21,7 +22,10 @@ from fedjax_srp.algorithms.fedproto import FedProto
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.algorithms.fedrep import FedRep
 from fedjax_srp.algorithms.fedrod import FedRoD
+from fedjax_srp.algorithms.fedrolex import FedRolex
 from fedjax_srp.algorithms.fedsgd import FedSGD
+from fedjax_srp.algorithms.fjord import FjORD
+from fedjax_srp.algorithms.heterofl import HeteroFL
 from fedjax_srp.algorithms.hf_maml import HFMAML
 from fedjax_srp.algorithms.knn_per import KNNPer
 from fedjax_srp.algorithms.l2gd import L2GD
@@ -44,6 +48,7 @@ __all__ = [
     "FedALA",
     "FedAMP",
     "FedAS",
+    "FedAT",
     "FedAsync",
     "FedAvg",
     "FedBABU",
@@ -60,7 +65,10 @@ __all__ = [
     "FedProx",
     "FedRep",
     "FedRoD",
+    "FedRolex",
     "FedSGD",
+    "FjORD",
+    "HeteroFL",
     "KNNPer",
     "LGFedAvg",
     "LinearFedAvg",

@@ -66,8 +66,8 @@ class Template(ExampleAlgorithm):
     name: ClassVar[str] = "template"  # in results; by default the class name in lower case
 
     # Checked when the algorithm is built, before tracing; an error names field, value and this remedy. Floats are
-    # leaves: tracers in a program, so that sweeps compile once and a Python `if` on them would fail. Everything else is
-    # static. What concerns several fields is checked in a `__post_init__`, after its super's.
+    # leaves: tracers in a program, so sweeps compile once and a Python `if` on them fails. Everything else is static.
+    # Check several fields together in a `__post_init__`, after its super's.
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"] = 0.01
 
     def loss_of_bias(self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None) -> Array:

@@ -1,4 +1,4 @@
-"""The table of methods, one row each, and the policies that they may be run with."""
+"""The table of methods, one row each, and the policies by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
     color: str | None = None  # of its curves, shared with its twin; None: the next one of a cycle
     twin: str | None = None  # the same algorithm without doubling
     source: str = ""
-    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, where others than their defaults
+    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, other than their defaults
 
     @property
     def doubling(self) -> bool:
@@ -37,7 +37,7 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
     """Every client takes part in every round, or every client of a pool drawn anew for it.
 
     Args:
-        pool: N, clients drawn uniformly without replacement, who all take part; None for all clients.
+        pool: N, participants drawn uniformly without replacement; None for all clients.
     """
     return participation.Full() if pool is None else participation.Uniform(check_integer("pool", pool, 1))
 
@@ -47,7 +47,7 @@ POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
 } | {"full": everybody}
 BUILT_IN_POLICIES = frozenset(POLICIES)
 
-# Okabe and Ito's palette, told apart with every common colour blindness.
+# Okabe and Ito's palette, suited to the common forms of colour blindness.
 BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
 SKY, WINE = "#56B4E9", "#882255"
 STAGES = "statistical_accuracy"
@@ -55,6 +55,7 @@ FedAvg, FedGATE, FedNova, FedRep = algorithms.FedAvg, algorithms.FedGATE, algori
 FedAvgFT = functools.partial(FedAvg, evaluation="fine_tune")
 FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
 SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
+NARROW = MappingProxyType({"max_work": 5, "on_time": 0.5})  # a unit of work for each of the five rates
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
@@ -69,6 +70,7 @@ RECIPES: dict[str, Recipe] = {
     "fedavg_ft": Recipe(FedAvgFT, "full", 1, "FedAvg-FT", PINK, None, "fedavg judged after fine-tuning the last layer"),
     "fedbuff": Recipe(algorithms.FedBuff, "buffered", 1, "FedBuff", ORANGE, None, "Nguyen et al. 2022, an asynchronous server"),  # noqa: E501
     "fedasync": Recipe(algorithms.FedAsync, "buffered", 1, "FedAsync", None, None, "Xie et al. 2019", {"k": 1}),
+    "fedat": Recipe(algorithms.FedAT, "asynchronous_tiers", 1, "FedAT", None, None, "Chai et al. 2021, without compression"),  # noqa: E501
     "hf_maml": Recipe(algorithms.HFMAML, "full", 1, "HF-MAML", GREY, None, "Per-FedAvg, Fallah et al. 2020, Hessian-free"),  # noqa: E501
     "local_only": Recipe(algorithms.LocalOnly, label="Local only", source="every client alone"),
     "fedsgd": Recipe(algorithms.FedSGD, label="FedSGD", source="McMahan et al. 2017, distributed gradient descent"),
@@ -98,6 +100,9 @@ RECIPES: dict[str, Recipe] = {
     "fedamp": Recipe(algorithms.FedAMP, label="FedAMP", source="Huang et al. 2021, attention 1 - exp(-x / sigma)"),
     "fedpac": Recipe(algorithms.FedPAC, label="FedPAC", source="Xu et al. 2023, one optimizer for head and body"),
     "fedas": Recipe(algorithms.FedAS, label="FedAS", source="Yang et al. 2024, features aligned example by example"),
+    "heterofl": Recipe(algorithms.HeteroFL, "partial_work", 1, "HeteroFL", None, None, "Diao et al. 2021, rates by units of work", NARROW),  # noqa: E501
+    "fedrolex": Recipe(algorithms.FedRolex, "partial_work", 1, "FedRolex", None, None, "Alam et al. 2022, rates by units of work", NARROW),  # noqa: E501
+    "fjord": Recipe(algorithms.FjORD, "partial_work", 1, "FjORD", None, None, "Horvath et al. 2021, without distillation", NARROW),  # noqa: E501
     "flanp": Recipe(FedGATE, STAGES, 1, "FLANP", SKY, "fedgate", "FLANP, Algorithm 2: fedgate x statistical_accuracy"),
     "fedgate": Recipe(FedGATE, "full", 1, "FedGATE", SKY, None, "Haddadpour et al. 2020, without compression"),
     "flanp_fedavg_criterion": Recipe(FedAvg, STAGES, 1, "FLANP (FedAvg, criterion)", GREEN, "fedavg", "FLANP, Algorithm 1: fedavg x statistical_accuracy"),  # noqa: E501
@@ -114,10 +119,10 @@ def names() -> list[str]:
 
 
 def recipe(name: str | Factory) -> Recipe:
-    """The row of one method; a factory, or the name of an algorithm that has no row, makes one of its own.
+    """The row of one method; a factory, or an algorithm without a row, gets a new one.
 
     Raises:
-        ValueError: no such method, with the nearest names; an algorithm that takes no model.
+        ValueError: no such method, with the nearest names; an algorithm without a model.
     """
     if callable(name):
         check_factory(name)
@@ -144,7 +149,7 @@ def _is_factory(factory: Any) -> bool:
 
 
 def check_factory(factory: Any) -> None:
-    """Raise a ValueError of one line unless it makes algorithms on examples: its first argument is the model."""
+    """Raise a ValueError of one line unless a factory makes algorithms on examples: its first argument is the model."""
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(

@@ -19,7 +19,7 @@ from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, wi
 from fedjax_srp.parts import Count, checked_value
 
 Params = dict[str, Any]  # layer -> its parameters
-Calls = dict[str, Array]  # layer -> what it was called with, in the order of first calls
+Calls = dict[str, Array]  # layer -> its input, in the order of first calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +27,12 @@ class _Linen:
     module: nn.Module
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
-        """The parameters, and the names of all else that the module keeps."""
+        """The parameters, and the names of the module's other collections."""
         variables: Any = self.module.init(key, x)
         return variables.get("params", {}), {*variables} - {"params"}
 
     def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
-        """The output, where the layer `head` gets `features` if there are any."""
+        """The output; if there are `features`, the layer `head` gets these."""
         calls: Calls = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -143,13 +143,13 @@ class _Equinox:
 
 
 def _source(module: Any) -> Any:
-    """Return what makes and runs a module of whichever library it is."""
+    """Return the adapter for the module's library."""
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
-    if (eqx := sys.modules.get("equinox")) is not None:  # else nobody has a module of it
+    if (eqx := sys.modules.get("equinox")) is not None:  # else there is no module of it
         if isinstance(module, type):
             return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
-        with contextlib.suppress(Exception):  # whatever a module of nnx says to a key
+        with contextlib.suppress(Exception):  # any error of a module of nnx for a key
             if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
                 return _Equinox(module)
     return _NNX(module)
@@ -158,7 +158,7 @@ def _source(module: Any) -> Any:
 class _Half(nn.Module):
     """The layers of a module before its layer `head`, or from there on.
 
-    The other half runs as well, on zeros, and XLA leaves it out since nothing follows from it.
+    The other half runs as well, on zeros, and XLA removes it as dead code.
     """
 
     source: Any
@@ -192,13 +192,12 @@ def from_module(
 ) -> Split:
     """Make a model of any module of linen, nnx or Equinox, cut in front of one of its layers.
 
-    Layers are the modules that the outermost one calls, by their names in its parameters. What follows from the input
-    of `head` is the head: all that it does not follow from must come before, so no connection may pass it by. The
-    module is called as `module(x)`, one of Equinox for each example, keeps parameters alone, and starts as its library
-    draws it.
+    Layers are the modules that the outermost one calls, by their names in its parameters. The head is computed from the
+    input of `head` alone, so no connection may bypass it. The module is called as `module(x)`, one of Equinox for each
+    example, has no state but parameters, and is initialized by its library.
 
     Args:
-        module: of linen; or a function of rngs that makes one of nnx, or of a key that makes one of Equinox.
+        module: of linen; or a function of rngs that builds one of nnx, or of a key that builds one of Equinox.
         input_shape: of one example.
         num_classes: width of the output.
         head: name of the first layer of the head; `layers_2` for the third of a list.

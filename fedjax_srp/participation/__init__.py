@@ -1,5 +1,6 @@
 """Participation policies: selection of a round's participants by the clients' times and reports."""
 
+from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
 from fedjax_srp.participation.buffered import Buffered
 from fedjax_srp.participation.deadline import Deadline
 from fedjax_srp.participation.doubling import Doubling
@@ -13,6 +14,7 @@ from fedjax_srp.participation.tiered import Tiered
 from fedjax_srp.participation.uniform import Uniform
 
 __all__ = [
+    "AsynchronousTiers",
     "Buffered",
     "Deadline",
     "Doubling",

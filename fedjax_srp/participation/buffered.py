@@ -1,4 +1,4 @@
-"""An asynchronous server: clients work on jobs of their own, and the server steps when its buffer is full."""
+"""An asynchronous server: clients work concurrently, and the server steps when its buffer is full."""
 
 from typing import ClassVar, NamedTuple
 
@@ -17,30 +17,29 @@ class BufferedState(NamedTuple):
     difference of two of them.
     """
 
-    remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
-    begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
-    busy: Array | None = None  # (num_clients,) bool: who is at work, where not everybody is
-    drawn: Array | None = None  # (k - 1,) int32: who begins when the next client has delivered, in this order
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused where one begins
+    begins: Array  # (num_clients,) bool: clients that begin a job now, of this round's time
+    busy: Array | None = None  # (num_clients,) bool: busy clients; None: all
+    drawn: Array | None = None  # (k - 1,) int32: clients that begin at the next deliveries, in order
 
 
 @part
 class Buffered(ParticipationPolicy):
-    """Clients work on jobs of their own; a round is one server step, with the `k` jobs that end first.
+    """Clients work concurrently; a round is one server step, with the `k` jobs that end first.
 
-    A job takes the realised time of the round in which it begins. The round lasts from the last server step to the
-    k-th of these ends. What clients do with an old model is the algorithm's: `FedBuff`, `FedAsync`. With any other
-    algorithm a participant trains on the model of the round in which it delivers: updates are never stale, which
-    flatters an asynchronous server.
+    A job takes the realised time of the round in which it begins. The round lasts from the last server step to the k-th
+    of these ends. `FedBuff` and `FedAsync` train on old models. With any other algorithm a participant trains on the
+    model of the round in which it delivers: updates are never stale, which flatters an asynchronous server.
 
     Without a limit all clients work all the time. Those whose jobs ended wait for the new model and begin their next
-    job at the server step; the others go on with the model they have. Whoever is fast delivers in proportion. With
-    k = 1 nobody waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
+    job at the server step; the others go on with their model. Fast clients deliver more often. With k = 1 no client
+    waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
 
     With `concurrency=M`, as in FedBuff (Nguyen et al., 2022), M clients work at any time. When one delivers, another
-    begins at once with the model that the server has then, drawn uniformly from those who are not at work, so that
-    slow clients get their turn; who has delivered into the buffer may be drawn again behind the server step.
+    begins at once with the model that the server has then, drawn uniformly from the idle clients, so that slow clients
+    take part as often; a client that has delivered may be drawn again after the server step.
 
-    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes who arrives when, so
+    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes the order of arrivals, so
     none can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
 
     Args:
@@ -69,7 +68,7 @@ class Buffered(ParticipationPolicy):
     concurrency: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> BufferedState:
-        """Everybody begins, or the first who are drawn."""
+        """All clients begin, or the first drawn ones."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
         if self.concurrency is None:
             return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))

@@ -41,6 +41,13 @@ def order_by_time(times: Array, client_ids: Array) -> Array:
     return lax.sort((times[client_ids], client_ids), num_keys=2)[1]
 
 
+def speed_tiers(expected: Array, tiers: int) -> Array:
+    """The tier of each client, 0 the fastest, (num_clients,) int32: of equal size, the last takes who is left over."""
+    rank = jnp.arange(expected.shape[0], dtype=jnp.int32)
+    by_rank = jnp.minimum(rank // (expected.shape[0] // tiers), tiers - 1)
+    return jnp.zeros_like(rank).at[order_by_time(expected, rank)].set(by_rank)
+
+
 def k_fastest(times: Array, k: int) -> Array:
     """The ids of the `k` fastest clients, fastest first, ties by id: (k,) int32; cheap where k is small."""
     return lax.top_k(-times, k)[1].astype(jnp.int32)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, only, order_by_time, random_floats, there
+from fedjax_srp.participation.cohorts import ask, check_at_most, only, random_floats, speed_tiers, there
 from fedjax_srp.parts import Count, part
 
 
@@ -57,9 +57,7 @@ class Tiered(ParticipationPolicy):
     def select(self, key: Key, state: tuple[Array, Array], times: ClientTimes) -> tuple[Cohort, tuple[Array, Array]]:
         """Clients of one tier."""
         losses, num_clients = state[0], times.expected.shape[0]
-        rank = jnp.arange(num_clients, dtype=jnp.int32)
-        by_rank = jnp.minimum(rank // (num_clients // self.tiers), self.tiers - 1)
-        tier_of = jnp.zeros_like(rank).at[order_by_time(times.expected, rank)].set(by_rank)
+        tier_of = speed_tiers(times.expected, self.tiers)
         # P(tier) is the mean loss of its clients over the sum of these means
         seen = jnp.isfinite(losses)
         count = jnp.zeros(self.tiers).at[tier_of].add(seen.astype(float))

@@ -1,4 +1,4 @@
-"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, those of one's own."""
+"""Clocks as words: `fixed`, `random`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, registered ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parse(text: str, num_clients: int) -> Clock:
     """Return the clock that a text names.
 
     Raises:
-        ValueError: something is wrong with it, in one line.
+        ValueError: an invalid text, in one line.
     """
     if (name := text.partition("(")[0].strip()) in clocks.OWN:
         return _own(name, text, num_clients)
@@ -66,7 +66,7 @@ def parse(text: str, num_clients: int) -> Clock:
 
 
 def _own(name: str, text: str, num_clients: int) -> Clock:
-    """A clock that was registered, with what stands between the brackets: numbers, distributions and texts."""
+    """A registered clock, with the arguments in brackets: numbers, distributions and texts."""
     maker = clocks.OWN[name]
 
     def value(node: ast.expr) -> Any:
@@ -93,7 +93,7 @@ def _own(name: str, text: str, num_clients: int) -> Clock:
 
 
 def _evaluate(node: ast.expr, num_clients: int) -> Any:
-    """Numbers, arithmetic, N and distributions; nothing else is executed."""
+    """Evaluate numbers, arithmetic, N and distributions; nothing else is executed."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return value

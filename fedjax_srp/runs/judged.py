@@ -1,4 +1,4 @@
-"""Methods that train alike and are judged apart, as FedAvg and FedAvg-FT: one training serves them all."""
+"""Methods that differ only in their evaluation, as FedAvg and FedAvg-FT: one training serves all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes fi
 
 
 def trainings(methods: Iterable[Method]) -> list[list[Method]]:
-    """Return methods by what they train: those of a list differ in name and first evaluation alone."""
+    """Group methods by training: those of a list differ only in name and first evaluation."""
     found: list[tuple[tuple[object, object], list[Method]]] = []
     for method in methods:
         trained = trained_by(method.algorithm), method.participation
@@ -31,11 +31,11 @@ def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
-    """Return the run of a method that trains alike as one of this method.
+    """Return the run of a method of equal training as one of this method.
 
     Args:
-        history: has been judged by these evaluations, and by others.
-        method: what it is called, and which evaluation comes first in its record.
+        history: with these evaluations, and others.
+        method: gives the name and the first evaluation of the record.
         evaluations: in their order.
     """
     made, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}

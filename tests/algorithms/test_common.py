@@ -162,6 +162,11 @@ TABLE = {
         classification,
         (*REFUSED_BY_LOCAL_SGD, {"alignment_step_size": 0.0}),
     ),
+    "fedat": Row(
+        small(algorithms.FedAT, num_tiers=3, weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"num_tiers": 0}),
+    ),
     "fedasync": Row(
         small(algorithms.FedAsync, discount="hinge", hinge_start=0.0, mu=0.3, weighting="num_examples"),
         classification,
@@ -208,6 +213,11 @@ TABLE = {
         small(algorithms.FedProx, mu=0.3), classification, (*REFUSED_BY_LOCAL_SGD, {"mu": -0.1}, {"evaluation": "own"})
     ),
     "fedrod": Row(small(algorithms.FedRoD, weighting="num_examples"), classification, REFUSED_BY_LOCAL_SGD),
+    "fedrolex": Row(
+        small(algorithms.FedRolex, rates=(0.4, 1.0), weighting="num_examples"),
+        classification,
+        (*REFUSED_BY_LOCAL_SGD, {"rates": ()}),
+    ),
     "fedsgd": Row(small(algorithms.FedSGD), classification, (*REFUSED_BY_ALL_ON_EXAMPLES, {"evaluation": "own"})),
     "fedrep": Row(
         small(algorithms.FedRep, head_epochs=2, epochs=2, weighting="num_examples"),
@@ -230,6 +240,10 @@ TABLE = {
             {"inner_step_size": -0.1},
             {"difference": 0.0},
         ),
+    ),
+    "fjord": Row(small(algorithms.FjORD, rates=(0.4, 1.0)), classification, (*REFUSED_BY_LOCAL_SGD, {"rates": ()})),
+    "heterofl": Row(
+        small(algorithms.HeteroFL, rates=(0.4, 1.0)), classification, (*REFUSED_BY_LOCAL_SGD, {"rates": ()})
     ),
     "knn_per": Row(
         small(algorithms.KNNPer, num_neighbours=3),

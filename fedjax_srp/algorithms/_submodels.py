@@ -1,0 +1,140 @@
+"""Submodels: clients train some of the units of each hidden layer, and the server averages what was trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import Above, AtMost, part
+
+Rate = Annotated[float, Above(0), AtMost(1), "give a share of the units, e.g. 0.5"]
+
+
+@part
+class SubmodelAlgorithm(GlobalModel):
+    """A global model of which a client trains a share of the units of every hidden layer.
+
+    How much a client can do, the policy says: with w units of work it trains a submodel of rate `rates[w - 1]`, and
+    its training is as long as that of anybody else. So time is charged by w, where a submodel of rate r takes between
+    r^2 and r of the operations of the whole model; the simulator itself computes the whole model under a mask, and
+    counts its operations and bytes as such.
+
+    A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may stand between
+    them, and then also sees the units that are left out, as zeros.
+
+    Args:
+        rates: of a client with 1, 2, ... units of work; with more units than rates it is the last one. One rate of 1
+            makes the algorithm `FedAvg`.
+    """
+
+    moves_statistics: ClassVar[bool] = False
+
+    rates: tuple[Rate, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.rates:
+            raise ValueError("rates=() is empty; give one or more, e.g. (0.5, 1.0)")
+
+    def first_unit(self, context: RoundContext) -> Array:
+        """The unit of each layer with which a client's units begin, () int32; it counts on modulo the width."""
+        del context
+        return jnp.int32(0)
+
+    def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
+        """The submodel of a training step: units that are left out give 0, the others 1 / r as much (the Scaler)."""
+        del key
+        rate = jnp.stack(self.rates)[level]
+        return narrow(self.model.layer_names, params, rate, first, 1 / rate)
+
+    init = FedAvg.init
+    broadcast = FedAvg.broadcast
+
+    def init_params(self, key: Key, data: Any) -> SplitParams:
+        """The parameters before the first round, of a model that has hidden units."""
+        params = super().init_params(key, data)
+        for name, layer in _layers(params).items():
+            if not layer.keys() <= {"kernel", "bias", "scale"}:
+                raise ValueError(
+                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, and {self.name} narrows dense "
+                    "layers and convolutions; take e.g. mlp or lenet5"
+                )
+        return params
+
+    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+        """Local SGD on a submodel."""
+        level = jnp.clip(context.work, 1, len(self.rates)) - 1
+        first = self.first_unit(context)
+
+        def loss(params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+            return self.loss(self.narrowed(params, level, first, key), frozen, x, y, key)
+
+        # w_i <- local SGD on the units of client i, from w
+        now = self.training.in_round(context._replace(work=jnp.minimum(context.work, 1)))
+        local = local_sgd(named_key(key, "local"), loss, params, (), examples, now)
+        trained = unit_masks(self.model.layer_names, params, jnp.stack(self.rates)[level], first)
+        message = _times(local.params, trained), Uncharged(trained)
+        return ClientOutput(message, weight=self.training.weight(examples), loss=local.loss)
+
+    def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Uncharged], context: RoundContext):
+        """The mean of each parameter over those who have trained it; what nobody has trained stays."""
+        # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]
+        sums, shares = mean[0], mean[1].value
+        share = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)  # noqa: E731
+        return FedAvgServerState(jax.tree.map(share, server.params, sums, shares))
+
+
+def unit_masks(
+    names: tuple[str, ...], params: SplitParams, rate: Array, first: Array, gain: Array | float = 1.0
+) -> SplitParams:
+    """1 for the parameters of a submodel and 0 for the others; `gain` instead of 1 for what hidden units feed.
+
+    Of a hidden layer with K units it has ceil(rate K), those from `first` on, modulo K. Inputs and outputs are whole.
+
+    Args:
+        names: of the layers, first to last.
+        params: of the whole model.
+        rate: () float.
+        first: () int32.
+        gain: factor of the kernels above a hidden layer.
+    """
+    layers, masks = _layers(params), {}
+    last = [name for name in names if "kernel" in layers[name]][-1]
+    active: Array | None = None  # (units,) of the layer below; None for inputs
+    for name in names:
+        layer = layers[name]
+        kernel = layer.get("kernel")
+        if kernel is not None:
+            fan_in, width = kernel.shape[-2:]
+            # flattened channels come last, so that a dense layer's inputs repeat them
+            below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
+            place = (jnp.arange(width, dtype=jnp.int32) - first) % width
+            wanted = place.astype(float) < rate * width - 1e-4  # which rounding may have brought above a whole number
+            active = jnp.ones(width) if name == last else wanted.astype(float)
+            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, active), kernel.shape)}
+        flat = {leaf: jnp.ones_like(w) if active is None else active for leaf, w in layer.items() if leaf != "kernel"}
+        masks[name] = {**masks.get(name, {}), **flat}
+        masks[name] = {leaf: mask.astype(layer[leaf].dtype) for leaf, mask in masks[name].items()}
+    return SplitParams(*({name: masks[name] for name in side} for side in params))
+
+
+def narrow(
+    names: tuple[str, ...], params: SplitParams, rate: Array, first: Array, gain: Array | float = 1.0
+) -> SplitParams:
+    """The parameters of a submodel, zeros for the others, see `unit_masks`."""
+    return _times(params, unit_masks(names, params, rate, first, gain))
+
+
+def _layers(params: SplitParams) -> dict[str, Any]:
+    return {**params.representation, **params.head}
+
+
+def _times(params: SplitParams, masks: SplitParams) -> SplitParams:
+    return jax.tree.map(jnp.multiply, params, masks)

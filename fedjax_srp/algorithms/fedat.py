@@ -1,0 +1,78 @@
+"""FedAT: tiers of clients update the server asynchronously, and the server weighs slow tiers up."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.fedprox import FedProx
+from fedjax_srp.base import Array, Key, RoundContext
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import AtLeast, Count, part
+
+
+class FedATServerState(NamedTuple):
+    """The global model w, and what the server has of each tier."""
+
+    params: SplitParams
+    started: SplitParams  # leaves (tiers, ...): the model with which the tier began its round
+    tiers: SplitParams  # leaves (tiers, ...): the tier's last model
+    updates: Array  # (tiers,) int32: how many rounds the tier has finished
+
+
+@part
+class FedAT(FedProx):
+    """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers may be stale.
+
+    To be run with `participation.AsynchronousTiers(k, tiers)`, where a round is one of a tier, the tier being
+    `context.stage`. Its clients train from the model with which the tier began, as those of `FedProx`, and their mean
+    becomes the model of the tier. The server averages the models of the tiers, each weighted by the updates of its
+    mirror image: the slowest tier has the weight of the fastest one's updates. So nothing moves, as the paper has it,
+    before the mirror image of a tier that has finished has done so too. With one tier this is `FedProx`. The paper's
+    compression is left out.
+
+    Evaluations: those of `FedAvg`.
+
+    Args:
+        training: of the clients; weighting is "num_examples" in the paper.
+        mu: lambda of the proximal term, 0.4 in the paper.
+        num_tiers: as many as the policy has; with fewer the model becomes nan, and the run has diverged.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> algorithm = srp.algorithms.FedAT(srp.models.MLP((8, 8), num_classes=10, hidden=(32,)), num_tiers=2)
+        >>> options = {"participation": srp.participation.AsynchronousTiers(5, tiers=2), "num_rounds": 4}
+        >>> history = srp.simulate(algorithm, data, key=jax.random.key(0), progress=False, **options)
+        >>> history.asynchronous
+        True
+    """
+
+    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.4"] = 0.4
+    num_tiers: Count = 5
+
+    def init(self, key: Key, data: Any) -> FedATServerState:
+        """Every tier has the first model."""
+        params = self.init_params(key, data)
+        each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
+        return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))
+
+    def broadcast(self, server: FedATServerState, context: RoundContext) -> SplitParams:
+        """The model with which the tier began its round."""
+        return jax.tree.map(lambda w: w[context.stage], server.started)
+
+    def server(self, key: Key, server: FedATServerState, mean: SplitParams, context: RoundContext):
+        """The weighted mean of the tiers' models, with which the tier goes on."""
+        m = context.stage
+        # w_m <- sum_i n_i / n w_i, T_m <- T_m + 1
+        tiers = jax.tree.map(lambda models, w: models.at[m].set(w), server.tiers, mean)
+        updates = server.updates.at[m].add(1)
+        # w <- sum_m T_{M + 1 - m} / T w_m
+        share = updates[::-1].astype(float) / jnp.sum(updates).astype(float)
+        share = jnp.where(m < self.num_tiers, share, jnp.nan)
+        mix = lambda models: jnp.tensordot(share.astype(models.dtype), models, 1, precision="highest")  # noqa: E731
+        params = jax.tree.map(mix, tiers)
+        started = jax.tree.map(lambda models, w: models.at[m].set(w), server.started, params)
+        return FedATServerState(params, started, tiers, updates)

@@ -1,0 +1,32 @@
+"""FedRolex: weak clients train a window of units that rolls on from round to round."""
+
+from __future__ import annotations
+
+from fedjax_srp.algorithms._submodels import SubmodelAlgorithm
+from fedjax_srp.base import Array, RoundContext
+from fedjax_srp.parts import part
+
+
+@part
+class FedRolex(SubmodelAlgorithm):
+    """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling window of units.
+
+    As `HeteroFL`, but the units of round t are those from t on, modulo the width of the layer, so that all of them are
+    trained even if no client can train the whole model. As in its code, units give 1 / r as much in training.
+
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+
+    Args:
+        rates: of a client with 1, 2, ... units of work, the paper's five levels.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.FedRolex(model, rates=(0.5,)).name
+        'fedrolex'
+    """
+
+    def first_unit(self, context: RoundContext) -> Array:
+        """The number of the round."""
+        # S_t = {t, t + 1, ..., t + ceil(r K) - 1} mod K
+        return context.round

@@ -1,0 +1,41 @@
+"""FjORD: clients train nested submodels, drawn anew in every step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm, narrow
+from fedjax_srp.base import Array, Key, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
+
+
+@part
+class FjORD(SubmodelAlgorithm):
+    """FjORD (Horvath et al., 2021, Algorithm 1): ordered dropout, without distillation.
+
+    In every step a client draws one of the rates that it can train, all alike, and trains the first ceil(p K) of the K
+    units of each hidden layer, so that the units are ordered by what they matter. The server averages each parameter
+    over the clients whose largest rate has it. To be run with `participation.PartialWork(5)`.
+
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+
+    Args:
+        rates: of a client with 1, 2, ... units of work, in ascending order; the paper's five.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.FjORD(model).rates
+        (0.2, 0.4, 0.6, 0.8, 1.0)
+    """
+
+    rates: tuple[Rate, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+    def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
+        """The submodel of a training step."""
+        assert key is not None  # local SGD gives every step its own
+        # p ~ U{rates up to the client's}
+        drawn = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
+        return narrow(self.model.layer_names, params, jnp.stack(self.rates)[drawn], first)

@@ -1,0 +1,83 @@
+"""Tiers of clients that do not wait for each other."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
+from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats, speed_tiers
+from fedjax_srp.parts import Count, part
+
+
+class AsynchronousTiersState(NamedTuple):
+    """The round that each tier is in, at the last server step."""
+
+    cohorts: Array  # (tiers, k) int32
+    remaining: Array  # (tiers,) float, time units until the round of the tier ends; meaningless where one begins
+    begins: Array  # (tiers,) bool: which tiers begin a round now, with the times of this round
+
+
+@part
+class AsynchronousTiers(ParticipationPolicy):
+    """Each tier, clients of about the same speed, has synchronous rounds of its own; a round is that of one tier.
+
+    FedAT (Chai et al., 2021): clients are sorted by their expected times into `tiers` of equal size (the last one takes
+    who is left over). In each tier `k` clients, drawn uniformly, train side by side; when all of them are done, the
+    server steps and the tier begins its next round with others. Tiers never wait for each other. `Cohort.stage` is the
+    tier, 0 the fastest, by which the algorithm `FedAT` knows it; with any other algorithm a tier trains on the
+    server's newest model, which flatters an asynchronous server. With one tier it is `Uniform(k)`.
+
+    Cohorts are ordered by time, ties by client id. A communication cost changes which tier is done when, so none can
+    be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
+
+    Args:
+        k: clients of a tier's round.
+        tiers: how many.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from fedjax_srp import participation
+        >>> from fedjax_srp.base import ClientTimes
+        >>> policy = participation.AsynchronousTiers(1, tiers=2)
+        >>> times = jnp.array([2.0, 5.0])
+        >>> state = policy.init(jax.random.key(0), 2)
+        >>> for _ in range(4):  # server steps at times 2, 4, 5 and 6
+        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     print(int(cohort.stage), float(cohort.duration))
+        0 2.0
+        0 2.0
+        1 1.0
+        0 1.0
+    """
+
+    name: ClassVar[str] = "asynchronous_tiers"
+    asynchronous: ClassVar[bool] = True
+    k: Count = 10
+    tiers: Count = 5
+
+    def init(self, key: Key, num_clients: int) -> AsynchronousTiersState:
+        """All tiers begin."""
+        check_at_most("asynchronous_tiers: tiers", self.tiers, "num_clients", num_clients)
+        check_at_most("asynchronous_tiers: k", self.k, "num_clients // tiers", num_clients // self.tiers)
+        nobody, begins = jnp.zeros((self.tiers, self.k), jnp.int32), jnp.ones(self.tiers, jnp.bool_)
+        return AsynchronousTiersState(nobody, jnp.zeros(self.tiers), begins)
+
+    def select(
+        self, key: Key, state: AsynchronousTiersState, times: ClientTimes
+    ) -> tuple[Cohort, AsynchronousTiersState]:
+        """The tier whose round ends first."""
+        tier_of = speed_tiers(times.expected, self.tiers)
+        priority = random_floats(key, tier_of.shape[0])
+        number = jnp.arange(self.tiers, dtype=jnp.int32)
+        draw = lambda tier: jax.lax.top_k(jnp.where(tier_of == tier, priority, -jnp.inf), self.k)[1]  # noqa: E731
+        drawn = jax.vmap(draw)(number).astype(jnp.int32)
+        cohorts = jnp.where(state.begins[:, None], drawn, state.cohorts)
+        # r_m <- max of T_i where a round of tier m begins
+        remaining = jnp.where(state.begins, times.realised[cohorts].max(axis=1), state.remaining)
+        tier = jnp.argmin(remaining).astype(jnp.int32)
+        duration = remaining[tier]
+        cohort = make_cohort(order_by_time(times.realised, cohorts[tier]), stage=tier)._replace(duration=duration)
+        # r_m <- r_m - d
+        return cohort, AsynchronousTiersState(cohorts, remaining - duration, number == tier)

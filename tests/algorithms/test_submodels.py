@@ -1,0 +1,113 @@
+"""HeteroFL, FedRolex and FjORD against submodels that are cut out of NumPy arrays, and their limit, FedAvg."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recorded_orders import RecordedOrders
+from reference import submodels
+from reference.local import Sgd, batches, train, weight
+from reference.small import KEY, Run, assert_close, built, clients_of, federation, model, scripted
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms._submodels import unit_masks
+from fedjax_srp.base import named_key
+from fedjax_srp.engine.round import stream
+
+COUNTS, TEST_COUNTS = (4, 3, 7, 5, 8), (2, 2, 2, 2, 2)
+BATCH, EPOCHS, SGD = 3, 2, Sgd(0.3, momentum=0.5, decay=0.01)
+WIDE = {"hidden": (7, 5)}
+IDS, SIZES = [[0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [1, 3, 4, 0, 2]], [4, 2, 3]
+WORK = [[3, 1, 2, 1, 1], [1, 2, 1, 1, 1], [1, 9, 2, 1, 1]]  # 9 units are more than there are rates
+RATES = (0.3, 0.6, 1.0)
+
+
+def by_layer(split_model, params):
+    together = {name: layer for part in params for name, layer in part.items()}
+    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names}
+
+
+def fjord_rates(t, i, level, rates, steps):
+    """The rates that client i draws in its steps (epoch, step) of round t."""
+    key = jax.random.fold_in(named_key(stream(KEY, "training", jnp.int32(t)), "round"), i)
+    noise = named_key(named_key(key, "local"), "noise")
+    for epoch, s in steps:
+        key_step = jax.random.fold_in(jax.random.fold_in(noise, epoch), s)
+        yield rates[int(jax.random.randint(named_key(key_step, "rate"), (), 0, level + 1))]
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
+    with jax.enable_x64(True):
+        clients, split_model = clients_of(COUNTS, TEST_COUNTS, dtype=np.float64), model(dtype=jnp.float64, **WIDE)
+        cls = {cls.name: cls for cls in (srp.algorithms.HeteroFL, srp.algorithms.FedRolex, srp.algorithms.FjORD)}[name]
+        optimizer = srp.SGD(SGD.step, SGD.momentum, SGD.decay)
+        training = srp.Training(optimizer, batch_size=BATCH, epochs=EPOCHS, weighting=weighting)
+        run = Run(cls(split_model, training, rates=RATES), federation(clients), scripted(IDS, SIZES, WORK))
+        params = by_layer(split_model, run.host_state().server.params)
+        widths = {layer: leaves["kernel"].shape[1] for layer, leaves in params.items()}
+        orders, untouched = RecordedOrders(KEY, COUNTS, BATCH), 0
+        for t, size in enumerate(SIZES):
+            parts, weights = [], []
+            for i, work in zip(IDS[t][:size], WORK[t][:size], strict=True):
+                level = min(work, len(RATES)) - 1
+                rate, first = RATES[level], t if name == "fedrolex" else 0
+                rows = [*batches(orders.epochs(t, i, "local", EPOCHS), BATCH)]
+                x, y = clients[i].x, clients[i].y
+                if name == "fjord":
+                    steps = [(epoch, s) for epoch in range(EPOCHS) for s in range(len(rows) // EPOCHS)]
+                    gradient = submodels.nested_gradient(widths, fjord_rates(t, i, level, RATES, steps))
+                    units = submodels.units_of(params, rate)
+                    small = submodels.cut(params, units)
+                    parts.append((units, train(small, list(small), x, y, rows, SGD, gradient)))
+                else:
+                    parts.append(submodels.client(params, rate, first, x, y, rows, SGD))
+                weights.append(weight(weighting, clients[i]))
+            new = submodels.averaged(params, parts, weights)
+            untouched += sum(int(np.sum(new[n][leaf] == params[n][leaf])) for n in new for leaf in new[n])
+            params = new
+            run.rounds()
+            assert_close(by_layer(split_model, run.host_state().server.params), params, 1e-9)
+        assert untouched > 0  # in the second round nobody trains the whole model
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
+def test_of_one_whole_rate_it_is_fedavg_whatever_the_policy(name):
+    data = federation(clients_of(COUNTS, TEST_COUNTS))
+    options = {"optimizer": srp.SGD(0.3, 0.5), "batch_size": BATCH, "epochs": EPOCHS, "weighting": "num_examples"}
+    classes = {cls.name: cls for cls in (srp.algorithms.HeteroFL, srp.algorithms.FedRolex, srp.algorithms.FjORD)}
+    narrow = Run(built(classes[name], model(), rates=(1.0,), **options), data, scripted(IDS, SIZES, WORK))
+    whole = Run(built(srp.algorithms.FedAvg, model(), **options), data, scripted(IDS, SIZES))
+    for _ in range(3):
+        narrow.rounds(), whole.rounds()
+        assert_close(narrow.host_state().server.params, whole.host_state().server.params, 1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+def test_units_that_are_left_out_never_matter(rate):
+    """Of convolutions and of dense layers above flattened channels: huge parameters of others change no logit."""
+    net = srp.models.LeNet5((16, 16, 1), 3, channels=(4, 8), hidden=(6, 5))
+    params = net.init(KEY)
+    masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(3))
+    kept = [int(m["bias"].sum()) for part in masks for m in part.values()]
+    assert kept == [*(int(np.ceil(rate * width)) for width in (4, 8, 6, 5)), 3]
+    x = jax.random.normal(KEY, (2, 16, 16, 1))
+    huge = jax.tree.map(lambda w, m: jnp.where(m > 0, w, 1e3), params, masks)
+    logits = [net.logits(jax.tree.map(jnp.multiply, p, masks), x) for p in (params, huge)]
+    np.testing.assert_array_equal(*logits)
+    # and as many parameters as a model of these widths has
+    narrow = srp.models.LeNet5((16, 16, 1), 3, channels=tuple(kept[:2]), hidden=tuple(kept[2:4])).init(KEY)
+    assert sum(int(m.sum()) for m in jax.tree.leaves(masks)) == sum(w.size for w in jax.tree.leaves(narrow))
+
+
+def test_models_without_units_are_refused_in_one_line():
+    tokens = srp.models.LSTM((5,), 3)
+    with pytest.raises(ValueError, match=r"model 'lstm': layer 'embedding' has .*; take e.g. mlp or lenet5") as caught:
+        srp.algorithms.HeteroFL(tokens).init_params(KEY, None)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"rates=\(\) is empty; give one or more"):
+        srp.algorithms.FjORD(model(), rates=())
+    for rate in (0.0, -0.5, 1.5):
+        with pytest.raises(ValueError, match=rf"rates\[1\]={rate} must be .*; give a share of the units, e.g. 0.5"):
+            srp.algorithms.FedRolex(model(), rates=(1.0, rate))
