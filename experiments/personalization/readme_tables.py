@@ -6,6 +6,7 @@ The README has `<!-- begin NAME -->` and `<!-- end NAME -->` around a table that
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
