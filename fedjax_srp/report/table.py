@@ -151,7 +151,7 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     rows = frame.to_dict("records")
     names = frame["method"].map(named)
     without_options = names.str.partition(", ")[0]
-    if frame["evaluation"].groupby(without_options).nunique().max() == 1:
+    if len({*zip(without_options, frame["evaluation"], strict=True)}) == len({*without_options}):
         names = without_options
     judged = names.groupby(frame["evaluation"], sort=False).agg(lambda of_one: ", ".join(dict.fromkeys(of_one)))
     by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
