@@ -107,8 +107,9 @@ pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
 # Read the table from left to right. The first column is what you wait for. The next three say at whose price: an answer
-# that takes whoever is fast may never meet some of the phones. Here the deadline and the first 10 of 15 reach the target
-# first, and leave out the most phones. The last one counts batteries, of phones that left too early or came too late.
+# that takes whoever is fast may never meet some of the phones. Here the deadline and the first 10 of 15 reach the
+# target first, and leave out the most phones. The last one counts batteries, of phones that left too early or came too
+# late.
 #
 # Then change what is yours: `LARGER`, the speeds and networks, the sessions, and the answers' numbers. One seed is an
 # anecdote: `srp.simulate_seeds` runs several. `experiments/stragglers` compares answers over clocks, costs and methods.
