@@ -47,8 +47,10 @@ notebooks: .venv/.docs ## the notebooks executed, as they are committed; make la
 lab: .venv/.lab ## JupyterLab on the notebooks
 	@$(BIN)/jupyter lab notebooks
 
-tables: .venv/.run ## the tables of the manual that follow from the registry of methods
-	@$(BIN)/python docs/tables.py
+tables: .venv/.run ## what pages take from the registry of methods and from committed results
+	@for script in docs/tables.py docs/readme_tables.py experiments/claims.py experiments/*/readme_tables.py; do \
+		$(BIN)/python $$script || exit 1; \
+	done
 
 install: .venv/.dev ## the environment for work on the package
 

@@ -28,7 +28,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", "conf.py", "tables.py", "execute.py", "jupyter_execute"]
+exclude_patterns = ["_build", "conf.py", "tables.py", "readme_tables.py", "execute.py", "jupyter_execute"]
 html_theme = "furo"
 html_title = "fedjax_srp"
 html_static_path = ["_static"]

@@ -10,16 +10,16 @@ read: whoever changes a result looks at both.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from pages import csv, facts, markdown, pm, span
 
 HERE = Path(__file__).parent
 HOLDS, IN_PART, FAILS, NOT_RUN = VERDICTS = "holds", "in part", "fails", "not run"
@@ -38,33 +38,9 @@ class Claim(NamedTuple):
     command: str = ""  # below the paper's folder
 
 
-@functools.cache
-def facts(name: str) -> Any:
-    """The results of a JSON file."""
-    return json.loads((HERE / name).read_text())["results"]
-
-
-@functools.cache
-def csv(name: str) -> pd.DataFrame:
-    """A table of results."""
-    return pd.read_csv(HERE / name)
-
-
-def pm(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation over seeds; of one seed without."""
-    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
-
-
 def counted(number: int, what: str) -> str:
     """A number of things."""
     return f"{number} {what}{'s' if number != 1 else ''}"
-
-
-def span(row: dict, place: int, digits: int = 2) -> str:
-    """Mean, lowest and highest trial of one point of a curve."""
-    mean, low, high = (f"{row[name][place]:.{digits}g}" for name in ("mean", "lowest", "highest"))
-    return f"{mean} ({low} to {high})"
 
 
 # SRPFL
@@ -445,7 +421,7 @@ def new_clients_linear() -> str:
 
 def head_epochs() -> str:
     found = facts("fedrep/results/figure5.json")
-    ends = {name: f"{span(row, 0, 3)} to {span(row, -1, 3)}" for name, row in found.items()}
+    ends = {name: f"{span(row, 0, '.3g')} to {span(row, -1, '.3g')}" for name, row in found.items()}
     return "accuracy in % with 1 and 20 local epochs: " + "; ".join(f"{name} {said}" for name, said in ends.items())
 
 
@@ -453,7 +429,7 @@ def new_clients_images() -> str:
     parts = []
     for name, title in (("figure6", "digits, 5 trials"), ("figure6_femnist", "FEMNIST, 2 trials")):
         found = facts(f"fedrep/results/{name}.json")["all samples"]
-        parts.append(f"{title}: " + ", ".join(f"{m} {span(found[m], 30, 3)}" for m in ("FedRep", "FedAvg")))
+        parts.append(f"{title}: " + ", ".join(f"{m} {span(found[m], 30, '.3g')}" for m in ("FedRep", "FedAvg")))
     return "accuracy in % after 30 epochs on all samples, " + "; ".join(parts)
 
 
@@ -548,7 +524,7 @@ TAUS = ("D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50")
 
 def layers() -> str:
     found = facts("fedavg_representation/results/figure2.json")
-    return "CKA of the first layer: " + ", ".join(f"{name} {span(found[name], 0, 3)}" for name in TAUS)
+    return "CKA of the first layer: " + ", ".join(f"{name} {span(found[name], 0, '.3g')}" for name in TAUS)
 
 
 def cosines() -> str:
@@ -656,24 +632,22 @@ and "code": the setting of the paper's text, or that of its authors' code where 
 
 def page() -> str:
     """The whole page."""
-    counts = ["| paper | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
-    sections = []
+    counts, sections = [["paper", *VERDICTS]], []
     for folder, (title, claims) in PAPERS.items():
         of = Counter(claim.verdict for claim in claims)
-        counts.append(f"| {title} | " + " | ".join(str(of[verdict]) for verdict in VERDICTS) + " |")
-        rows = ["| claim | where | verdict | found | size and setting | results | script |", "|---" * 7 + "|"]
-        rows += [row(claim, folder) for claim in claims]
-        sections.append(f"## {title}\n\n[What was varied, and the figures]({folder}/README.md).\n\n" + "\n".join(rows))
-    return "\n\n".join([INTRODUCTION.rstrip(), "\n".join(counts), *sections]) + "\n"
+        counts.append([title, *(of[verdict] for verdict in VERDICTS)])
+        rows = [["claim", "where", "verdict", "found", "size and setting", "results", "script"]]
+        made = markdown(rows + [row(claim, folder) for claim in claims])
+        sections.append(f"## {title}\n\n[What was varied, and the figures]({folder}/README.md).\n\n{made}")
+    return "\n\n".join([INTRODUCTION.rstrip(), markdown(counts), *sections]) + "\n"
 
 
-def row(claim: Claim, folder: str) -> str:
-    """A claim as a line of its table."""
+def row(claim: Claim, folder: str) -> list[str]:
+    """The cells of a claim."""
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()
     files = ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
-    cells = (quote, claim.place, claim.verdict, found, claim.size, files, f"`{folder}/{claim.command}`")
-    return "| " + " | ".join(cells) + " |"
+    return [quote, claim.place, claim.verdict, found, claim.size, files, f"`{folder}/{claim.command}`"]
 
 
 COLORS = {HOLDS: "#0072B2", IN_PART: "#56B4E9", FAILS: "#D55E00", NOT_RUN: "#CCCCCC"}

@@ -87,7 +87,7 @@ __all__ = [
     "watch",
 ]
 
-# Each is imported when it is first asked for: JAX, flax and optax take seconds, in which Ctrl-C could not be answered.
+# Imported on first access: JAX, flax and optax take seconds, during which Ctrl-C would not work.
 _PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
 _BASE = (
     *("ClientOutput", "ClientTimes", "Clock", "Cohort", "Examples", "FederatedAlgorithm", "Method"),

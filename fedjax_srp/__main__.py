@@ -5,12 +5,12 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C while it is imported is one line too."""
+    """Run the command line; Ctrl-C during its import also prints one line."""
     try:
         from fedjax_srp.commands.cli import main as run
     except KeyboardInterrupt:
         os.write(2, b"\nfedjax-srp: interrupted\n")
-        os._exit(130)  # as what is imported in part would end with tracebacks
+        os._exit(130)  # partial imports would end with tracebacks
     return run()
 
 

@@ -1,4 +1,4 @@
-"""Checks of input: each raises a ValueError of one line that says what is wrong, the value, and the remedy."""
+"""Checks of input: each raises a ValueError of one line with the argument, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-INT32_MAX = 2**31 - 1  # what enters a program is int32
+INT32_MAX = 2**31 - 1  # integers in programs are int32
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,14 +37,14 @@ def short(value: Any) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for a name that is not `known`: the nearest ones first, then what there is."""
+    """The error for an unknown name: the nearest `known` ones first, then all."""
     known = list(known)
     return ValueError(f"unknown {kind} {short(name)}{nearest(name, known)}; choose from {', '.join(known)}")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint in brackets with the known names that look like `name`, or nothing."""
-    others = {*known} - {str(name)}  # a name is never meant to be itself
+    """A hint in brackets with similar known names, or nothing."""
+    others = {*known} - {str(name)}  # a name is no hint for itself
     close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
@@ -61,7 +61,7 @@ def check_choice(argument: str, value: Any, choices: Iterable[str]) -> str:
 def check_integer(argument: str, value: Any, minimum: int, maximum: int | None = INT32_MAX, otherwise: str = "") -> int:
     """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum (None: no bound).
 
-    `otherwise` says what the caller takes in place of an integer.
+    `otherwise` names what else the caller accepts.
     """
     try:
         number = index(value)
@@ -79,7 +79,7 @@ def check_integer(argument: str, value: Any, minimum: int, maximum: int | None =
 
 
 def check_folder(argument: str, folder: Path) -> Path:
-    """A folder, made where missing, or a ValueError of one line."""
+    """A folder, created if missing, or a ValueError of one line."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # also of a name with NUL
@@ -101,14 +101,14 @@ def is_key(value: Any) -> bool:
 
 
 def check_key(argument: str, value: Any) -> None:
-    """Raises a ValueError of one line unless `value` is a typed key, or an array of them."""
+    """Raise a ValueError of one line unless `value` is a typed key, or an array of them."""
     if not is_key(value):
         kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
 
 
 def is_number(value: Any) -> bool:
-    """True for one real number whose value is known: of Python, of NumPy, or an array without axes."""
+    """True for one real number of known value: of Python, of NumPy, or an array without axes."""
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
         return value.ndim == 0 and _is_real(value.dtype)
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not _overflows(value)
@@ -128,10 +128,9 @@ def _is_real(dtype: Any) -> bool:
 
 
 def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
-    """Raises a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
+    """Raise a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
 
-    They must stay so as floats of a program, float32 unless x64 is on. Whatever is traced passes, since its values are
-    not known yet.
+    They must stay so as floats of a program, float32 unless x64 is on. Tracers pass, since their values are unknown.
     """
     if isinstance(value, Tracer) or is_key(value):
         numbers, kind = None, value.dtype
@@ -163,7 +162,7 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
 def per_example(losses: Any, num_examples: int) -> Any:
     """Return the losses, or raise a ValueError of one line unless there is one number for each example of a batch.
 
-    All else would broadcast against the weights of the examples, and train on another gradient.
+    Other shapes would broadcast against the weights of the examples and give a wrong gradient.
     """
     shape = getattr(losses, "shape", type(losses).__name__)
     if shape != (num_examples,):
@@ -175,7 +174,7 @@ def per_example(losses: Any, num_examples: int) -> Any:
 
 
 def updates_of(optimizer: Any, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    """`optimizer.update`, or a ValueError of one line where that wants more than a gradient."""
+    """`optimizer.update`, or a ValueError of one line if it needs more than a gradient."""
     try:
         return optimizer.update(gradient, state, params)
     except TypeError as error:
@@ -193,7 +192,7 @@ def check_step_size(argument: str, value: Any) -> Any:
     return value
 
 
-REMEDIES = {  # where something else stands in the place of a part, or one that was not called
+REMEDIES = {  # for anything else in place of a part, or a part that was not called
     "Clock": "give srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or another of srp.clocks",
     "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
     "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
@@ -206,12 +205,12 @@ REMEDIES = {  # where something else stands in the place of a part, or one that 
 
 
 def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R]:
-    """Makes a function refuse, in one line, arguments of other types than its signature has.
+    """Make a function refuse, in one line, arguments of other types than its signature has.
 
-    Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are looked at; numbers of NumPy
-    are numbers. Integers are so where `least` is given. Annotations say bounds and choices as those of parts do:
-    `Count`, `Annotated[float, AtLeast(0)] | None`, `Literal`. All else is for the function itself. It also has the
-    first word about texts and sequences, which it often knows more about: what there is to choose from.
+    Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are checked, integers only with
+    `least`; NumPy's numbers are numbers. Annotations have bounds and choices as those of parts: `Count`,
+    `Annotated[float, AtLeast(0)] | None`, `Literal`. The function checks everything else itself. For texts and
+    sequences its own error comes first, since it may list the choices.
 
     Args:
         function: with annotations.
@@ -223,7 +222,7 @@ def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R
         name: parameter.annotation for name, parameter in signature.parameters.items() if parameter.kind not in starred
     }
 
-    @functools.cache  # types that a file defines below the function are there when it is called
+    @functools.cache  # when called, types defined below the function exist
     def hint(argument: str) -> Any:
         return _as_type(function, named[argument])
 
@@ -253,7 +252,7 @@ def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R
 
 
 def _plain_number(value: Any) -> Any:
-    """A number or flag of NumPy, or an integer of JAX, as Python has it; anything else as it is."""
+    """Convert a number or flag of NumPy, or an integer of JAX, to Python's; return anything else unchanged."""
     if isinstance(value, jax.Array) and not isinstance(value, Tracer):
         return value.item() if value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.integer) else value
     is_one = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
@@ -261,7 +260,7 @@ def _plain_number(value: Any) -> Any:
 
 
 class _Key:
-    """Stands for the type of a key, which is that of any array."""
+    """Marker of the type of a key, which is that of any array."""
 
 
 def _as_type(function: Callable[..., Any], annotation: Any) -> Any:
@@ -300,7 +299,7 @@ def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last
 
 
 def _check_bounds(argument: str, value: Any, kind: Any, *metadata: Any) -> None:
-    """Raises a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
+    """Raise a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
     remedy = "".join(f"; {text}" for text in metadata if isinstance(text, str))
     value = _plain_number(value)
     if kind is int:
@@ -314,7 +313,7 @@ def _check_bounds(argument: str, value: Any, kind: Any, *metadata: Any) -> None:
 
 
 def _known(kind: Any) -> tuple[str, Callable[[Any], bool]] | None:
-    """A type in words, and whether a value has it; None for types that are not looked at."""
+    """A type in words, and its test; None for types that are not checked."""
     if kind in _KINDS:
         return _KINDS[kind]
     origin = typing.get_origin(kind) or kind
@@ -325,7 +324,7 @@ def _known(kind: Any) -> tuple[str, Callable[[Any], bool]] | None:
     is_protocol = getattr(origin, "_is_protocol", False)
     if not inspect.isclass(origin) or is_protocol or origin in (Any, int, complex, object):
         return None
-    if origin.__module__ == f"{__package__}.base":  # parts of a simulation, looked at where they meet
+    if origin.__module__ == f"{__package__}.base":  # parts of a simulation, checked together
         return None
     return f"a {origin.__name__}", lambda value: isinstance(value, origin)
 
@@ -335,7 +334,7 @@ def _is_several(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """True if NumPy makes an array with axes of a value, of numbers, flags or texts."""
+    """True if a value converts to a NumPy array with axes, of numbers, flags or texts."""
     if is_key(value) or np.ma.isMaskedArray(value):  # whose mask would be lost
         return False
     try:

@@ -1,3 +1,3 @@
-"""The version of the package, for whoever must not import all of it."""
+"""The version of the package, importable alone."""
 
 __version__ = "0.1.0"

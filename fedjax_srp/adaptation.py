@@ -1,4 +1,4 @@
-"""`adapt`: how fast new clients get good on what others have learnt."""
+"""`adapt`: scores of new clients while they train from a server state."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Adaptation(NamedTuple):
     """Scores of clients while they adapt: S numbers of samples, E epochs, M clients.
 
     Attributes:
-        num_samples: (S,) training examples that a client was given at most; -1 for all of its own.
-        epochs: (E + 1,) epochs behind each score, from 0.
+        num_samples: (S,) most training examples of a client; -1 for all.
+        epochs: (E + 1,) epochs before each score, from 0.
         scores: (S, E + 1, M) of each client on its test data: accuracies, or errors for linear tasks; nan for a client
             without test data.
         mean: (S, E + 1) over clients, weighted by test points.
@@ -71,7 +71,7 @@ def adapt(
     devices: Sequence[Any] | int | None = None,
     shard_data: bool = False,
 ) -> Adaptation:
-    """Trains new clients on what others have learnt, and scores each of them before, between and after the epochs.
+    """Train new clients from a server state, and score each of them before, between and after the epochs.
 
     Every client starts from the model in the server state, trains its head under the frozen representation (or all
     layers) on its own training data, and is scored on its test data after each epoch (FedRep, figure 6). One compiled
@@ -80,19 +80,19 @@ def adapt(
     `part="all"` goes with `fine_tune_all`.
 
     On a linear task there is neither `part` nor epoch, optimizer or batch: the head is the least-squares solution on
-    samples that the client draws, of smallest norm where they do not determine it (FedRep, figure 4).
+    samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
 
     Args:
-        model: that the state is of, cut where its head begins; a `LinearTask` of the state's shapes on linear tasks.
-        data: whose clients adapt.
+        model: of the server state, cut at its head; on linear tasks a `LinearTask` of the state's shapes.
+        data: of the clients that adapt.
         server_state: `history.server_state`, of a run or of a folder that was loaded, of any algorithm whose server has
-            a whole model; or `SplitParams`, for a head of your own. On linear tasks the state of `linear_fedrep`.
+            a whole model; or `SplitParams`, for your own head. On linear tasks the state of `linear_fedrep`.
         key: of samples and batches; the same key draws the same for every method.
         part: "head", or "all" layers.
         epochs: E, over a client's shuffled samples.
-        num_samples: S numbers of training examples, each drawn at random from a client's own, the smaller among the
-            larger; None for all of them. Linear tasks need them.
-        optimizer: its state goes on from epoch to epoch; default SGD with step size 0.01.
+        num_samples: S numbers of training examples, each drawn at random from a client's own, smaller samples within
+            larger ones; None for all. Required on linear tasks.
+        optimizer: keeps its state between epochs; default SGD with step size 0.01.
         batch_size: samples a step; the last batch of an epoch may be smaller.
         chunk_size: clients at once on each device; None for a measured default.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
@@ -102,8 +102,8 @@ def adapt(
         An `Adaptation` of NumPy arrays.
 
     Raises:
-        ValueError: an argument out of range or one that a linear task makes nothing of, a missing server state or one
-            without a model, states of other names, shapes or types than those of the model.
+        ValueError: an argument out of range or without effect on a linear task, a missing server state or one without a
+            model, states of other names, shapes or types than those of the model.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -159,7 +159,7 @@ def params_of(server_state: ServerState) -> SplitParams:
 
 @part
 class _Still(FederatedAlgorithm):
-    """The engine prepares data and devices for it; nothing of it runs."""
+    """A placeholder for the engine's preparation of data and devices; it never runs."""
 
     def init(self, key: Key, data: Any) -> Any:
         return ()
@@ -172,7 +172,7 @@ class _Still(FederatedAlgorithm):
 
 
 def _check_left_out(**given: Any) -> None:
-    """Refuses what a linear task makes nothing of."""
+    """Refuse arguments without effect on a linear task."""
     defaults = inspect.signature(adapt).parameters
     for name, value in given.items():
         if value != defaults[name].default:
@@ -182,11 +182,11 @@ def _check_left_out(**given: Any) -> None:
 
 
 def some(key: Key, examples: Examples, count: Array) -> Examples:
-    """At most `count` of a client's examples, drawn at random, in the order in which they were; fewer among more."""
+    """At most `count` random examples of a client, in their order; smaller samples are within larger ones."""
     rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
     drawn = jnp.where(rows < examples.count, jax.random.uniform(key, rows.shape), jnp.inf)
-    number = jnp.argsort(drawn, stable=True)  # a random permutation of the client's rows; padding stays behind
-    order = jnp.argsort(number >= count, stable=True)  # those that are taken come first
+    number = jnp.argsort(drawn, stable=True)  # a random permutation of the client's rows; padding stays last
+    order = jnp.argsort(number >= count, stable=True)  # taken rows first
     return Examples(examples.x[order], examples.y[order], jnp.minimum(examples.count, count))
 
 
@@ -195,7 +195,7 @@ class Fit:
     """Training of a head, or of all layers, epoch by epoch; it draws the batches of `fine_tune` and `fine_tune_all`.
 
     Attributes:
-        num_epochs: how many.
+        num_epochs: number of epochs.
         together: see `Course`.
     """
 
@@ -206,7 +206,7 @@ class Fit:
 
     @property
     def together(self) -> bool:
-        """True for heads: all epochs share a representation, so their heads are kept and judged together."""
+        """True for heads: all epochs share a representation, so their heads are kept and scored together."""
         return self.trains == "head"
 
     def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:

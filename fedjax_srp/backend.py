@@ -1,4 +1,4 @@
-"""Which kind of device a program is traced and compiled for: fast ways differ between CPUs and accelerators."""
+"""The kind of device that a program is traced and compiled for: fast code differs between CPUs and accelerators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-# All that a round consists of, loops whose number of trips only the device knows among it.
+# All commands of a round, including loops with a trip count known only on the device.
 _INTO_GRAPHS = (
     "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION,CONDITIONAL,WHILE"  # XLA's names
 )
@@ -19,13 +19,13 @@ _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
 def platform() -> str:
-    """Kind of the devices ("cpu", "gpu", "tpu") of the simulation that is traced; JAX's default outside of one."""
+    """Kind of the devices ("cpu", "gpu", "tpu") of the traced simulation; JAX's default outside of one."""
     return _platform.get() or jax.default_backend()
 
 
 @contextlib.contextmanager
 def traced_for(name: str) -> Iterator[None]:
-    """Makes `platform()` answer `name`."""
+    """Make `platform()` return `name`."""
     token = _platform.set(name)
     try:
         yield
@@ -34,11 +34,11 @@ def traced_for(name: str) -> Iterator[None]:
 
 
 def use_cuda_graphs(on: bool = True) -> None:
-    """Whether simulations that are compiled from now on put their loops into CUDA graphs; they do not by default.
+    """Put the loops of simulations compiled from now on into CUDA graphs, which is off by default.
 
-    A round trains in loops whose number of trips only the device knows. Outside of a graph the host reads it back in
-    every trip. Compiled for an H100 all loops of a round then lie in graphs; it has never run on one, and graphs are
-    known that crash (openxla/xla#35760). It changes nothing on CPUs, and a run may be resumed with the other setting.
+    Only the device knows the trip counts of a round's training loops; outside of a graph the host reads them back in
+    every trip. Compiled for an H100, all loops of a round are then in graphs. This has never run on one, and some
+    graphs crash (openxla/xla#35760). CPUs are not affected, and a run may be resumed with the other setting.
 
     Args:
         on: False goes back to XLA's own choice.
@@ -48,8 +48,8 @@ def use_cuda_graphs(on: bool = True) -> None:
 
 
 def compiler_options(platform: str) -> dict[str, Any]:
-    """What XLA is told for programs on a kind of device, beside what `XLA_FLAGS` says."""
-    if platform == "cpu":  # or it copies a client's weights in every step, and in some rounds the states of all clients
+    """XLA's options for programs on a kind of device, beside `XLA_FLAGS`."""
+    if platform == "cpu":  # else it copies a client's weights in every step, and in some rounds all clients' states
         return {"xla_cpu_copy_insertion_use_region_analysis": True}
     if platform != "gpu" or not _graphs:
         return {}

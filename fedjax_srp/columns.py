@@ -22,7 +22,7 @@ ROUND_COLUMNS = {  # and their types in memory
 
 
 class Metrics(dict[str, T]):
-    """Metrics of a run by name; one that was not recorded says so."""
+    """Metrics of a run by name; the error for a missing one lists those recorded."""
 
     def __missing__(self, name: object) -> T:
         raise KeyError(
@@ -30,7 +30,7 @@ class Metrics(dict[str, T]):
         )
 
 
-jax.tree_util.register_pytree_with_keys(  # a subclass of dict is a leaf to JAX unless it is told
+jax.tree_util.register_pytree_with_keys(  # an unregistered subclass of dict is a leaf to JAX
     Metrics,
     lambda metrics: ([(DictKey(name), metrics[name]) for name in sorted(metrics)], tuple(sorted(metrics))),
     lambda names, values: Metrics(zip(names, values, strict=True)),

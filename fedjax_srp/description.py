@@ -1,8 +1,8 @@
-"""Parts in plain words, for the record of a run, and parts made again of them.
+"""Descriptions of parts for the record of a run, and parts rebuilt from them.
 
-`describe` writes a part as a dict of numbers, texts, lists and dicts with the name of its class; `rebuild` reads it.
-Only parts of the package and of modules that are imported already are made, and functions are looked up in a few known
-libraries: a record is data, nothing of it is executed.
+`describe` writes a part as a dict of numbers, texts, lists and dicts with the name of its class; `rebuild` reads it. It
+only builds parts of imported modules, and looks functions up in a few known libraries: a record is data and is never
+executed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedjax_srp._checks import checked, short
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, what cannot say
+PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, undescribed object
 _PACKAGE = __name__.partition(".")[0]
-_FEW = 16  # entries of an array that are written down; of larger ones, shape and checksum
+_FEW = 16  # longest array written in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
 
 
 def describe(value: Any) -> Any:
-    """A value in plain words: `{"part": class, field: ...}`, `{"unknown": ...}` for what cannot say what made it."""
+    """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if parts.is_part(value):
@@ -79,7 +79,7 @@ def _array(value: Any) -> Any:
 
 
 def unknowns(description: Any) -> Iterator[str]:
-    """Yield the names in a description of objects that do not know how they were made."""
+    """Yield the names of objects without a description."""
     if isinstance(description, Mapping):
         if UNKNOWN in description:
             yield str(description[UNKNOWN])
@@ -90,12 +90,12 @@ def unknowns(description: Any) -> Iterator[str]:
 
 
 def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The options of a part by their short names, in plain words: what tells its runs apart in tables."""
+    """Describe the options of a part by short names, as tables show them."""
     return {name: describe(value) for name, value in options.values_of(given, leave_out).items()}
 
 
 def rebuild(description: Any) -> Any:
-    """The part that was described."""
+    """Rebuild a part from its description."""
     if isinstance(description, list):
         return tuple(rebuild(entry) for entry in description)
     if not isinstance(description, Mapping):
@@ -118,7 +118,8 @@ def rebuild(description: Any) -> Any:
     for key in (UNKNOWN, "checksum", "key", "partial"):
         if key in description:
             raise ValueError(
-                f"{short(description[key])} was not written down in full, so that nothing can be made of it"
+                f"{short(description[key])} was not written down in full, so that nothing can be made of it; make it "
+                "in Python, as when it first ran"
             )
     return {key: rebuild(value) for key, value in description.items()}
 
@@ -132,7 +133,7 @@ def _function(name: str) -> Any:
 
 
 def with_origin(function: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function that makes data write its arguments, defaults included, into `options` of what it returns.
+    """Make a data factory record its arguments, including defaults, in the `options` of its result.
 
     Arguments of other types than its signature has are refused (`ValueError`).
     """

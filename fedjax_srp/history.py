@@ -1,8 +1,8 @@
 """Records of a run: a table of its rounds and the score of every client at every evaluation.
 
 A `History` holds NumPy arrays only. Time spent by the simulated clients is in time units and comes from `compute_time`;
-a charge per communicating round is added when it is asked for, so one run answers every communication cost. Time spent
-by the simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`), never in `history.csv`.
+a charge per communicating round is added on request, so one run covers every communication cost. Time spent by the
+simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`), never in `history.csv`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 class History:
     """The record of one run.
 
-    R rounds, E evaluations, M clients. Floats are float64, arrays are read-only copies of what was given.
+    R rounds, E evaluations, M clients. Floats are float64, arrays are read-only copies of the arguments.
 
     Attributes:
         name: of the method.
@@ -51,23 +51,23 @@ class History:
         finite: (R,) True if the server's state was free of nan and inf after the round.
         client_time: (M,) expected time of each client per unit of local work, in time units.
         metrics: name -> (R,) scalars of the algorithm.
-        eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty where `accuracies` is.
+        eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty if `accuracies` is.
         accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
         test_count: (M,) test points of each client; a client without any counts in no mean.
-        rounds_taken: (M,) rounds that each client took part in; zeros where nobody counted.
+        rounds_taken: (M,) rounds of each client; zeros if not counted.
         bytes_up: sent by one participant in one round.
         bytes_down: received by one participant in one round.
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
         host_seconds: of the simulator, everything included.
         asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
-        communication_included: `compute_time` has the time of messages (`clocks.devices`), so none can be added either.
+        communication_included: `compute_time` has the time of messages (`clocks.devices`), so none can be added.
         score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
-        smaller_is_better: they are errors; then the worst clients are those with the largest.
+        smaller_is_better: scores are errors; the worst clients have the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
-            the folder when asked for; None where they were not saved.
-        client_states: as `server_state`, those of all clients, leaves (M, ...); None unless the run kept them.
-        config: all that made the run. Values JSON cannot say are spelt out: inf as "inf", a function as its name.
+            the folder on first access; None if not saved.
+        client_states: states of all clients, as `server_state`, leaves (M, ...); None unless the run kept them.
+        config: all settings of the run. Values outside JSON are spelt out: inf as "inf", a function as its name.
         environment: versions, git hash and device as `load` found them; None: `save` looks them up.
     """
 
@@ -93,7 +93,7 @@ class History:
     communication_included: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
-    server_state: Any = field(default_factory=lambda: None)  # no attribute of the class: `__getattr__` may come in
+    server_state: Any = field(default_factory=lambda: None)  # no class attribute, so that `__getattr__` works
     client_states: Any = field(default_factory=lambda: None)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] | None = None
@@ -124,7 +124,7 @@ class History:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Read the states that `load` left in the folder until now."""
+            """Read the states that `load` left in the folder."""
             if name not in run_folder.STATES or run_folder.MODELS not in vars(self):
                 raise AttributeError(f"History has no attribute {name!r}", name=name, obj=self)
             vars(self).update(run_folder.load_models(vars(self)[run_folder.MODELS]))
@@ -147,18 +147,18 @@ class History:
 
     @property
     def evaluation(self) -> str | None:
-        """Name of the default evaluation, None where nothing was evaluated."""
+        """Name of the default evaluation, None without evaluations."""
         return next(iter(self.accuracies), None)
 
     @property
     def judged_on(self) -> Literal["test", "validation"]:
-        """Data that judged the clients: their test data, or training data that were held out (`srp.data.holdout`)."""
+        """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
         made = self.config.get("dataset_options") or {}
         return "validation" if made.get("validation") is not None or "fraction" in made else "test"
 
     @property
     def final_accuracy(self) -> float:
-        """Mean accuracy at the last default evaluation; nan where nothing was evaluated."""
+        """Mean accuracy at the last default evaluation; nan without evaluations."""
         return measures.last(self.mean_accuracy)
 
     @property
@@ -173,7 +173,7 @@ class History:
 
     @property
     def method(self) -> Method:
-        """Method of this run, made again of its record; functions of your own are not written down there."""
+        """Method of this run, rebuilt from its record, which cannot have your own functions."""
         made = self.config.get("method")
         if made is None:
             raise ValueError(f"history {self.name!r} has no record of its method; simulate writes one")
@@ -234,12 +234,11 @@ class History:
             target: mean score of the evaluation; reached from below, or from above where `smaller_is_better`.
             communication: cost per communicating round, in time units.
             evaluation: name of the evaluation, the default one when None.
-            metric: instead of an evaluation, a per-round metric that is to fall to the target (linear tasks:
-                "distance").
+            metric: instead of an evaluation, a per-round metric that falls to the target (linear tasks: "distance").
 
         Returns:
-            Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, nan never
-            reaches.
+            Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, and nan
+            never reaches it.
         """
         if not is_number(target):
             raise ValueError(f"target={short(target)} must be a number, e.g. 0.5")
@@ -254,7 +253,7 @@ class History:
         return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:
-        """Return the place of the first evaluation whose mean score is at the target; None if there is none."""
+        """Return the index of the first evaluation whose mean score reaches the target; None if there is none."""
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
         scores = self.mean_scores(evaluation)
@@ -264,7 +263,7 @@ class History:
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
         """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
 
-        That is the score of the last evaluation until then; nan before the first one, and where the run ended sooner.
+        That is the score of the last evaluation until then; nan before the first one and after the end of the run.
         """
         check_numbers("time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0)
         scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
@@ -282,7 +281,7 @@ class History:
 
     @property
     def participation(self) -> measures.Participation:
-        """How evenly the rounds were spread over the clients."""
+        """Measures of how evenly rounds are spread over the clients."""
         return measures.participation(self.rounds_taken)
 
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
@@ -299,8 +298,8 @@ class History:
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
         """Return a pandas table with one row a round.
 
-        Mean accuracies stand in columns `accuracy_<evaluation>`, nan at rounds that were not evaluated. An evaluation
-        before training (round 0) has no row here; `clients_frame` has it.
+        Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without evaluation. An evaluation before
+        training (round 0) has no row here; `clients_frame` has it.
         """
         import pandas as pd
 
@@ -315,7 +314,7 @@ class History:
     def clients_frame(self) -> pd.DataFrame:
         """Return a pandas table with one row per evaluation, round and client.
 
-        Where nothing was evaluated it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
+        Without evaluations it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
         """
         import pandas as pd
 
@@ -335,7 +334,7 @@ class History:
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
         """Return the run in a few numbers.
 
-        None stands for what was not asked or not evaluated; `time_to_target` is inf when the target was not reached.
+        None is for values not requested or not evaluated; `time_to_target` is inf if the target was not reached.
 
         Args:
             target: mean accuracy of the default evaluation to time.
@@ -371,7 +370,7 @@ class History:
     def plot(
         self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None, x: X = "time"
     ) -> Figure:
-        """Draw mean accuracy over simulated time or rounds; the first metric where nothing was evaluated.
+        """Draw mean accuracy over simulated time or rounds; without evaluations the first metric.
 
         Arguments as in `srp.plots.accuracy_over_time`.
         """
@@ -388,27 +387,27 @@ class History:
         """Write the folder of the run and return its path.
 
         `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
-        communication), `clients.csv`, `accuracy.png` (`plot()`, where there is anything to draw) and, last,
-        `summary.json` with the checksums of the tables: a folder with a summary is complete. Every file appears whole
-        or not at all. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; null is
-        what was not asked or not evaluated.
+        communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last, `summary.json`
+        with the checksums of the tables: a folder with a summary is complete. Every file appears whole or not at all.
+        The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; null is for values not
+        requested or not evaluated.
 
         Args:
-            directory: created where missing; files of an earlier run in it are replaced.
+            directory: created if missing; files of an earlier run are replaced.
             target: for the summary, as is `communication`.
             communication: cost per communicating round of the summary and the figure.
-            models: write `server_state` and `client_states`, as far as there are, into a folder `models` too.
+            models: also write `server_state` and `client_states`, if present, into a folder `models`.
         """
         return run_folder.save(self, Path(directory), target, communication, models)
 
     @classmethod
     @checked
     def load(cls, directory: str | os.PathLike) -> History:
-        """Read back what `save` wrote, every float with its bits.
+        """Read a saved run, every float bit for bit.
 
         Raises:
             FileNotFoundError: a file of the run is missing.
-            ValueError: a file is not what was written.
+            ValueError: a file is damaged.
         """
         history, models = cls(**run_folder.load(Path(directory))), Path(directory, run_folder.MODELS)
         if models.is_dir():  # read when they are asked for

@@ -1,4 +1,4 @@
-"""Ways to steer what vmap and XLA do to a loop."""
+"""Loops under vmap, XLA and differentiation."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _reversible: ContextVar[int] = ContextVar("reversible", default=0)  # the most w
 
 @contextlib.contextmanager
 def reversible(most_work: int) -> Iterator[None]:
-    """Makes what is traced here differentiable in reverse mode, which knows no loops whose length the device decides.
+    """Make loops traced in this context differentiable in reverse mode, which needs static trip counts.
 
     Args:
-        most_work: units of work that no client exceeds, so that loops have a static bound; 0 changes nothing.
+        most_work: the most units of work of a client, for a static bound of loops; 0 changes nothing.
     """
     token = _reversible.set(most_work)
     try:
@@ -32,18 +32,18 @@ def reversible(most_work: int) -> Iterator[None]:
 
 
 def most_work() -> int:
-    """Units of work that no client exceeds, where loops must be `reversible`; else 1."""
+    """The most units of work of a client if loops must be `reversible`; else 1."""
     return _reversible.get() or 1
 
 
 def fori_loop(upper: Array, body: Callable[[Any, Any], Any], start: Any, at_most: int) -> Any:
-    """`jax.lax.fori_loop` from 0; where it must be `reversible`, all trips up to a static bound, of which some count.
+    """`jax.lax.fori_loop` from 0; if it must be `reversible`, with a static bound and masked trips.
 
     Args:
         upper: () int32, number of trips.
         body: (index, carry) -> carry.
         start: the first carry.
-        at_most: what `upper` does not exceed; where it does in a reversible loop, floats become nan.
+        at_most: bound of `upper`; if a reversible loop exceeds it, floats become nan.
     """
     if not _reversible.get():
         return jax.lax.fori_loop(jnp.int32(0), upper, body, start)
@@ -65,7 +65,7 @@ def batch_max(bound: Array) -> Array:
     """A loop bound that stays one number under vmap: the largest of the batch.
 
     A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate
-    stays plain, and whoever is done earlier has to be masked by the loop's body.
+    stays plain, and the loop's body must mask elements that are done earlier.
     """
     return bound if _reversible.get() else _batch_max(bound)
 
@@ -82,10 +82,9 @@ def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tup
 
 
 def sequential(function: Callable) -> Callable:
-    """Makes vmap run `function` on one element after the other; tracers it closes over are passed along.
+    """Make vmap run `function` on one element after the other, including closed-over tracers.
 
-    Gradients have to be taken inside `function`. A vmap around it has to be under `jax.jit` if it closes over what the
-    vmap maps.
+    Take gradients inside `function`. A vmap around it must be under `jax.jit` if it closes over mapped values.
     """
     if _reversible.get():
         return function

@@ -1,4 +1,4 @@
-"""Measures of a run: means over clients, and how evenly rounds are spread over them. Arrays in, numbers out."""
+"""Measures of a run: means over clients, and the spread of rounds over them. Arrays in, numbers out."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Participation(NamedTuple):
-    """How evenly rounds are spread over clients."""
+    """Measures of how evenly rounds are spread over clients."""
 
-    gini: float  # 0: everybody took part equally often; close to 1: one client did all; nan where nobody counted
-    never: float  # share of the clients that never took part; nan where nobody counted
+    gini: float  # 0: all clients took part equally often; close to 1: one client did all; nan if not counted
+    never: float  # share of the clients that never took part; nan if not counted
 
 
 def participation(rounds: np.ndarray) -> Participation:
@@ -26,7 +26,7 @@ def participation(rounds: np.ndarray) -> Participation:
 
 
 def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(E,) from (E, M) and (M,); clients without test points have a score of nan or anything and do not count."""
+    """(E,) from (E, M) and (M,); clients without test points do not count, whatever their score."""
     seen = counts > 0
     if not seen.any():
         return np.full(len(scores), np.nan)
@@ -45,5 +45,5 @@ def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool)
 
 
 def last(values: np.ndarray) -> float:
-    """Return the last entry; nan where there is none."""
+    """Return the last entry; nan if there is none."""
     return float(values[-1]) if len(values) else math.nan

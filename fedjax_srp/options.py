@@ -1,8 +1,8 @@
 """The options of a part: its fields and those of the parts in it, by short names.
 
-The command line, `srp.methods.get`, grids and the manual read them here, off the dataclass and its docstring. A field
-of a part within is called by its own name, `learning_rate` for `training.optimizer.learning_rate`, unless two have that
-name; fields of a part that is None by default, such as `fine_tune_optimizer.momentum`, keep the name in full.
+The command line, `srp.methods.get`, grids and the manual read them from the dataclass and its docstring. A nested field
+has its own name, `learning_rate` for `training.optimizer.learning_rate`, unless two have that name; fields of a part
+that is None by default, such as `fine_tune_optimizer.momentum`, have their full name.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Option(NamedTuple):
 
     path: str  # dotted, from the outermost part
     hint: Any  # its annotation
-    default: Any  # `REQUIRED` where there is none
+    default: Any  # `REQUIRED` if there is none
     help: str
-    is_part: bool = False  # an object, which only Python can give
-    is_optional: bool = False  # within a part that is None by default
+    is_part: bool = False  # an object, only for Python
+    is_optional: bool = False  # in a part that is None by default
 
     @property
     def type(self) -> Any:
-        """The part of its type that can be written on a command line, without bounds; None where there is none."""
+        """The part of its type that a command line can express, without bounds; None if there is none."""
         return None if self.is_part else _plain_type(self.hint)
 
 
@@ -43,7 +43,7 @@ def _plain_type(hint: Any) -> Any:
     kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.members(hint))) if kind is not None]
     if tuple[str, ...] in kinds:
         kinds = [kind for kind in kinds if kind is not str]
-    if float in kinds:  # of an array, which may be of whole numbers and flags too
+    if float in kinds:  # of an array, also of integers and flags
         kinds = [kind for kind in kinds if kind not in (int, bool)]
     return Union[tuple(kinds)] if set(kinds) - {type(None)} else None  # noqa: UP007
 
@@ -59,14 +59,14 @@ def _plain(kind: Any) -> Any:
 
 
 def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any) -> dict[str, Option]:
-    """The options of a maker that can be written on a command line, by short names.
+    """The options of a maker that a command line can express, by short names.
 
-    What has no annotation, or one that does not resolve, is none, and neither is a part, whose fields are options.
+    Arguments without a resolvable annotation are none, nor are parts, whose fields are options instead.
 
     Args:
         maker: as for `options_of`.
         leave_out: names that are no options.
-        **defaults: of those that have another one there.
+        **defaults: other defaults for the command line.
     """
     found = {name: option for name, option in options_of(maker).items() if name not in leave_out and option.type}
     return {name: option._replace(default=defaults.get(name, option.default)) for name, option in found.items()}
@@ -87,7 +87,7 @@ def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[Option]:
-    """The options of a class of parts; of an instance, `default`, where it is another part's field."""
+    """The options of a class of parts, or of the instance `default` if it is another part's field."""
     found, texts = [], argument_help(cls)
     for field in dataclasses.fields(cls):
         hint = parts.fields(cls).hints[field.name]
@@ -106,7 +106,7 @@ def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[
 
 
 def _within(hint: Any, value: Any) -> tuple[Any, bool]:
-    """The class of parts whose fields are options too, and whether the part is None by default."""
+    """The class of parts whose fields are options too, and True if the part is None by default."""
     if parts.is_part(value):
         return type(value), False
     if value is None:
@@ -126,13 +126,13 @@ def _of_function(function: Callable[..., Any]) -> list[Option]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations that resolve; others may name what is imported for type checkers alone."""
+    """The annotations that resolve; others may use names imported only for type checkers."""
     scope = getattr(inspect.unwrap(function), "__globals__", {})
     found = {}
     for name, hint in inspect.get_annotations(inspect.unwrap(function)).items() if inspect.isroutine(function) else ():
         try:
             found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
-        except Exception:  # whatever evaluating it raises
+        except Exception:  # any error of the evaluation
             continue
     return found
 
@@ -152,7 +152,7 @@ def _arguments_of(documented: Any) -> dict[str, str]:
 
 
 def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fixed: Any) -> Any:
-    """A part made with options by their names, the others at their defaults."""
+    """Build a part with options by name, others at their defaults."""
     known = options_of(maker)
     paths = {known[name].path if name in known else name: value for name, value in given.items()}
     for path in paths:
@@ -171,7 +171,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
 
 
 def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """The arguments of a class, the parts among them made of their own."""
+    """The arguments of a class, with parts built from their own options."""
     arguments: dict[str, Any] = {name: value for name, value in paths.items() if "." not in name}
     of_parts: dict[str, dict[str, Any]] = {}
     for path, value in paths.items():
@@ -192,13 +192,13 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
             raise ValueError(f"{field.name}.{unread[0]}: {type(start).__name__} has none; leave it out")
         try:
             arguments[field.name] = dataclasses.replace(start, **changes)
-        except ValueError as error:  # of two optimizers, whose momentum is meant
+        except ValueError as error:  # name the optimizer of two
             raise ValueError(f"{field.name}.{error}" if is_optional else str(error)) from None
     return arguments
 
 
 def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the part that options change where none is given: for an optimizer beside that of training, that one."""
+    """Return the default part that options change: for a second optimizer, that of training."""
     written_as, _ = _within(parts.fields(cls).hints[name], None)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     if written_as is not None and "training" in defaults:
@@ -207,9 +207,9 @@ def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Short name -> value of every option of a part as it is, parts within by their own options.
+    """Short name -> value of every option of a part, nested parts by their own options.
 
-    Optional parts that are None stand as None; objects of which nothing is known stand as they are.
+    Optional parts that are None, and objects without a description, are unchanged.
     """
     found: dict[str, Any] = {}
 
@@ -253,7 +253,7 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def own_maker(
     what: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
 ) -> Callable[..., Any]:
-    """A class or function of one's own that makes a part with a name, checked."""
+    """Check a user's class or function that makes a named part."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"name={short(name)} is no name; give a string")
     if name in known:

@@ -1,15 +1,15 @@
 """Parts as values: frozen dataclasses that are pytrees by their annotations.
 
 Algorithms, policies, clocks, distributions, models and optimizers are parts. A field that is annotated as a float, an
-array or a part is a leaf; everything else is static. What follows needs no machinery:
+array or a part is a leaf; everything else is static. Then no further machinery is needed:
 
-* the engine hands parts to `jax.jit` as arguments, so JAX decides what is shared: another learning rate, or a part
-  built again, compiles nothing; another number of epochs, or momentum where there was none, does;
+* the engine passes parts to `jax.jit` as arguments: another learning rate, or a rebuilt part, compiles nothing; another
+  number of epochs, or momentum where there was none, does;
 * `jax.vmap` over leaves runs a batch of rates, `jax.grad` differentiates with respect to them;
 * fields are the record of a run, the options of the command line, and the axes of a grid.
 
-Checks stand in the annotations and run when a part is built, never when JAX unflattens one. A number that leaves a
-computation out where it is zero is None instead: None is no leaf.
+Annotations declare checks, which run when a part is built, never when JAX unflattens one. None, which is no leaf,
+replaces a zero that removes a computation.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AtMost(NamedTuple):
 
 
 class Above(NamedTuple):
-    """A lower bound that is not allowed itself, see `AtLeast`."""
+    """An exclusive lower bound, see `AtLeast`."""
 
     low: float
 
@@ -80,7 +80,7 @@ class Above(NamedTuple):
 
 
 class Below(NamedTuple):
-    """An upper bound that is not allowed itself, see `AtLeast`."""
+    """An exclusive upper bound, see `AtLeast`."""
 
     high: float
 
@@ -103,7 +103,7 @@ KNOWN: dict[str, type] = {}  # every class of parts in this process, by module a
 
 
 class _Frozen:
-    """A static value in the place of a leaf, such as a schedule where a number may stand."""
+    """A static value of a leaf, such as a schedule in place of a number."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -122,13 +122,13 @@ class Fields(NamedTuple):
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def part(cls: type[T]) -> type[T]:
-    """Makes a class a part: a frozen dataclass that is a pytree, see the module.
+    """Make a class a part: a frozen dataclass that is a pytree, see the module.
 
-    `name` of the class, unless it has one, is its own in small letters.
+    Its `name` is by default the class name in lower case.
 
     Fields are checked when a part is built: types, bounds (`AtLeast` and the like), choices (`Literal`). A
-    `__post_init__` of the class runs after that, for what concerns several fields. `dataclasses.replace` makes a part
-    with other values.
+    `__post_init__` of the class runs after that, for checks of several fields. `dataclasses.replace` copies a part with
+    other values.
 
     Raises:
         ValueError: when a part is built with a value out of range, in one line.
@@ -162,7 +162,7 @@ def part(cls: type[T]) -> type[T]:
     made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
     made.__is_part__ = True  # type: ignore[attr-defined]
-    caller = sys._getframe(1)  # whose names may be gone later, those of a function or of a file that was run
+    caller = sys._getframe(1)  # its names, of a function or a script, may be gone later
     made.__hints__ = _resolved(made, inspect.get_annotations(made), {**caller.f_globals, **caller.f_locals})  # type: ignore[attr-defined]
     KNOWN[path_of(made)] = made
     jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
@@ -170,7 +170,7 @@ def part(cls: type[T]) -> type[T]:
 
 
 def path_of(cls: type) -> str:
-    """Module and name of a class, as records have it."""
+    """Module and name of a class, for records."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
@@ -189,7 +189,7 @@ def fields(cls: type) -> Fields:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """The annotations of a class; those that name what is known to type checkers alone are `Any`."""
+    """The annotations of a class; `Any` for names that only type checkers know."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
@@ -198,7 +198,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _resolved(cls: type, hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations with those evaluated that are texts; those that name what is not known stay."""
+    """Annotations with strings evaluated, except those with unknown names."""
     found = dict(hints)
     for name, hint in hints.items():
         with contextlib.suppress(NameError):
@@ -207,7 +207,7 @@ def _resolved(cls: type, hints: Mapping[str, Any], scope: Mapping[str, Any]) -> 
 
 
 def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The types that an annotation allows, each with what `Annotated` says of it."""
+    """The types that an annotation allows, each with its `Annotated` metadata."""
     if typing.get_origin(hint) is Annotated:
         inner, *more = typing.get_args(hint)
         yield from members(inner, (*metadata, *more))
@@ -245,7 +245,7 @@ def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...
 
 
 def _unflatten(cls: type, static: Any, values: Iterable[Any]) -> Any:
-    """Tracers, axes and placeholders come through here: nothing is checked."""
+    """Rebuild a part without checks: its leaves may be tracers, axes and placeholders."""
     new, found = object.__new__(cls), fields(cls)
     new.__dict__.update(zip(found.static, static, strict=True))
     plain = (value.value if isinstance(value, _Frozen) else value for value in values)
@@ -273,7 +273,7 @@ def _hash(self: Any) -> int:
 
 
 def _repr(self: Any) -> str:
-    """The call that makes the part, without the fields that have their default."""
+    """The call that builds the part, without fields at their default."""
     given = {}
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
@@ -286,13 +286,13 @@ def _repr(self: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """True for a value that can be compared at any time: without arrays and tracers."""
+    """True for a value without arrays and tracers, which can always be compared."""
     return not any(isinstance(leaf, np.ndarray | jax.Array | Tracer) for leaf in jax.tree.leaves(value))
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
 def _check(self: Any) -> None:
-    """Checks every field, and puts plain numbers and tuples in the place of NumPy's and of lists."""
+    """Check every field; replace NumPy scalars by plain numbers and lists by tuples."""
     for name, hint in fields(type(self)).hints.items():
         object.__setattr__(self, name, checked_value(name, getattr(self, name), hint))
 
@@ -309,7 +309,7 @@ def _check_hashable(self: Any) -> None:
 
 
 def checked_value(argument: str, value: Any, hint: Any) -> Any:
-    """A value as a field with this annotation has it."""
+    """A checked value of a field with this annotation."""
     kinds = list(members(hint))
     if value is None and any(kind in (None, type(None)) for kind, _ in kinds):
         return None
@@ -320,7 +320,7 @@ def checked_value(argument: str, value: Any, hint: Any) -> Any:
                 return _as(argument, value, kind, metadata)
             except ValueError as error:
                 errors.append(error)
-    # where several types are allowed, a bound that is missed says more than a type that does not fit
+    # where several types are allowed, a missed bound says more than a wrong type
     misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
     raise next((error for error in errors if not misfit.match(str(error))), errors[0])
 
@@ -387,7 +387,7 @@ def _check_bounds(argument: str, value: Any, number: Any, bounds: Sequence[Bound
 
 
 def _as_array(value: Any) -> Any:
-    """Lists of plain numbers as an array, anything else as it is."""
+    """Convert lists of plain numbers to an array, return anything else unchanged."""
     if not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
         return value
     try:
@@ -412,7 +412,7 @@ def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequen
 
 # ---- values by name -----------------------------------------------------------------------------------------------
 def values_of(given: Any) -> dict[str, Any]:
-    """The leaves of a part by their dotted names, "training.optimizer.learning_rate" say."""
+    """The leaves of a part by their dotted names, such as "training.optimizer.learning_rate"."""
     return {_dotted(path): leaf for path, leaf in jax.tree.leaves_with_path(given)}
 
 
@@ -421,12 +421,12 @@ def _dotted(path: tuple[Any, ...]) -> str:
 
 
 def with_values(given: T, values: Mapping[str, Any]) -> T:
-    """A part with some of its leaves replaced, by dotted names: with tracers, say, or an axis of numbers."""
+    """Replace leaves of a part by dotted names: by tracers, say, or an axis of numbers."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_dotted(path), leaf), given)
 
 
 def rebuilt(given: T) -> T:
-    """The same part, and those in it, with their checks run again, as JAX runs none."""
+    """Rebuild a part and its inner parts with their checks, which JAX skips."""
     if not is_part(given):
         return given
     inner = {field.name: rebuilt(getattr(given, field.name)) for field in dataclasses.fields(given)}  # type: ignore[arg-type]
@@ -434,7 +434,7 @@ def rebuilt(given: T) -> T:
 
 
 def several(given: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves with axes where a number is wanted, by dotted names; arrays stand where an annotation says so."""
+    """Yield leaves with axes where the annotation has a number, by dotted names."""
     for name in fields(type(given)).leaves:
         value, kinds = getattr(given, name), [kind for kind, _ in members(fields(type(given)).hints[name])]
         if is_part(value):

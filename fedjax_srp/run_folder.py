@@ -1,8 +1,8 @@
-"""The folder of one run, written and read back: `History.save` and `History.load` end here.
+"""The folder of one run, for `History.save` and `History.load`.
 
-Files are CSV and strict JSON, and carry every bit of the floats: a resumed run ends with the bytes in `history.csv` of
-one that never stopped, which is why host timings are in `summary.json`. That file is the seal of the folder: written
-last, with the checksums of the others.
+Files are CSV and strict JSON, with every bit of the floats: `history.csv` of a resumed run equals that of an
+uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: written last, with the
+checksums of the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 MODELS = "models"  # a folder in it
 STATES = ("server_state", "client_states")
-BOOK = "grid.json"  # in the folder of a grid: which runs are one program, and in which folders
+BOOK = "grid.json"  # in the folder of a grid: the runs of each program, and their folders
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -64,11 +64,11 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     if drawn is not None:
         files[FIGURE] = lambda path: path.write_bytes(drawn)
     check_folder("directory", folder)
-    (folder / SUMMARY).unlink(missing_ok=True)  # where it is, the folder is complete
+    (folder / SUMMARY).unlink(missing_ok=True)  # its presence means that the folder is complete
     stored.replace({folder / name: writer for name, writer in files.items()})
     if drawn is None:
         (folder / FIGURE).unlink(missing_ok=True)
-    own = vars(history).get(MODELS)  # the folder they were loaded from
+    own = vars(history).get(MODELS)  # the folder that they were loaded from
     if models:
         _save_models(history, folder / MODELS)
     elif not (own is not None and own.exists() and (folder / MODELS).exists() and own.samefile(folder / MODELS)):
@@ -79,7 +79,7 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
 
 
 def image(draw: Callable[[], Any], name: str) -> bytes | None:
-    """Return a figure in the format of its name; None, with a warning, if it cannot be drawn: it costs no table."""
+    """Return a figure in the format of its name; None, with a warning, if it cannot be drawn."""
     try:
         content, kind = io.BytesIO(), name.split(" ")[0].rpartition(".")[2]
         draw().savefig(content, dpi=150, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
@@ -91,11 +91,11 @@ def image(draw: Callable[[], Any], name: str) -> bytes | None:
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """Return the fields of the `History` that was saved, the states left out, after a look at every byte of them.
+    """Return the fields of the saved `History` without its states, after verifying every byte.
 
     Raises:
         FileNotFoundError: a file of the run is missing.
-        DamagedError: one is not what was written.
+        DamagedError: a file is damaged.
     """
     for name in (*TABLES, SUMMARY):
         if not (folder / name).is_file():
@@ -135,7 +135,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[str]]:
-    """Return column -> words. Python's own float() gives every bit back, whatever the version of pandas."""
+    """Return column -> words. Python's float() restores every bit, unlike some versions of pandas."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
@@ -146,7 +146,7 @@ def _floats(words: Sequence[str]) -> np.ndarray:
 
 
 def _save_models(history: Any, folder: Path) -> None:
-    """Write the states as they are named, typed keys as their bits."""
+    """Write the states by name, typed keys as their bits."""
     states = {name: getattr(history, name) for name in STATES if getattr(history, name) is not None}
     arrays, keys = stored.named(states), {}
     for name, leaf in arrays.items():
@@ -158,10 +158,10 @@ def _save_models(history: Any, folder: Path) -> None:
 
 
 def load_models(folder: Path) -> dict[str, Any]:
-    """Return the states that `save` wrote, as dicts of NumPy arrays.
+    """Return the saved states, as dicts of NumPy arrays.
 
     Raises:
-        ValueError: they are not what was written.
+        ValueError: they are damaged.
     """
     from flax.traverse_util import unflatten_dict
 
@@ -176,7 +176,7 @@ def load_models(folder: Path) -> dict[str, Any]:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Return the run folders below a folder, begun or in the plan of a grid, that hold no finished run."""
+    """Return the run folders below a folder that are begun or planned by a grid, but not finished."""
     found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
     for book in folder.rglob(BOOK):
         with contextlib.suppress(stored.DamagedError):
@@ -185,7 +185,7 @@ def unfinished(folder: Path) -> list[Path]:
 
 
 def writable(out: str | os.PathLike) -> Path:
-    """Return the folder, made where missing.
+    """Return the folder, created if missing.
 
     Raises:
         ValueError: nothing can be written there.

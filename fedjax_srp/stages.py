@@ -1,4 +1,4 @@
-"""Stages of a run: how many clients took part, from when to when, and whether the criterion held."""
+"""Stages of a run: their cohort, times and criterion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Stage(NamedTuple):
-    """Stage of a participation policy, as a run went through it; times are simulated, in time units."""
+    """Stage of a participation policy in a run; times are simulated, in time units."""
 
     stage: int  # from 0
     cohort_size: int  # in its last round
@@ -17,7 +17,7 @@ class Stage(NamedTuple):
     begins: float
     ends: float  # with its last round
     completed: bool | None  # True if the criterion that ends it has held; None: the policy has none
-    completed_round: int | None  # the first round after which it held; the last stage goes on all the same
+    completed_round: int | None  # the first round after which it held; the last stage goes on
 
 
 def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, held: np.ndarray | None) -> list[Stage]:
@@ -27,7 +27,7 @@ def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, h
         stage: (R,) of each round.
         cohort_size: (R,) number of clients that took part.
         elapsed: (R,) simulated time at the end of each round.
-        held: (R,) True where the criterion held after the round; None where there is none.
+        held: (R,) True where the criterion held after the round; None without a criterion.
     """
     times = np.concatenate([[0.0], elapsed])
     ends = [*(np.flatnonzero(np.diff(stage)) + 1), len(stage)] if len(stage) else []

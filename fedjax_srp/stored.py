@@ -1,11 +1,11 @@
-"""Everything that is kept on disk: sealed folders, files that are replaced whole, folders that one process holds.
+"""Storage on disk: sealed folders, atomic replacement of files, folders locked by one process.
 
-There is one mechanism for checkpoints, saved states and run folders. A seal is a JSON file, written last, with facts
-and with the size and SHA-256 of the files it vouches for; it has a checksum of itself. A folder without its seal is
-unfinished, and one that does not agree with it is damaged: a `DamagedError` of one line says which file.
+There is one mechanism for checkpoints, saved states and run folders. A seal is a JSON file, written last, with facts,
+the size and SHA-256 of the sealed files, and a checksum of itself. A folder without its seal is unfinished, and one
+that does not agree with it is damaged: a `DamagedError` of one line names the file.
 
-Orbax writes arrays, those of several processes too. It does not notice a flipped bit or a truncated file by itself, and
-tells a full disk in words of its own, so seals, atomic replacement and one-line errors are made here, once for all.
+Orbax writes arrays, also those of several processes. It does not detect flipped bits or truncated files and has its own
+errors for a full disk, so seals, atomic replacement and one-line errors are implemented here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK if hasattr(os, "O_NOFOLLOW") else 0
 
 
 class DamagedError(ValueError):
-    """A file is not what was written; the text says which one and how."""
+    """A damaged file; the message names it and the damage."""
 
 
 class HeldError(ValueError):
@@ -62,14 +62,14 @@ class HeldError(ValueError):
 
 
 def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alone: bool = False) -> None:
-    """Write a sealed folder of arrays; it appears whole, and one that is there is replaced.
+    """Write a sealed folder of arrays atomically; an existing one is replaced.
 
-    Several processes write together, each what it holds of the arrays, unless `alone` is set.
+    Several processes write together, each its shards of the arrays, unless `alone` is set.
 
     Raises:
-        OSError: the disk is full; what was there before is still there.
+        OSError: the disk is full; existing files are intact.
     """
-    # A new name each time: threads of an attempt that failed may still write, and nobody can put a link in its place.
+    # A new name each time: threads of a failed attempt may still write, and links cannot be planted.
     token = np.int32(secrets.randbits(31))
     if not alone and jax.process_count() > 1:
         token = multihost_utils.broadcast_one_to_all(token)
@@ -90,21 +90,21 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
             remove(folder)
             staging.rename(folder)
         _wait(alone)
-    except Exception as error:  # tensorstore has its own types for what the system refuses
+    except Exception as error:  # tensorstore has its own types of system errors
         shutil.rmtree(staging, ignore_errors=True)
         raise as_full_disk(error, folder) or error from None
 
 
 def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = False) -> dict[str, Any]:
-    """Return the arrays of a sealed folder, after a look at every byte.
+    """Return the arrays of a sealed folder, after verifying every byte.
 
     Args:
-        folder: as `write` made it.
-        like: arrays whose devices and sharding those of the same names get; NumPy for the others.
+        folder: written by `write`.
+        like: arrays with the devices and sharding for those of the same names; others become NumPy arrays.
         alone: no other process reads with this one.
 
     Raises:
-        DamagedError: a file is missing, or is not what was written.
+        DamagedError: a file is missing or damaged.
     """
     sealed, like = seal(folder), dict(like or {})
     check(folder, sealed["files"])
@@ -135,7 +135,7 @@ def check(folder: Path, expected: Mapping[str, Any]) -> None:
     """Compare the files of a folder with the `digests` in its seal.
 
     Raises:
-        DamagedError: a file is missing, or is not what was written.
+        DamagedError: a file is missing or damaged.
     """
     for name, digest in expected.items():
         try:
@@ -165,7 +165,7 @@ def _checkpointer(alone: bool) -> Iterator[Any]:
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-    """Return False for what orbax logs: it raises the same, and its threads log a traceback each."""
+    """Return False for orbax's logs: it raises the same, and its threads log a traceback each."""
     return f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
@@ -175,7 +175,7 @@ def _wait(alone: bool) -> None:
 
 
 def named(tree: PyTree) -> dict[str, Any]:
-    """Return the leaves of a tree by path, "params/dense/kernel": equal for a NamedTuple and a dict of its fields.
+    """Return the leaves of a tree by path, "params/dense/kernel", the same for a NamedTuple and a dict of its fields.
 
     Raises:
         ValueError: two leaves have one path.
@@ -200,10 +200,10 @@ def as_json(value: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return what `write_json` wrote.
+    """Read a file of `write_json`.
 
     Raises:
-        DamagedError: the file is missing, or not what was written to the last bit.
+        DamagedError: the file is missing or damaged.
     """
     try:
         text = path.read_bytes().decode()
@@ -225,13 +225,13 @@ def _sealed(value: Mapping[str, Any]) -> str:
 
 
 def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write files, all of them or none: each in a folder of its own beside its place, and at last into their places.
+    """Write files, all or none: each in a temporary folder beside its place, then into their places.
 
     Args:
-        files: path -> function that writes the file to the path it is given. A device or a pipe is written as it is.
+        files: path -> function that writes the file to a given path. A device or a pipe is written directly.
 
     Raises:
-        OSError: the disk is full; what was there before is still there.
+        OSError: the disk is full; existing files are intact.
     """
     beside: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
@@ -248,7 +248,7 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
 
 
 def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
-    """Return the writer of a table, for `replace`; its text cells and headings are made harmless by `as_cell`."""
+    """Return the writer of a table, for `replace`; `as_cell` escapes its text cells and headings."""
     frame = frame.rename(columns=as_cell)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
         frame[name] = frame[name].map(as_cell)
@@ -261,7 +261,7 @@ def as_cell(value: Any) -> Any:
 
 
 def append(path: Path, after: int, data: bytes | memoryview) -> None:
-    """Write behind the first `after` bytes of a plain file, made where missing; what stood behind them is cut off."""
+    """Truncate a plain file, created if missing, to its first `after` bytes and append data."""
     with os.fdopen(_open(path), "r+b") as file:
         file.truncate(after)
         file.seek(after)
@@ -269,10 +269,10 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open a plain file to read and write, made where missing.
+    """Open a plain file to read and write, created if missing.
 
     Raises:
-        ValueError: a link or a pipe is there, which would lead the writer elsewhere.
+        ValueError: it is a link or a pipe, which would redirect the writer.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
@@ -287,7 +287,7 @@ def _open(path: Path) -> int:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` in the words of strict JSON, unchanged if it is already: lossless for plain settings."""
+    """Convert `value` to strict JSON, losslessly for plain settings."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -308,7 +308,7 @@ def jsonable(value: Any) -> Any:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder: at once for those who look, then byte by byte."""
+    """Remove a folder: rename it first, so that it disappears at once."""
     if folder.exists():
         gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone")
         folder.rename(gone)
@@ -316,7 +316,7 @@ def remove(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a kill left of `write`, `replace` and `remove` in a folder."""
+    """Remove leftovers of killed `write`, `replace` and `remove` calls in a folder."""
     for pattern in (".*.writing", ".*.gone"):
         for left in folder.glob(pattern):
             shutil.rmtree(left, ignore_errors=True)
@@ -328,7 +328,7 @@ def size(folder: Path) -> int:
 
 
 def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
-    """Return an error of one line if `error` comes of a full disk, whichever library says so; else None."""
+    """Return an error of one line if `error` means a full disk, in any library's form; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
@@ -339,15 +339,15 @@ def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
 
 @contextlib.contextmanager
 def held(folder: Path, argument: str) -> Iterator[None]:
-    """Hold a folder against other processes; the system lets go of it when this one ends, however it ends.
+    """Lock a folder against other processes; the system releases it when this one ends.
 
     Args:
-        folder: made where missing.
+        folder: created if missing.
         argument: name of the caller's argument for the folder.
 
     Raises:
         HeldError: another process holds it, or its lock is a link.
-        ValueError: it cannot be made.
+        ValueError: it cannot be created.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
@@ -364,15 +364,15 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         yield
     finally:
         if lock is not None:
-            (folder / ".lock").unlink(missing_ok=True)  # while it is held, so nobody else's
+            (folder / ".lock").unlink(missing_ok=True)  # while it is held, so it is ours
             os.close(lock)
 
 
 def _lock(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock; None, and a word about it, where there are no locks.
+    """Return a file descriptor that holds the lock; None, with a warning, on systems without locks.
 
     Raises:
-        ValueError: somebody else holds it, or it is no plain file.
+        ValueError: another process holds it, or it is no plain file.
     """
     if fcntl is None:
         print(f"{path.parent}: no locks on this system; run one process at a time in it", file=sys.stderr)
@@ -391,7 +391,7 @@ def _lock(path: Path) -> int | None:
             return None
         if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
             os.ftruncate(file, 0)
-            with contextlib.suppress(OSError):  # a full disk keeps no name, and the lock holds without one
+            with contextlib.suppress(OSError):  # a full disk cannot store the name, but the lock holds
                 os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return file
-        os.close(file)  # the one who held it took the file away in between
+        os.close(file)  # its last holder removed the file meanwhile

@@ -1,10 +1,10 @@
-"""Callbacks of `simulate`: the `Progress` they are told after every evaluation, and callbacks that log it.
+"""Callbacks of `simulate`: the `Progress` passed to them after every evaluation, and callbacks that log it.
 
     srp.simulate(..., callback=srp.watch.json_lines("run.jsonl"))
     srp.simulate(..., callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
 
-A callback of your own is any function of a `Progress`; it ends the run by returning True or raising `StopIteration`.
-Each of several processes calls it, and all have to give the same answer; those here write in the first process.
+Any function of a `Progress` is a callback; it ends the run by returning True or raising `StopIteration`. Several
+processes all call it, and must get the same answer; the callbacks here write in the first process.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Progress(NamedTuple):
 
     Attributes:
         name: of the run.
-        seeds: places of the keys of `simulate_seeds` that run together; None in `simulate`.
+        seeds: indices of the keys of `simulate_seeds` that run together; None in `simulate`.
         round: number of completed rounds.
-        num_rounds: at most.
+        num_rounds: maximal number of rounds.
         elapsed: simulated time, in time units, without communication.
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
         rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
-            and `run`, eight digits that are the same for the same parts, data and key (left out where a field of a part
-            cannot be written down, a lambda say); the last row of a seed has the scores as `accuracy_<evaluation>`.
-        server_state: makes a copy in NumPy of the server's state, (num_seeds, ...) where there are seeds; only within
-            the callback.
-        history: makes a `History` of the run so far, a list of them where there are seeds; only within the callback.
+            and `run`, eight digits that are the same for the same parts, data and key (left out if a part has no
+            description, such as a lambda); the last row of a seed has the scores as `accuracy_<evaluation>`.
+        server_state: returns a NumPy copy of the server's state, (num_seeds, ...) for several seeds; only within the
+            callback.
+        history: returns a `History` of the run so far, a list for several seeds; only within the callback.
     """
 
     name: str
@@ -60,7 +60,7 @@ Callback = Callable[[Progress], object]  # True ends the run
 
 
 def ends(callback: Callback, progress: Progress) -> bool:
-    """Call back; return True if the run is to end."""
+    """Call a callback; return True if the run should end."""
     try:
         answer = callback(progress)
     except StopIteration:
@@ -89,17 +89,17 @@ def _in_first_process(write: Callback) -> Callback:
 
 @checked
 def json_lines(path: str | os.PathLike) -> Callback:
-    """Append a line of JSON for each round to a file, as `Progress.rows` has it.
+    """Append a line of JSON for each round to a file, from `Progress.rows`.
 
-    A round of a run that is in the file already is written again only if it has more columns, so a run that is
-    continued after a kill or made longer has each of its rounds once. A last line that a kill cut off is dropped.
+    A round that is in the file already is written again only if it has more columns, so a resumed or extended run has
+    each of its rounds once. A truncated last line is dropped.
     Numbers that are not finite are strings, as in `summary.json`.
 
     Args:
-        path: of the file; its folder is made where missing.
+        path: of the file; its folder is created if missing.
 
     Raises:
-        ValueError: the file holds something else, or cannot be written to.
+        ValueError: the file has other content, or cannot be written to.
     """
     file = Path(path)
     try:
@@ -146,14 +146,14 @@ def _is_row(line: str) -> bool:
 
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row by the names that loggers get."""
+    """Return the numbers of a row by their names for loggers."""
     prefix = f"seed_{row['seed']}/" if "seed" in row else ""
     names = row.keys() - {"name", "run", "seed", "round"}
     return {prefix + name: float(value) for name, value in row.items() if name in names}
 
 
 def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
-    """Write scalars of each round for TensorBoard; those of seed s stand under `seed_s/`.
+    """Write scalars of each round for TensorBoard; those of seed s under `seed_s/`.
 
     Args:
         directory: of the event files.
@@ -183,7 +183,7 @@ def _summary_writer(directory: str) -> Any:
 
 
 def wandb_run(**options: Any) -> Any:
-    """Return what `wandb.init(...)` returns; a ValueError where it is not installed."""
+    """Return the result of `wandb.init(...)`; a ValueError if it is not installed."""
     try:
         return importlib.import_module("wandb").init(**options)
     except ImportError:
@@ -191,18 +191,18 @@ def wandb_run(**options: Any) -> Any:
 
 
 def wandb(run: Any = None, **options: Any) -> Callback:
-    """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s stand under `seed_s/`.
+    """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s under `seed_s/`.
 
     Args:
-        run: what `wandb.init(...)` returned; None to call it with the options. It is yours to finish.
-        **options: of `wandb.init`, e.g. project, name, config, or id and resume for a run that is continued.
+        run: result of `wandb.init(...)`, which you finish; None to call it with the options.
+        **options: of `wandb.init`, e.g. project, name, config, or id and resume for a resumed run.
     """
     logger: Any = wandb_run(**options) if run is None and jax.process_index() == 0 else run
     defined = False
 
     def write(progress: Progress) -> None:
         nonlocal defined
-        if not defined:  # its own steps may not go back, and rounds do where seeds come in batches
+        if not defined:  # its own steps may not decrease, and rounds do with batches of seeds
             logger.define_metric("round")
             logger.define_metric("*", step_metric="round")
             defined = True

@@ -23,6 +23,8 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
 import jax
 import pytest
 
+from fedjax_srp.engine import program
+
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -36,3 +38,4 @@ def _room_for_programs():
     areas = Path("/proc/self/maps")
     if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
         jax.clear_caches()
+        program._shared.cache_clear()

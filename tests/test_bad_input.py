@@ -107,7 +107,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
 @pytest.mark.parametrize(
     ("cohort", "wrong"),
     [
-        ({"ids": [2, 0, 2]}, "client 2 stands in it more than once: draw clients without replacement"),
+        ({"ids": [2, 0, 2]}, "client 2 is in it more than once: draw clients without replacement"),
         ({"ids": [0, 3]}, "client 3 does not exist"),
         ({"ids": [-1, 1]}, "client -1 does not exist"),
         ({"ids": [0, 1], "size": 3}, "its size is 3, it must be at least 1 and at most"),

@@ -110,6 +110,7 @@ def test_the_pytorch_loop_that_caches_features_computes_the_same():
     assert_close(*found, 1e-5)
 
 
+@pytest.mark.long
 def test_what_waits_cost_is_measured_against_rounds_that_exchange_and_copy(tmp_path, monkeypatch, capsys):
     made = []
 

@@ -6,13 +6,12 @@ The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes 
 training loss". Figure 5 here gives D-SGD and FedAvg the same step, 0.1, and momentum, which starts afresh in every
 round, lengthens FedAvg's steps alone. Here both take the steps of `STEPS`, C is that of figure 2, and what new clients
 do is as in figure 5. Writes `steps.csv`, a row a method, step, trial, panel and number of samples: the training loss
-and accuracy of the trained model on its own federation, and the mean accuracy of the new clients. In this folder,
-`python -c "import steps; steps.renew()"` writes the README's table of the committed file.
+and accuracy of the trained model on its own federation, and the mean accuracy of the new clients.
 """
 
 from __future__ import annotations
 
-import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,9 @@ import pandas as pd
 from figure5 import PANELS, adapted
 
 from fedjax_srp.adaptation import params_of
+
+sys.path.append(str(Path(__file__).parents[1]))
+import pages
 
 STEPS = {1: (0.1, 0.2, 0.4, 0.8), 5: (0.1, 0.2), 10: (0.05, 0.1, 0.2), 50: (0.05, 0.1, 0.2)}  # tau -> steps
 
@@ -66,38 +68,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 def table(rows: pd.DataFrame) -> str:
     """Mean and standard deviation over trials, a row a panel, method and step; a star at the lowest training loss."""
-    found = [
-        "| new clients | tau | step | " + " | ".join(map(str, sorted(set(rows["samples"])))) + " | training loss |"
-    ]
-    found[0] += " global | trials |"
-    found.append("|---" * (found[0].count("|") - 1) + "|")
+    head = ["new clients", "tau", "step", *sorted(set(rows["samples"])), "training loss", "global", "trials"]
+    found = [head]
     losses = rows.groupby(["tau", "step"])["training_loss"].mean()
     for (panel, tau, step), of in rows.groupby(["panel", "tau", "step"], sort=True):
         chosen = "*" if losses[tau].idxmin() == step else ""
-        cells = [spread(kept["accuracy"], 1) for _, kept in of.groupby("samples")]
         once = of.drop_duplicates("trial")
-        cells += [spread(once["training_loss"], 4), spread(once["global"], 1), str(len(once))]
-        found.append(f"| {panel} | {tau} | {step:g}{chosen} | " + " | ".join(cells) + " |")
-    return "\n".join(found)
-
-
-def spread(values: pd.Series, digits: int) -> str:
-    """Mean and standard deviation over trials, of one trial without."""
-    return f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
-
-
-def page(text: str, results: Path) -> str:
-    """A README with the table between its marks."""
-    made = table(pd.read_csv(results / "steps.csv"))
-    marks = "<!-- begin steps -->", "<!-- end steps -->"
-    return re.sub(f"{marks[0]}.*?{marks[1]}", lambda _: f"{marks[0]}\n{made}\n{marks[1]}", text, flags=re.DOTALL)
-
-
-def renew() -> None:
-    """Writes the README's table anew."""
-    here = Path(__file__).parent
-    text = (here / "README.md").read_text("utf-8")
-    (here / "README.md").write_text(page(text, here / "results"), "utf-8")
+        cells = [pages.pm(kept["accuracy"], 1) for _, kept in of.groupby("samples")]
+        cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1), len(once)]
+        found.append([panel, tau, f"{step:g}{chosen}", *cells])
+    return pages.markdown(found)
 
 
 if __name__ == "__main__":

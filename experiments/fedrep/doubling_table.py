@@ -34,6 +34,9 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp.history import History
 
+sys.path.append(str(Path(__file__).parents[1]))
+import pages
+
 COSTS = (0.0, 10.0, 100.0)
 FRACTIONS = (0.95, 0.99)
 STAGE = 10  # rounds
@@ -127,21 +130,24 @@ def written(factors: list[float]) -> str:
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     """In Markdown: medians over the seeds, with the lowest and highest."""
     head = ["method", "judged by", "everybody %", "doubling %", "worst tenth: everybody %", "doubling %"]
+    head += ["change"]
     head += [f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS]
-    rows = [head, ["---"] * len(head)]
+    rows = [head]
     for name, by_evaluation in results.items():
         for evaluation, seeds in by_evaluation.items():
             label = srp.methods.label("fedavg_ft" if name == "fedavg" else name)
-            cells = []
-            for what in ("accuracy", "worst_tenth"):
-                for who in ("everybody", "doubling"):
-                    values = [100 * float(seed[f"{what}_{who}"]) for seed in seeds]
-                    cells.append(f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}")
+            values = {
+                f"{what}_{who}": np.array([100 * float(seed[f"{what}_{who}"]) for seed in seeds])
+                for what in ("accuracy", "worst_tenth")
+                for who in ("everybody", "doubling")
+            }
+            values["change"] = values["worst_tenth_doubling"] - values["worst_tenth_everybody"]
+            cells = [pages.pm(of_seeds, 1) for of_seeds in values.values()]
             factors = {
                 place: [float(seed[place]["factor"]) for seed in seeds] for place in seeds[0] if place.startswith("0.")
             }
             rows.append([label, f"`{evaluation}`", *cells, *map(written, factors.values())])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return pages.markdown(rows)
 
 
 def in_words(value: Any) -> Any:

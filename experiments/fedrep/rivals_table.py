@@ -1,17 +1,21 @@
-"""What `table1.py --summarize` makes of finished runs: a file of results, and the tables of the README it becomes."""
+"""What `table1.py --summarize` makes of finished runs: a file of results, and the tables it becomes."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rivals import AVERAGED, INFERRED, PAPER, ROWS, Column, Row
+from rivals import AVERAGED, COLUMNS, INFERRED, PAPER, ROWS, Column, Row
 
 from fedjax_srp.history import History
+
+sys.path.append(str(Path(__file__).parents[1]))
+from pages import markdown
 
 AFTER = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
 FAR = 3.0  # points from the paper's number that ask for an explanation
@@ -158,20 +162,13 @@ def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[l
     return rows
 
 
-def markdown(rows: list[list[str]]) -> str:
-    """A table in Markdown; nothing for a head alone."""
-    if len(rows) == 1:
-        return ""
-    head, *body = rows
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *body)) + "\n\n"
-
-
-def tables(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
-    """The generated part of the README."""
+def tables(found: Mapping[str, Any]) -> str:
+    """Table 1, with what is compared below it."""
     if not found:
         return "No run has finished yet."
-    made = (main_table, order_table, worst_table)
-    return "".join(markdown(table(found, columns)) for table in made).rstrip()
+    columns = {name: column for of_scale in COLUMNS.values() for name, column in of_scale.items()}
+    made = (table(found, columns) for table in (main_table, order_table, worst_table))
+    return "\n\n".join(markdown(rows) for rows in made if len(rows) > 1)
 
 
 def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
@@ -189,8 +186,9 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
             if sum(map(bool, cells)) > 1:
                 theirs = papers(label, base)
                 rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
-        made.append(markdown(rows))
-    return "".join(made).rstrip()
+        if len(rows) > 1:
+            made.append(markdown(rows))
+    return "\n\n".join(made)
 
 
 def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:

@@ -9,8 +9,8 @@ goes on from its last tenth round. One training serves a method and its "+FT". `
 
 Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
 PerFedAvg, are judged once, after training. `--summarize` puts the finished runs below --out into `table1.json` (with
-`--scale ablation`, `ablation.json`) in --results, where numbers of other runs stay, and renews all tables of the README
-beside this file from what lies there. To begin anew, delete the file.
+`--scale ablation`, `ablation.json`) in --results, where numbers of other runs stay, and prints its tables;
+`readme_tables.py` writes those of the README. To begin anew, delete the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import readme_tables
 import rivals
 import rivals_table
 from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
@@ -101,8 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="whose tables are renewed")
-    parser.add_argument("--summarize", action="store_true", help="train nothing: renew the tables")
+    parser.add_argument("--summarize", action="store_true", help="train nothing: renew the file of results")
     args = parser.parse_args(arguments)
     columns = COLUMNS[args.scale]
     for name in args.columns or ():
@@ -110,12 +108,11 @@ def main(arguments: list[str] | None = None) -> None:
             parser.error(f"--columns {name}: --scale {args.scale} has {', '.join(columns)}")
     if args.summarize:
         name = "ablation" if args.scale == "ablation" else "table1"
-        file, table = readme_tables.TABLES[name]
-        read = rivals_table.summarize(columns, args.out, args.results / file)
+        file = args.results / f"{name}.json"
+        read = rivals_table.summarize(columns, args.out, file)
+        runs = json.loads(file.read_text("utf-8"))["runs"]
         print(f"{read} numbers from the runs below {args.out}\n")
-        print(table(json.loads((args.results / file).read_text("utf-8"))))
-        if args.readme.is_file():
-            args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), args.results), "utf-8")
+        print(rivals_table.ablation(runs, columns) if args.scale == "ablation" else rivals_table.tables(runs))
         return
     if args.devices != 1:
         srp.use_all_cores()

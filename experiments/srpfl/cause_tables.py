@@ -1,19 +1,15 @@
-"""Tables of the README from `causes.csv` and `sweep.csv`.
-
-    python experiments/srpfl/cause_tables.py
-
-The README has `<!-- begin NAME -->` and `<!-- end NAME -->` around a table that is made here; a test compares.
-"""
+"""Tables of the README from `causes.csv` and `sweep.csv`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pandas as pd
 
-HERE = Path(__file__).parent
+sys.path.append(str(Path(__file__).parents[1]))
+import pages
+
 SCORES = {  # heading -> method, evaluation
     "SRPFL": ("srpfl", "fine_tune"),
     "FLANP-FT": ("flanp_fedavg", "fine_tune"),
@@ -42,13 +38,20 @@ def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:
 def markdown(frame: pd.DataFrame) -> str:
     """A table with the index as its first columns."""
     frame = frame.reset_index()
-    rows = [list(frame.columns), ["---"] * frame.shape[1], *frame.astype(str).to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+    return pages.markdown([list(frame.columns), *frame.astype(str).to_numpy().tolist()])
+
+
+def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
+    """Settings of several seeds twice: rows of one seed compare with the first one alone."""
+    several = rows.groupby("setting")["seed"].transform("nunique") > 1
+    alone = rows[several & (rows["seed"] == 0)]
+    return pd.concat([rows, alone.assign(setting=alone["setting"] + ", seed 0 alone")])
 
 
 def causes(results: Path) -> str:
     """A row a setting."""
-    rows, gradients = pd.read_csv(results / "causes.csv"), pd.read_csv(results / "causes_gradients.csv")
+    files = (results / name for name in ("causes.csv", "causes_gradients.csv"))
+    rows, gradients = (with_first_seeds(pd.read_csv(file)) for file in files)
     accuracy, worst = (last_scores(rows, score) for score in ("accuracy", "worst_tenth"))
     columns = dict(accuracy)
     columns |= {f"worst tenth: {name}": worst[name] for name in ("SRPFL", "FLANP-FT")}
@@ -68,20 +71,3 @@ def sweep(results: Path) -> str:
     columns["the same, worst tenth"] = worst["SRPFL"] - worst["FLANP-FT"]
     by_cell = pd.DataFrame(columns).groupby(["images", "classes"])
     return markdown(by_cell.agg(spread).join(by_cell.size().rename("seeds")))
-
-
-TABLES: dict[str, Callable[[Path], str]] = {"causes": causes, "sweep": sweep}
-
-
-def page(text: str, results: Path) -> str:
-    """A README with its tables as the files have them."""
-    for name, make in TABLES.items():
-        made = make(results) if (results / f"{name}.csv").is_file() else "Not run yet."
-        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        text = re.sub(f"{begin}.*?{end}", lambda _, b=begin, m=made, e=end: f"{b}\n{m}\n{e}", text, flags=re.DOTALL)
-    return text
-
-
-if __name__ == "__main__":
-    readme = HERE / "README.md"
-    readme.write_text(page(readme.read_text("utf-8"), HERE / "results"), "utf-8")

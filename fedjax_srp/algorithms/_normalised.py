@@ -1,4 +1,4 @@
-"""Updates divided by how far local training could have gone: what unequal numbers of local steps leave comparable."""
+"""Updates normalised by the length of local training, for unequal numbers of local steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class NormalisedMessage(NamedTuple):
 
 
 def gradient_weights(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
-    """||a_i||_1 of FedNova, () float: the sum of the weights that the gradients of a client's steps get in its move.
+    """||a_i||_1 of FedNova, () float: the sum of the weights of a client's gradients in its update.
 
-    That is tau_i, and more under momentum, where a gradient moves the model in later steps too. Optimizers that do not
-    tell their momentum count as having none.
+    That is tau_i, and more under momentum, where a gradient moves the model in later steps too. Optimizers other
+    than `SGD` count as having no momentum.
     """
     check_equal_steps(training.optimizer)
     momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
@@ -33,7 +33,7 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
 
 
 def check_equal_steps(optimizer: Any) -> None:
-    """Steps are counted alike, whatever their number."""
+    """Refuse step sizes that differ within a round."""
     if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
             f"optimizer={optimizer!r}: its step size is a schedule over local steps, which are weighed alike here; "
@@ -53,14 +53,14 @@ def divided(tree: PyTree, length: Array) -> PyTree:
 
 
 def normalised_output(before: PyTree, after: Trained, length: Array, weight: Array) -> ClientOutput:
-    """Output of a client: one without steps has no direction, and counts in the mean length all the same."""
+    """Output of a client; one without steps has no direction but counts in the mean length."""
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
     return ClientOutput(NormalisedMessage(direction, length), weight=weights, loss=after.loss)
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:
-    """The mean over those who took a step; zeros where nobody did, and the mean is 0 / 0."""
+    """The mean over clients with a step; zeros if there are none, instead of 0 / 0."""
     return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
 
 

@@ -1,4 +1,4 @@
-"""Submodels: clients train some of the units of each hidden layer, and the server averages what was trained."""
+"""Submodels: clients train some units of each hidden layer, and the server averages the trained parameters."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ Rate = Annotated[float, Above(0), AtMost(1), "give a share of the units, e.g. 0.
 class SubmodelAlgorithm(GlobalModel):
     """A global model of which a client trains a share of the units of every hidden layer.
 
-    How much a client can do, the policy says: with w units of work it trains a submodel of rate `rates[w - 1]`, and
-    its training is as long as that of anybody else. So time is charged by w, where a submodel of rate r takes between
-    r^2 and r of the operations of the whole model; the simulator itself computes the whole model under a mask, and
-    counts its operations and bytes as such.
+    The policy sets each client's capacity: with w units of work it trains a submodel of rate `rates[w - 1]`, for as
+    many steps as all others. So time is charged by w, though a submodel of rate r takes between r^2 and r of the
+    operations of the whole model; the simulator computes the whole model under a mask, and counts its operations and
+    bytes as such.
 
-    A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may stand between
-    them, and then also sees the units that are left out, as zeros.
+    A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may be between them,
+    and then includes the units that are left out, as zeros.
 
     Args:
-        rates: of a client with 1, 2, ... units of work; with more units than rates it is the last one. One rate of 1
-            makes the algorithm `FedAvg`.
+        rates: of a client with 1, 2, ... units of work; the last one for more units. One rate of 1 is `FedAvg`.
     """
 
     moves_statistics: ClassVar[bool] = False
@@ -44,12 +43,12 @@ class SubmodelAlgorithm(GlobalModel):
             raise ValueError("rates=() is empty; give one or more, e.g. (0.5, 1.0)")
 
     def first_unit(self, context: RoundContext) -> Array:
-        """The unit of each layer with which a client's units begin, () int32; it counts on modulo the width."""
+        """The first unit of a client in each layer, () int32, modulo the width."""
         del context
         return jnp.int32(0)
 
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
-        """The submodel of a training step: units that are left out give 0, the others 1 / r as much (the Scaler)."""
+        """The submodel of a training step: others give 0, its own outputs are scaled by 1 / r (Scaler)."""
         del key
         rate = jnp.stack(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
@@ -58,7 +57,7 @@ class SubmodelAlgorithm(GlobalModel):
     broadcast = FedAvg.broadcast
 
     def init_params(self, key: Key, data: Any) -> SplitParams:
-        """The parameters before the first round, of a model that has hidden units."""
+        """The initial parameters, of a model with hidden units."""
         params = super().init_params(key, data)
         for name, layer in _layers(params).items():
             if not layer.keys() <= {"kernel", "bias", "scale"}:
@@ -84,7 +83,7 @@ class SubmodelAlgorithm(GlobalModel):
         return ClientOutput(message, weight=self.training.weight(examples), loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Uncharged], context: RoundContext):
-        """The mean of each parameter over those who have trained it; what nobody has trained stays."""
+        """The mean of each parameter over the clients that trained it; untrained ones keep their value."""
         # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]
         sums, shares = mean[0], mean[1].value
         share = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)  # noqa: E731
@@ -94,9 +93,9 @@ class SubmodelAlgorithm(GlobalModel):
 def unit_masks(
     names: tuple[str, ...], params: SplitParams, rate: Array, first: Array, gain: Array | float = 1.0
 ) -> SplitParams:
-    """1 for the parameters of a submodel and 0 for the others; `gain` instead of 1 for what hidden units feed.
+    """1 for the parameters of a submodel and 0 for the others; `gain` instead of 1 above hidden units.
 
-    Of a hidden layer with K units it has ceil(rate K), those from `first` on, modulo K. Inputs and outputs are whole.
+    It has ceil(rate K) of the K units of a hidden layer, from `first` on, modulo K. Inputs and outputs are complete.
 
     Args:
         names: of the layers, first to last.
@@ -116,9 +115,9 @@ def unit_masks(
             # flattened channels come last, so that a dense layer's inputs repeat them
             below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
             place = (jnp.arange(width, dtype=jnp.int32) - first) % width
-            wanted = place.astype(float) < rate * width - 1e-4  # which rounding may have brought above a whole number
-            active = jnp.ones(width) if name == last else wanted.astype(float)
-            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, active), kernel.shape)}
+            wanted = place.astype(float) < rate * width - 1e-4  # tolerance for rounding above a whole number
+            active = above = jnp.ones(width) if name == last else wanted.astype(float)
+            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, above), kernel.shape)}
         flat = {leaf: jnp.ones_like(w) if active is None else active for leaf, w in layer.items() if leaf != "kernel"}
         masks[name] = {**masks.get(name, {}), **flat}
         masks[name] = {leaf: mask.astype(layer[leaf].dtype) for leaf, mask in masks[name].items()}

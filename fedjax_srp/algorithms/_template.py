@@ -1,6 +1,6 @@
-"""A method to copy: save this file under your method's name, replace `template` in it, change the mathematics.
+"""A template: copy this file under your method's name, replace `template` in it, change the mathematics.
 
-It runs as it stands: a shared model, a personal bias on its outputs, both trained together.
+It runs as it is: a shared model, a personal bias on its outputs, both trained together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedjax_srp.parts import AtLeast, part
 
 # States hold arrays only, and every round returns them with the shapes and dtypes that `init` and `init_client` chose.
 class TemplateServerState(NamedTuple):
-    """The shared model w, and the last cohort's mean bias, which starts `fine_tune` and serves nothing else."""
+    """The shared model w, and the last cohort's mean bias, which only starts `fine_tune`."""
 
     params: SplitParams
     bias: Array  # (num_classes,)
@@ -42,7 +42,7 @@ class TemplateParts(NamedTuple):
 # are pure functions. `ExampleAlgorithm` brings the fields model, training, fine_tune_epochs and fine_tune_optimizer.
 @part
 class Template(ExampleAlgorithm):
-    """FedAvg with a personal bias: the model is shared, what each client adds to its outputs is personal.
+    """FedAvg with a personal bias: the model is shared, a bias on its outputs is personal.
 
     FedSim (Pillutla et al., 2022) with the smallest personal part: a client descends
     f_i(w, b_i) + (penalty / 2) |b_i|^2 in both at once and sends w alone.
@@ -51,10 +51,10 @@ class Template(ExampleAlgorithm):
     `own_bias`, the client's bias as it last left it; `global`, the shared model without a bias.
 
     Args:
-        model: where it is cut does not matter.
+        model: its cut does not matter.
         training: of model and bias.
         penalty: lambda, of the personal bias.
-        fine_tune_epochs: epochs of the bias before a client is judged by `fine_tune`.
+        fine_tune_epochs: epochs of the bias in `fine_tune`.
         fine_tune_optimizer: of the bias in `fine_tune`; default that of training.
 
     Example:
@@ -63,11 +63,11 @@ class Template(ExampleAlgorithm):
         ['fine_tune', 'own_bias', 'global']
     """
 
-    name: ClassVar[str] = "template"  # in results; left out, it is that of the class in small letters
+    name: ClassVar[str] = "template"  # in results; by default the class name in lower case
 
-    # Checked when the algorithm is made, before anything is traced; an error names field, value and the remedy here.
-    # Floats are leaves: tracers in a program, so that sweeps compile once and a Python `if` on them would fail.
-    # Everything else is static. What concerns several fields is checked in a `__post_init__`, after its super's.
+    # Checked when the algorithm is built, before tracing; an error names field, value and this remedy. Floats are
+    # leaves: tracers in a program, so sweeps compile once and a Python `if` on them fails. Everything else is static.
+    # Check several fields together in a `__post_init__`, after its super's.
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"] = 0.01
 
     def loss_of_bias(self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None) -> Array:
@@ -77,22 +77,22 @@ class Template(ExampleAlgorithm):
         return self.model.loss(outputs, y) + 0.5 * self.penalty * jnp.sum(bias * bias)
 
     def loss_of_both(self, parts: TemplateParts, frozen: tuple, x: Array, y: Array, key: Key | None) -> Array:
-        """The same, of all that a client trains."""
+        """The same loss in all trained parameters."""
         return self.loss_of_bias(parts.bias, parts.params, x, y, key)
 
     def init(self, key: Key, data: Any) -> TemplateServerState:
-        """The model's first parameters, and no bias."""
+        """The initial parameters, and a bias of zero."""
         params = self.init_params(key, data)  # checks that the data fit the model
         # The dtype of the parameters, not the default: runs in float64 stay in float64.
         return TemplateServerState(params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype))
 
     def init_client(self, key: Key, server: TemplateServerState, examples: Examples) -> TemplateClientState:
-        """No bias. Left out where nothing is personal."""
+        """A bias of zero. Omit this function if nothing is personal."""
         return TemplateClientState(server.bias)
 
     def broadcast(self, server: TemplateServerState, context: RoundContext) -> SplitParams:
         """The shared model."""
-        # Charged once; hand out only what clients download.
+        # Charged once; return only the download.
         return server.params
 
     def client(
@@ -103,17 +103,17 @@ class Template(ExampleAlgorithm):
         # outside. Keys are named by purpose and used once: "local" draws the batches that every other method draws.
         # (w_i, b_i) <- local SGD from (w, b_i)
         start = TemplateParts(params, state.bias)
-        # `in_round` brings the client's work and the round's optimizer. Work, and so local.num_steps, may be 0 (it is
-        # in a padded slot of a chunk): guard what is divided by it.
+        # `in_round` brings the client's work and the round's optimizer. Work, and so local.num_steps, is 0 in a padded
+        # slot of a chunk: guard divisions by it.
         now = self.training.in_round(context)
         trained = local.local_sgd(named_key(key, "local"), self.loss_of_both, start, (), examples, now)
         params, bias = trained.params
         return ClientOutput(
-            # The engine averages the message, and the server gets floats. Wrapped, the bias is seen and not charged.
+            # The engine averages the message, and the server gets floats. The wrapped bias is not charged.
             message=TemplateParts(params, Uncharged(bias)),
             state=TemplateClientState(bias),
             weight=self.training.weight(examples),
-            # Scalars to look at: their mean over the cohort is history.metrics["bias_norm"].
+            # Scalars to record: their mean over the cohort is history.metrics["bias_norm"].
             info={"bias_norm": jnp.sqrt(jnp.sum(bias * bias))},
             # For runs that record the training loss; `local.total_loss` adds those of several trainings.
             loss=trained.loss,
@@ -122,7 +122,7 @@ class Template(ExampleAlgorithm):
     def server(
         self, key: Key, server: TemplateServerState, mean: TemplateParts, context: RoundContext
     ) -> TemplateServerState:
-        """The mean model, and the mean bias to be looked at."""
+        """The mean model, and the mean bias for evaluations."""
         # w <- sum_i p_i w_i; `mean` has the structure of the message, wrappers included
         return TemplateServerState(mean.params, mean.bias.value)
 

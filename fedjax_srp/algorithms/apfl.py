@@ -1,4 +1,4 @@
-"""APFL: every client mixes a model of its own with the global one."""
+"""APFL: every client mixes its own model with the global one."""
 
 from __future__ import annotations
 
@@ -46,21 +46,22 @@ class APFL(GlobalModel):
 
     The global model is that of `FedAvg`, whatever the share alpha. Beside it every client keeps a model v_i, trained
     step by step on the loss of the mixture alpha_i v_i + (1 - alpha_i) w_i, where w_i is its copy of the global model;
-    alpha = 1 trains v_i on the client alone. Only w_i travels. A participant takes two gradients a step.
+    alpha = 1 trains v_i on the client alone. Only w_i is sent. A participant takes two gradients a step.
 
     FedRep's authors fix alpha, and so does this by default. Adaptive, alpha_i descends the same loss, in every step and
     with the same optimizer (the code of APFL's authors: in the first batch of a round), and is kept in [0, 1]; its mean
     over the cohort is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's code mixes
-    alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this follows neither.
+    alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this implementation follows
+    neither.
 
     Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;
     `global`, `fine_tune` (its head) and `fine_tune_all`, as in `FedAvg`.
 
     Args:
-        training: of all that is trained.
-        own_share: alpha, share of the client's own model, in [0, 1]; where the adaptive one starts. 0.75 in the code of
-            FedRep's authors.
-        adaptive: whether every client learns its share.
+        training: of both models and the share.
+        own_share: alpha, share of the client's own model, in [0, 1], or its initial value if adaptive; 0.75 in the code
+            of FedRep's authors.
+        adaptive: every client learns its share.
 
     Example:
         >>> import fedjax_srp as srp
@@ -77,11 +78,11 @@ class APFL(GlobalModel):
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> APFLClientState:
-        """The model that everybody starts from, and the share."""
+        """The initial model and share."""
         return APFLClientState(server.params, jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype))
 
     def both_losses(self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None) -> Array:
-        """The losses of the global model's copy and of the mixture, added up for each example."""
+        """The sum of the losses of the global model's copy and of the mixture, for each example."""
         # grad_w f_i(w_i), alpha grad f_i(mixture) for v_i and <v_i - w_i, grad f_i(mixture)> for alpha_i
         alpha = fixed if parts.alpha is None else parts.alpha
         mixed = mixture(alpha, parts.own, jax.lax.stop_gradient(parts.shared))

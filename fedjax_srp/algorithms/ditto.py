@@ -1,4 +1,4 @@
-"""Ditto: a global model by FedAvg, and a personal model of every client that is held near it."""
+"""Ditto: a global model by FedAvg, and a personal model of every client near it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class DittoClientState(NamedTuple):
 class Ditto(GlobalModel):
     """Ditto (Li et al., 2021, Algorithm 1 with FedAvg as its solver of the global model).
 
-    The global model is that of `FedAvg`, whatever the penalty. Beside it every client keeps a model of its own, trained
-    as long on the same batches and drawn towards the global model that the client was handed; without a penalty it is
-    trained on the client alone. Only the global model travels. A participant works twice as much as in `FedAvg`.
+    The global model is that of `FedAvg`, whatever the penalty. Beside it every client keeps its own model, trained as
+    long on the same batches and drawn towards the downloaded global model; without a penalty it is trained on the
+    client alone. Only the global model is sent. A participant works twice as much as in `FedAvg`.
 
-    Momentum takes the penalty's gradient in, as that of any loss; the code of FedRep's authors adds it after momentum.
+    Momentum includes the penalty's gradient; the code of FedRep's authors adds it after momentum.
 
     Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its head) and `fine_tune_all`, as
     in `FedAvg`.
@@ -49,7 +49,7 @@ class Ditto(GlobalModel):
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> DittoClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return DittoClientState(server.params)
 
     def client(self, key: Key, params: SplitParams, state: DittoClientState, examples: Examples, context: RoundContext):

@@ -39,10 +39,10 @@ class ExampleAlgorithm(FederatedAlgorithm):
     """An algorithm on labelled examples.
 
     Args:
-        model: what is trained, cut into a representation and a head; where no part of it is personal, the cut matters
-            to `fine_tune` alone.
-        training: how clients train in a round.
-        fine_tune_epochs: epochs of fine-tuning before a client is judged.
+        model: the model to train, cut into a representation and a head; if no part is personal, the cut only matters to
+            `fine_tune`.
+        training: local training in a round.
+        fine_tune_epochs: epochs of fine-tuning before a client is evaluated.
         fine_tune_optimizer: of fine-tuning; None: that of training.
 
     Raises:
@@ -50,7 +50,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
     """
 
     has_uniform_means: ClassVar[bool] = False  # `training.weighting` must be "uniform"
-    moves_statistics: ClassVar[bool] = True  # False where a model is more than a mean of trained ones
+    moves_statistics: ClassVar[bool] = True  # False if a model is more than a mean of trained ones
 
     model: SplitModel
     training: Training = Training()
@@ -62,7 +62,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
         if self.fine_tune_optimizer is not None:
             chosen = as_optimizer("fine_tune_optimizer", self.fine_tune_optimizer)
             object.__setattr__(self, "fine_tune_optimizer", chosen)
-        _ = self.tuning  # refuses an optimizer that follows the round
+        _ = self.tuning  # refuses an optimizer that depends on the round
         if self.has_uniform_means and self.training.weighting != "uniform":
             raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} weighs clients alike")
 
@@ -129,15 +129,14 @@ def gradient_message(
 ) -> ClientOutput:
     """Result of `FederatedAlgorithm.gradient`: grad L_i(w), over all of the client's examples.
 
-    L_i is what local SGD descends, so the penalty of its weight decay belongs to it; of an optimizer other than `SGD`
-    nothing is known, and the gradient is that of the mean loss. The model is taken as it is judged, without dropout
-    and augmentation.
+    L_i is the objective of local SGD and includes the penalty of its weight decay; for optimizers other than `SGD` it
+    is the mean loss. The model is in evaluation mode, without dropout and augmentation.
     """
 
     def of_all(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
         return full_gradient(loss, params, personal, examples)
 
-    # one client after the other: its examples are many, and stay in the cache
+    # one client after the other: its many examples stay in the cache
     of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, personal, examples)
     optimizer = training.in_round(context).optimizer
     message = with_decay(optimizer, of_loss, params) if isinstance(optimizer, SGD) else of_loss

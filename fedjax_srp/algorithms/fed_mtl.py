@@ -1,4 +1,4 @@
-"""Fed-MTL: personal models that are held together by constant task relations."""
+"""Fed-MTL: personal models with constant task relations."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class FedMTL(OwnModel):
     """Fed-MTL (Smith et al., 2017) with CONSTANT task relations, as the code of LG-FedAvg and FedRep has it: every part
     of the model is personal, and only the mean of all models is shared.
 
-    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega W^T) + l2 |W|_F^2` with
-    Omega = (I - 11^T / N)^2 for good, so the trace is `sum_i |w_i - w_bar|^2`: mean-regularized multi-task learning.
-    MOCHA, the algorithm of the paper, also learns Omega and solves a dual problem for linear models; for networks
-    neither the authors' code nor this does. A participant moves its own column by local SGD and takes the others as
-    they were when the round began.
+    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega W^T) + l2 |W|_F^2` with Omega =
+    (I - 11^T / N)^2 for good, so the trace is `sum_i |w_i - w_bar|^2`: mean-regularized multi-task learning. MOCHA, the
+    algorithm of the paper, also learns Omega and solves a dual problem for linear models; for networks neither the
+    authors' code nor this does. A participant trains its own column by local SGD, with the others fixed at the
+    beginning of the round.
 
-    The code sums over the sampled clients, here the relations are between all; it also writes a matrix of ones where I
-    is meant, which makes the term a multiple of `|sum_i w_i|^2`. At its strengths, 1e-7 for networks of 10^5 to 10^6
-    parameters, neither can be told from no relation.
+    The code sums over the sampled clients, here relations are between all; it also has a matrix of ones instead of I,
+    which makes the term a multiple of `|sum_i w_i|^2`. At its strengths, 1e-7 for networks of 10^5 to 10^6 parameters,
+    neither has a visible effect.
 
     With both strengths 0, or for one client and l2 = 0, this is `LocalOnly` (but for the bytes). Under full
     participation one full-batch step of plain SGD moves w_bar as if there were no relations.
@@ -66,7 +66,7 @@ class FedMTL(OwnModel):
     init, broadcast = FedAvg.init, FedAvg.broadcast  # of the mean of all models: w_bar
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedMTLClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return FedMTLClientState(server.params)
 
     def client(self, key: Key, mean: SplitParams, state: FedMTLClientState, examples: Examples, context: RoundContext):

@@ -33,16 +33,16 @@ def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
 
 @part
 class FedALA(GlobalModel):
-    """FedALA (Zhang et al., 2023, Algorithm 1): FedAvg whose clients start local training from a mixture of their own.
+    """FedALA (Zhang et al., 2023, Algorithm 1): FedAvg whose clients start local training from their own mixture.
 
-    All layers travel. A participant takes the layers below the model's cut as they come. Of the head, the paper's p
-    top layers, it keeps its own last one, and replaces it by the global one in proportions W_i, one for each
-    parameter, which start at 1 and are trained by plain gradient steps, clipped to [0, 1], on a part of its examples:
-    consecutive ones from a random place, as in the authors' code. Where the global head is the client's own, as in the
-    first round, nothing is trained. The first time it takes `start_epochs`, later one epoch; the paper goes on "until
-    convergence" the first time, which the authors' code says of ten epochs whose losses hardly differ, after eleven at
-    the earliest. With a step size of 0 this is `FedAvg`. How long weights are trained follows from the client's state,
-    so `clocks.Devices` cannot count its operations and needs its `costs` given.
+    All layers are sent. Below the model's cut a participant uses the global layers. Its head, the paper's p top layers,
+    is a mixture of its own last head and the global one with weights W_i, one for each parameter, which start at 1 and
+    are trained by plain gradient steps, clipped to [0, 1], on a part of its examples: consecutive ones from a random
+    start, as in the authors' code. If the global head equals the client's, as in the first round, nothing is trained.
+    The first training has `start_epochs`, later ones one epoch; the paper first trains "until convergence", in the
+    authors' code ten epochs of nearly equal losses, after eleven at the earliest. With a step size of 0 this is
+    `FedAvg`. The length of the training depends on the client's state, so `clocks.Devices` cannot count its operations
+    and needs its `costs`.
 
     Evaluations: `aggregated` (the default), the model from which the client's next round would start, its weights
     trained for one more epoch, as the authors' code judges; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
@@ -68,14 +68,14 @@ class FedALA(GlobalModel):
     init, broadcast, server, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.server, FedAvg.gradient
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedALAClientState:
-        """The head that everybody starts from, and weights of 1."""
+        """The initial head, and weights of 1."""
         head = server.params.head
         return FedALAClientState(head, jax.tree.map(jnp.ones_like, head), jnp.bool_(False))
 
     def aggregation(
         self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, work: Array
     ) -> FedALAClientState:
-        """The client's mixture of heads, and the weights behind it; without work they stay untrained."""
+        """The client's mixture of heads, and its weights, untrained if there is no work."""
         num = jnp.maximum(jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32), 1)
         first = jax.random.randint(
             named_key(key, "segment"), (), 0, jnp.maximum(examples.count - num, 0) + 1, jnp.int32
@@ -105,7 +105,7 @@ class FedALA(GlobalModel):
     def client(
         self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """The weights first, then local SGD from the mixture."""
+        """Train the weights, then local SGD from the mixture."""
         start = self.aggregation(key, params, state, examples, context.work)
         # theta_i <- local SGD from the global layers below the cut and the mixture above
         now, params = self.training.in_round(context), params._replace(head=start.head)

@@ -1,4 +1,4 @@
-"""FedAMP: every client has its own model, drawn towards a mixture of the models that are near it."""
+"""FedAMP: every client has its own model, drawn towards a mixture of similar models."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class FedAMP(OwnModel):
     of the model is personal, and a client downloads a mixture u_i of the participants' models.
 
     u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. A participant
-    descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, where the penalty is a
-    distance that is not squared. Under full participation the mixture is the paper's; otherwise it is that of all
-    participants' models, as they last left them. HeurFedAMP of the same paper has another attention.
+    descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, whose penalty is a distance
+    without the square. Under full participation the mixture is the paper's; otherwise it has the participants' last
+    models only. HeurFedAMP of the same paper has another attention.
 
-    A participant's mixture is made of one other model after the other; every device holds those of all participants.
-    Without a penalty this is `LocalOnly` (but for the bytes), and alone a client is held near its own last model.
+    Mixtures add up one model after the other; every device holds those of all participants. Without a penalty this is
+    `LocalOnly` (but for the bytes); a lone participant stays near its own last model.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
     further. The server's state is the mean of the last participants' models, which no client downloads.
@@ -58,11 +58,11 @@ class FedAMP(OwnModel):
     init, server = FedAvg.init, FedAvg.server  # of the mean of the last participants' models
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedAMPClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return FedAMPClientState(server.params)
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing is the same for all."""
+        """Nothing: every participant has its own mixture."""
         return ()
 
     def shown(self, state: FedAMPClientState) -> SplitParams:

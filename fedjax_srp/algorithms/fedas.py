@@ -1,4 +1,4 @@
-"""FedAS: clients align the shared representation with their own features, and weigh by Fisher information."""
+"""FedAS: clients align the shared representation with their own features; weights are Fisher information."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FedASClientState(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A model, and the sum of the squared gradients that it has met."""
+    """A model, and the sum of its batches' squared gradients."""
 
     params: SplitParams
     squares: Array
@@ -33,13 +33,13 @@ class Measured(NamedTuple):
 @part
 class FedAS(OwnModel):
     """FedAS (Yang, Huang and Ye, 2024, Algorithm 1): the representation below the model's cut is shared, heads are
-    personal, and clients that have learnt more weigh more.
+    personal, and clients are weighted by Fisher information.
 
-    A participant first trains the shared representation for an epoch until its features are near the mean features
-    that its own last model has of each class, then this representation and its own head on its loss. Its weight in the
-    mean is the trace of its Fisher information, as the authors' code has it: the squared norms of the gradients of
-    batches at the trained model, summed over an epoch. The distance to mean features is an average over the examples
-    of a batch; in that code it is one of each class, and these are summed.
+    A participant first trains the shared representation for an epoch until its features are near the mean features that
+    its own last model has of each class, then this representation and its own head on its loss. Its weight in the mean
+    is the trace of its Fisher information, as the authors' code has it: the squared norms of the gradients of batches
+    at the trained model, summed over an epoch. The distance to mean features is an average over the examples of a
+    batch; that code sums averages over each class.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
     further.
@@ -61,7 +61,7 @@ class FedAS(OwnModel):
     init, prototypes, _features = FedAvg.init, FedProto.prototypes, FedProto._features
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedASClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return FedASClientState(server.params)
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> PyTree:
@@ -75,7 +75,7 @@ class FedAS(OwnModel):
         return jnp.mean(jnp.square(features - is_label @ own.features), axis=1)
 
     def measured_loss(self, measured: Measured, frozen: tuple[()], x: Array, y: Array, key: Key | None) -> Array:
-        """The loss of each example under the model that is measured, (batch,)."""
+        """The loss of each example under the measured model, (batch,)."""
         return self.loss(measured.params, frozen, x, y, key)
 
     def client(self, key: Key, body: PyTree, state: FedASClientState, examples: Examples, context: RoundContext):
@@ -93,7 +93,7 @@ class FedAS(OwnModel):
         return ClientOutput(message, FedASClientState(local.params), weight, loss=local.loss)
 
     def fisher_trace(self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining) -> Array:
-        """Sum over batches of `|grad f_B(theta_i, phi_i)|^2`, the model standing still."""
+        """Sum over batches of `|grad f_B(theta_i, phi_i)|^2` at a fixed model."""
 
         def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
             slope = plain_gradient(objective, measured, weights).params
@@ -103,9 +103,9 @@ class FedAS(OwnModel):
         dtype = jax.tree.leaves(params)[0].dtype
         start, key_fisher = Measured(params, jnp.zeros((), dtype)), named_key(key, "fisher")
         end = local_sgd(key_fisher, self.measured_loss, start, (), examples, epoch, gradient=squares).params
-        return jnp.maximum(end.squares, jnp.finfo(dtype).tiny)  # where nobody has any, all weigh alike
+        return jnp.maximum(end.squares, jnp.finfo(dtype).tiny)  # if all are zero, weights are equal
 
     def server(self, key: Key, server: Any, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
-        """The mean representation, and the mean head to be looked at."""
+        """The mean representation, and the mean head for evaluations."""
         # theta <- sum_i F_i theta_i / sum_i F_i
         return FedAvgServerState(SplitParams(mean.representation, mean.head.value))

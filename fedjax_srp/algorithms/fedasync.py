@@ -1,4 +1,4 @@
-"""FedAsync: an asynchronous server that moves towards every model as it comes in."""
+"""FedAsync: an asynchronous server that moves towards every arriving model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class FedAsync(FedBuff):
     """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is shared, models may be stale.
 
     To be run with `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the
-    model that it was handed when its job began, held near it by a proximal term, and the server moves towards what
-    comes back, the less the older it is. The staleness tau counts the server steps in between, 0 for a model that is
-    still the server's. With a larger buffer the server moves towards the mean of the models, each weighted by s(tau).
-    With `Full`, alpha = 1 and mu = 0, this is `FedAvg`. A client sends its tau beside the model.
+    model that it downloaded when its job began, with a proximal term to it, and the server moves towards the result,
+    less for older models. The staleness tau counts the server steps in between, 0 for a model that is still the
+    server's. With a larger buffer the server moves towards the mean of the models, each weighted by s(tau). With
+    `Full`, alpha = 1 and mu = 0, this is `FedAvg`. A client sends its tau beside the model.
 
     Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
     `fine_tune_epochs`.
@@ -36,7 +36,7 @@ class FedAsync(FedBuff):
         discount: s; "constant" is 1, "hinge" is 1 up to b and then 1 / (a (tau - b) + 1).
         hinge_slope: a of the hinge.
         hinge_start: b of the hinge, server steps.
-        mu: rho, of the proximal term (mu / 2) |w - w_stale|^2; 0 for none.
+        mu: rho, weight of the proximal term (mu / 2) |w - w_stale|^2; 0 for none.
 
     Example:
         >>> import jax.numpy as jnp, fedjax_srp as srp
@@ -55,7 +55,7 @@ class FedAsync(FedBuff):
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.005"] = 0.005
 
     def weight_of(self, staleness: Array) -> Array:
-        """s(tau), () float: how much an old model counts."""
+        """s(tau), () float: weight of an old model."""
         if self.discount == "constant":
             return jnp.ones_like(staleness)
         if self.discount == "hinge":
@@ -63,7 +63,7 @@ class FedAsync(FedBuff):
         return (1.0 + staleness) ** -self.staleness_exponent
 
     def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
-        """Local SGD from the model that the client has, and near it."""
+        """Local SGD with the proximal term, from the client's model."""
         # w_i <- local SGD on f_i(w) + (rho / 2) |w - w_stale|^2, from w_stale
         now, gradient = self.training.in_round(context), proximal_gradient(self.mu, state.params)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=gradient)

@@ -1,4 +1,4 @@
-"""FedAT: tiers of clients update the server asynchronously, and the server weighs slow tiers up."""
+"""FedAT: tiers of clients update the server asynchronously, and the server gives slow tiers more weight."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedjax_srp.parts import AtLeast, Count, part
 
 
 class FedATServerState(NamedTuple):
-    """The global model w, and what the server has of each tier."""
+    """The global model w, and the server's models of each tier."""
 
     params: SplitParams
     started: SplitParams  # leaves (tiers, ...): the model with which the tier began its round
     tiers: SplitParams  # leaves (tiers, ...): the tier's last model
-    updates: Array  # (tiers,) int32: how many rounds the tier has finished
+    updates: Array  # (tiers,) int32: number of rounds that the tier has finished
 
 
 @part
@@ -29,8 +29,8 @@ class FedAT(FedProx):
     To be run with `participation.AsynchronousTiers(k, tiers)`, where a round is one of a tier, the tier being
     `context.stage`. Its clients train from the model with which the tier began, as those of `FedProx`, and their mean
     becomes the model of the tier. The server averages the models of the tiers, each weighted by the updates of its
-    mirror image: the slowest tier has the weight of the fastest one's updates. So nothing moves, as the paper has it,
-    before the mirror image of a tier that has finished has done so too. With one tier this is `FedProx`. The paper's
+    mirror image: the slowest tier has the weight of the fastest one's updates. So, as in the paper, the model does not
+    change before the mirror image of a finished tier has finished too. With one tier this is `FedProx`. The paper's
     compression is left out.
 
     Evaluations: those of `FedAvg`.
@@ -38,7 +38,7 @@ class FedAT(FedProx):
     Args:
         training: of the clients; weighting is "num_examples" in the paper.
         mu: lambda of the proximal term, 0.4 in the paper.
-        num_tiers: as many as the policy has; with fewer the model becomes nan, and the run has diverged.
+        num_tiers: as in the policy; with fewer the model becomes nan, and the run has diverged.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -54,7 +54,7 @@ class FedAT(FedProx):
     num_tiers: Count = 5
 
     def init(self, key: Key, data: Any) -> FedATServerState:
-        """Every tier has the first model."""
+        """Every tier has the initial model."""
         params = self.init_params(key, data)
         each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
         return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))
@@ -64,7 +64,7 @@ class FedAT(FedProx):
         return jax.tree.map(lambda w: w[context.stage], server.started)
 
     def server(self, key: Key, server: FedATServerState, mean: SplitParams, context: RoundContext):
-        """The weighted mean of the tiers' models, with which the tier goes on."""
+        """The weighted mean of the tiers' models, with which the tier continues."""
         m = context.stage
         # w_m <- sum_i n_i / n w_i, T_m <- T_m + 1
         tiers = jax.tree.map(lambda models, w: models.at[m].set(w), server.tiers, mean)

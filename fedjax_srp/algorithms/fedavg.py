@@ -50,7 +50,7 @@ class FedAvg(GlobalModel):
         return {self.evaluation: found.pop(self.evaluation)} | found
 
     def init(self, key: Key, data: Any) -> Any:
-        """The model's first parameters."""
+        """The initial parameters."""
         return FedAvgServerState(self.init_params(key, data))
 
     def broadcast(self, server: Any, context: RoundContext) -> Any:

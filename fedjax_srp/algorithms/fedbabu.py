@@ -1,4 +1,4 @@
-"""FedBABU: the body is trained and shared under a head that stays as it was drawn."""
+"""FedBABU: the body is trained and shared under the initial head."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FedBABUServerState(NamedTuple):
 
 
 class FedBABUBroadcast(NamedTuple):
-    """What a client receives; it has the head from the beginning."""
+    """The download; clients have the head from the beginning."""
 
     body: PyTree
     head: Uncharged
@@ -27,7 +27,7 @@ class FedBABUBroadcast(NamedTuple):
 @part
 class FedBABU(GlobalModel):
     """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's cut is shared and trained
-    under the head as it was initialised; a head is only trained when a client is judged.
+    under the initial head; heads are only trained in evaluations.
 
     Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in the paper, which takes 5 epochs;
     `fine_tune`, the head alone; `global`, the shared body under the first head.
@@ -48,12 +48,12 @@ class FedBABU(GlobalModel):
 
     @property
     def evaluations(self):
-        """Those of a global model, all layers fine-tuned first."""
+        """Evaluations of a global model, `fine_tune_all` first."""
         found = super().evaluations
         return {"fine_tune_all": found.pop("fine_tune_all")} | found
 
     def init(self, key: Key, data: Any) -> FedBABUServerState:
-        """The model's first parameters."""
+        """The initial parameters."""
         return FedBABUServerState(self.init_params(key, data))
 
     def broadcast(self, server: FedBABUServerState, context: RoundContext) -> FedBABUBroadcast:
@@ -73,6 +73,6 @@ class FedBABU(GlobalModel):
         return FedBABUServerState(SplitParams(mean, server.params.head))
 
     def gradient(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
-        """Of the client's loss in the body, under the first head."""
+        """Gradient of the client's loss in the body, under the first head."""
         loss = representation_loss(self.model)
         return gradient_message(loss, down.body, down.head.value, examples, self.training, context)

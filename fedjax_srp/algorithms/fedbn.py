@@ -22,7 +22,7 @@ class FedBNClientState(NamedTuple):
 
 
 class FedBNMessage(NamedTuple):
-    """The model of a client or of the server: the shared leaves travel; own ones are only looked at."""
+    """The model of a client or of the server: shared leaves are sent; own ones are for evaluations."""
 
     shared: SplitParams
     own: Uncharged
@@ -48,9 +48,9 @@ class FedBN(GlobalModel):
     `fine_tune_all`, that model trained on the client.
 
     Args:
-        model: with BatchNorm; where it is cut matters to `fine_tune` alone.
-        training: of all of it.
-        own: what stays with a client.
+        model: with BatchNorm; its cut only matters to `fine_tune`.
+        training: of all layers.
+        own: the personal parameters.
 
     Raises:
         ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
@@ -73,7 +73,7 @@ class FedBN(GlobalModel):
         return FedBNMessage(shared, Uncharged(jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)))
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBNClientState:
-        """The normalisation that everybody starts from."""
+        """The initial normalisation."""
         return FedBNClientState(self.divided(server.params).own.value)
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
@@ -91,7 +91,7 @@ class FedBN(GlobalModel):
         )
 
     def server(self, key: Key, server: FedAvgServerState, mean: FedBNMessage, context: RoundContext):
-        """The mean of all layers but BatchNorm, and the mean normalisation to be looked at."""
+        """The mean of all layers but BatchNorm, and the mean normalisation for evaluations."""
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
         return FedAvgServerState(joined(mean.shared, mean.own.value))
 

@@ -16,7 +16,7 @@ from fedjax_srp.parts import AtLeast, StepSize, part
 
 
 class FedBuffClientState(NamedTuple):
-    """The model w_stale that the client was handed when its job began, and how many server steps that model had."""
+    """The model w_stale that the client downloaded when its job began, and its number of server steps."""
 
     params: SplitParams
     version: Array  # () int32
@@ -27,7 +27,7 @@ class FedBuff(ExampleAlgorithm):
     """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared, updates may be stale.
 
     To be run with `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it
-    was handed when its job began, and gets the new one after the server step that uses its update. The staleness tau
+    downloaded when its job began, and gets the new one after the server step that uses its update. The staleness tau
     counts the server steps in between; its mean over the cohort is recorded as `staleness`. Batches are those of the
     round that uses the update. With `Full`, tau = 0 and a server step size of 1, this is `FedAvg`.
 
@@ -40,7 +40,7 @@ class FedBuff(ExampleAlgorithm):
     Args:
         training: of a job; weighting is "uniform" in the paper.
         server_step_size: eta_g.
-        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper, 0 weighs old and new updates alike.
+        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper; with 0 all updates weigh the same.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -63,11 +63,11 @@ class FedBuff(ExampleAlgorithm):
     init = FedAvg.init
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBuffClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return FedBuffClientState(server.params, jnp.int32(0))
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: the client has been handed its model."""
+        """Nothing: the client has its model."""
         return nothing(server, context)
 
     def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
@@ -90,7 +90,7 @@ class FedBuff(ExampleAlgorithm):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Hands the new model to those who begin a job: whose updates were used, unless the policy says otherwise."""
+        """Hand the new model to those who begin a job: whose updates were used, unless the policy says otherwise."""
         return Phase(lambda server, context: server.params, self.begin_job, lambda key, server, mean, context: server)
 
     def begin_job(

@@ -15,14 +15,14 @@ from fedjax_srp.parts import Above, part
 
 
 class FedDynServerState(NamedTuple):
-    """The global model w, and h, by which the mean of the participants' models is moved."""
+    """The global model w, and h, the server's correction of the mean model."""
 
     params: SplitParams
     h: PyTree
 
 
 class FedDynClientState(NamedTuple):
-    """The gradient h_i of the client's loss where it last stopped, as far as local training reached a minimum."""
+    """The gradient h_i of the client's loss at its last model, if local training reached a minimum."""
 
     h: PyTree
 
@@ -32,8 +32,8 @@ class FedDyn(FedAvg):
     """FedDyn (Acar et al., 2021, Algorithm 1): every part of the model is shared; a client keeps a gradient h_i.
 
     A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that where all stop, the mean gradient
-    is zero. Only models travel. Means are uniform, as in the paper. Where alpha goes to 0, clients train as in
-    `FedAvg`, and the server adds the sum of all its moves so far to their mean, whatever alpha is.
+    is zero. Only models are sent. Means are uniform, as in the paper. As alpha goes to 0, clients train as in `FedAvg`,
+    but for any alpha the server adds the sum of all its moves so far to their mean.
 
     Momentum and weight decay of the optimizer act on the regularized loss.
 
@@ -81,7 +81,7 @@ class FedDyn(FedAvg):
         return ClientOutput(local.params, FedDynClientState(h), loss=local.loss)
 
     def server(self, key: Key, server: FedDynServerState, mean: SplitParams, context: RoundContext):
-        """The mean model, moved by what all rounds have moved it."""
+        """The mean model, corrected by h."""
         # h <- h - (alpha / N) sum_i (w_i - w), over the participants
         share = self.penalty * context.cohort_size.astype(float) / context.num_clients
         h = jax.tree.map(lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w), server.h, mean, server.params)

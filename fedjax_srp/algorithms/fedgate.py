@@ -32,28 +32,28 @@ class FedGATEClientState(NamedTuple):
 
 @part
 class FedGATE(FedAvg):
-    """FedGATE (Haddadpour et al., 2020) as FLANP runs it (Algorithm 2): every part of the model is shared; a client
+    """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the model is shared; a client
     keeps a gradient tracking variable, as large as the model, and downloads the cohort's mean direction as well.
 
-    Local steps follow g_i(w_i) - delta_i, and delta_i learns by how much the client's gradients differ from the mean:
+    Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the client's gradients from the mean:
     delta_i <- delta_i + (Delta_i - Delta) / tau, after every round. (The printed line subtracts Delta_i from itself.)
-    It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages, where the
-    paper's follow n. Clients that differ then do not drift apart, and the fixed point is the minimum of the mean loss.
-    With one epoch of full batches and gamma = 1 it is gradient descent.
+    It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages; the
+    paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With one epoch
+    of full batches and gamma = 1 it is gradient descent.
 
     The paper has equal tau. Where clients take unequal numbers of steps, Delta_i / tau_i is what is averaged, and the
-    model moves by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, without which
-    the fixed point would be another one. Under momentum tau_i is the sum of the weights that gradients get in the move.
+    model moves by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, which the
+    fixed point needs. Under momentum tau_i is the sum of the gradients' weights in the update.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD`, because its step size eta is divided by; tau is its `steps`, where given.
+        training: of the clients, by `SGD` with a known step size eta, a divisor; tau is its `steps`, if given.
             Weighting is "uniform" in the paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
 
     Raises:
-        ValueError: an optimizer that does not tell its step size.
+        ValueError: an optimizer without a known step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -68,7 +68,7 @@ class FedGATE(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.training.optimizer, Optimizer):  # else it is asked in the round
+        if isinstance(self.training.optimizer, Optimizer):  # else checked in the round
             step_size(self.training.optimizer)
 
     def init(self, key: Key, data: Any) -> FedGATEServerState:
@@ -109,13 +109,13 @@ class FedGATE(FedAvg):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Hands the mean direction to the cohort."""
+        """Send the mean direction to the cohort."""
         return Phase(lambda server, context: server.direction, self.correct, lambda key, server, mean, context: server)
 
     def correct(
         self, key: Key, direction: PyTree, state: FedGATEClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """The client takes the mean direction off its tracking variable."""
+        """Subtract the mean direction from the client's tracking variable."""
         # delta_i <- delta_i - Delta / tau, where steps were taken
         has_moved = num_steps(self.training.in_round(context), examples) > 0
         tracking = jax.tree.map(lambda d, m: jnp.where(has_moved, d - m, d), state.tracking, direction)

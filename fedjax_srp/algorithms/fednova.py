@@ -23,19 +23,19 @@ from fedjax_srp.parts import part
 class FedNova(FedAvg):
     """FedNova (Wang et al., 2020): every part of the model is shared, nothing is personal.
 
-    Where client i takes tau_i steps, FedAvg's mean leans towards those who take many. Here the server averages
-    d_i = (w - w_i) / tau_i and moves by the mean tau times as much. Who takes how many steps is the policy's affair
-    (`participation.PartialWork`: what fits the clock) and that of the data, an epoch of more examples having more
-    steps. With equal numbers this is `FedAvg`.
+    If client i takes tau_i steps, FedAvg's mean is biased to clients with many steps. Here the server averages d_i = (w
+    - w_i) / tau_i and moves by the mean tau times that. The numbers of steps depend on the policy
+    (`participation.PartialWork`) and on the data, since epochs of more examples have more steps. With equal numbers
+    this is `FedAvg`.
 
-    Under momentum tau_i is ||a_i||_1, the sum of the weights that gradients get in the move. Other optimizers than
-    `SGD` do not tell their momentum and schedule, and their steps are counted.
+    Under momentum tau_i is ||a_i||_1, the sum of the gradients' weights in the update. For optimizers other than `SGD`
+    it is the number of steps.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, its step size the same in all of a round's steps; with `steps=1` a unit of work is one
-            step. Its weighting is p_i, "uniform" in FLANP and "num_examples" in the paper.
+        training: of the clients, with one step size in a round; with `steps=1` a unit of work is one step. Its
+            weighting is p_i, "uniform" in FLANP and "num_examples" in the paper.
 
     Raises:
         ValueError: `SGD` with a schedule over local steps.

@@ -25,8 +25,8 @@ class FedOptServerState(NamedTuple):
 class FedOpt(FedAvg):
     """FedOpt (Reddi et al., 2021, Algorithm 2; FedAvgM: Hsu et al., 2019): every part of the model is shared.
 
-    Clients train as in `FedAvg`. The server takes their mean move, Delta = mean x_i - x, as a gradient of ascent for an
-    optimizer of its own. As in the paper's algorithm, nothing corrects the bias of m and v, and v starts at tau^2. With
+    Clients train as in `FedAvg`. The server's optimizer takes their mean update, Delta = mean x_i - x, as an ascent
+    direction. As in the paper's algorithm, m and v have no bias correction, and v starts at tau^2. With
     `rule="momentum"`, `beta1=0` and a server step size of 1 this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
@@ -58,7 +58,7 @@ class FedOpt(FedAvg):
     adaptivity: Annotated[float, Above(0)] = 1e-3
 
     def init(self, key: Key, data: Any) -> FedOptServerState:
-        """The model's first parameters, without momentum."""
+        """The initial parameters, without momentum."""
         params = self.init_params(key, data)
         zeros = jax.tree.map(jnp.zeros_like, params)
         if self.rule == "momentum":
@@ -66,7 +66,7 @@ class FedOpt(FedAvg):
         return FedOptServerState(params, zeros, jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params))
 
     def server(self, key: Key, server: FedOptServerState, mean: SplitParams, context: RoundContext):
-        """A step of the server's optimizer along the mean move."""
+        """A step of the server's optimizer along the mean update."""
         delta = jax.tree.map(jnp.subtract, mean, server.params)
         if self.rule == "momentum":
             # m <- beta_1 m + Delta;  x <- x + eta m

@@ -1,4 +1,4 @@
-"""FedPAC: a shared representation whose features are aligned, and a head for each client combined of all heads."""
+"""FedPAC: a shared representation with aligned features, and each client's mixture of all heads."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fedjax_srp.parts import AtLeast, Count, part
 
 
 class FedPACBroadcast(NamedTuple):
-    """What a participant downloads before it trains."""
+    """The download before training."""
 
     representation: PyTree
     prototypes: Prototypes
 
 
 class FedPACClientState(NamedTuple):
-    """The client's head, and the statistics of its features under the representation that it was last handed."""
+    """The client's head, and the statistics of its features under the last downloaded representation."""
 
     head: PyTree
     means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
@@ -44,7 +44,7 @@ class FedPACClientState(NamedTuple):
 
 
 class FedPACMessage(NamedTuple):
-    """What a client sends: its model, its centroids and its statistics."""
+    """A client's message: its model, centroids and statistics."""
 
     params: SplitParams
     prototypes: Prototypes
@@ -56,12 +56,12 @@ class FedPAC(GlobalModel):
     """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the model's cut is shared, heads are
     personal, and after each round a participant's head is replaced by a mixture of all participants' heads.
 
-    A participant trains its head under the representation that it was handed, then the representation under that head
-    on its cross-entropy plus lambda times the mean squared difference between an example's features and the global
-    centroid of its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights
-    that sum to 1: the variance of the heads' estimates, and their bias by what the clients' mean features h differ.
-    Centroids are means in proportion to examples of the class, as in the authors' code. That code drops weights below
-    0.001, trains heads with a step size of their own (0.1), and aligns a class without global centroid to the client's.
+    A participant trains its head under the downloaded representation, then the representation under that head on its
+    cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
+    its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
+    1: the variance of the heads' estimates, and their bias by the difference of the clients' mean features h. Centroids
+    are means in proportion to examples of the class, as in the authors' code. That code drops weights below 0.001,
+    trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
 
     Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
     the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.
@@ -87,7 +87,7 @@ class FedPAC(GlobalModel):
     _features, regularised = FedProto._features, FedProto.regularised
 
     def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedPACClientState:
-        """The head that everybody starts from."""
+        """The initial head."""
         features = server.prototypes.features
         return FedPACClientState(server.params.head, features, features[0, 0])
 
@@ -105,7 +105,7 @@ class FedPAC(GlobalModel):
         """Statistics, then the head, then the representation, then centroids."""
         body, shared = down
         means, variance = self.statistics(SplitParams(body, state.head), examples)
-        # phi_i <- local SGD on f_i under the representation as it came
+        # phi_i <- local SGD on f_i under the downloaded representation
         now = self.training.in_round(context)
         head = fit_head(key, self.model, body, state.head, examples, now._replace(epochs=self.head_epochs, steps=None))
         # theta_i <- local SGD on f_i + lambda R_i under the new head

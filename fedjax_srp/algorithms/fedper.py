@@ -17,9 +17,9 @@ class FedPer(PersonalHead):
     is shared, the head above it (the personalization layers) is personal.
 
     FedRep with joint steps: every local step moves head and representation at once, from the same point, so both take
-    equally many. The rest is that of `FedRep`, its evaluations too: `fine_tune` (the default), the last round's mean
-    head trained on the client for `fine_tune_epochs` under the current representation; `own_head`, the client's head as
-    it last left it (what the FedPer and FedRep papers judge); `own_or_mean_head`, the same with the mean head for
+    equally many. The rest is as in `FedRep`, including the evaluations: `fine_tune` (the default), the last round's
+    mean head trained on the client for `fine_tune_epochs` under the current representation; `own_head`, the client's
+    head as it last left it (as in the FedPer and FedRep papers); `own_or_mean_head`, the same with the mean head for
     clients that have never taken part.
 
     Args:

@@ -15,14 +15,14 @@ from fedjax_srp.parts import AtLeast, part
 
 
 class Prototypes(NamedTuple):
-    """Mean features of each class; of a class that nobody has shown yet, zeros of weight zero."""
+    """Mean features of each class; zeros of weight zero for classes that no client has sent yet."""
 
     features: Array  # (num_classes, num_features) float
     weight: Array  # (num_classes,) float
 
 
 class FedProtoServerState(NamedTuple):
-    """The global prototypes, and the model that everybody starts from."""
+    """The global prototypes, and the initial model."""
 
     prototypes: Prototypes
     params: SplitParams
@@ -40,17 +40,17 @@ class FedProto(OwnModel):
 
     A prototype is the mean of a class's features at the model's cut. A client descends its cross-entropy plus lambda
     times the mean squared difference between an example's features and the global prototype of its class, then sends
-    its own prototypes. A global prototype is the mean of those of the participants that have the class: of clients
-    alike, as in the authors' code, or in proportion to their examples of the class. (The paper's equation 6 divides by
-    the number of clients once more.) A class that no participant has keeps its prototype. With lambda = 0 this trains
-    as `LocalOnly`.
+    its own prototypes. A global prototype is the mean over the participants that have the class: uniform, as in the
+    authors' code, or in proportion to their examples of the class. (The paper's equation 6 divides by the number of
+    clients once more.) A class that no participant has keeps its prototype. With lambda = 0 training is that of
+    `LocalOnly`.
 
     Evaluations: `nearest_prototype` (the default), the class of the global prototype nearest to the features of the
     client's own model, as the paper predicts; `own_model`, that model with its head; `fine_tune`, the same with its
     head trained further.
 
     Args:
-        model: cut behind the features that are shared; its labels are classes.
+        model: cut after the shared features; its labels are classes.
         training: of the clients; its weighting is that of the prototypes.
         penalty: lambda; 1 in the paper's experiments on MNIST and FEMNIST, 0.1 on CIFAR-10.
 
@@ -67,7 +67,7 @@ class FedProto(OwnModel):
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
 
     def init(self, key: Key, data: Any) -> FedProtoServerState:
-        """No prototypes, and the model's first parameters."""
+        """No prototypes, and the initial parameters."""
         params = self.init_params(key, data)
         one = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
         width = jax.eval_shape(self._features, params, one).shape[1]
@@ -75,7 +75,7 @@ class FedProto(OwnModel):
         return FedProtoServerState(Prototypes(features, features[:, 0]), params)
 
     def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedProtoClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return FedProtoClientState(server.params)
 
     def broadcast(self, server: FedProtoServerState, context: RoundContext) -> Prototypes:
@@ -108,7 +108,7 @@ class FedProto(OwnModel):
         return ClientOutput(weighted, FedProtoClientState(local.params), loss=local.loss)
 
     def prototypes(self, params: SplitParams, examples: Examples) -> Prototypes:
-        """Mean features of each class, and how many of the client's examples are of it."""
+        """Mean features of each class, and the client's number of its examples."""
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count
         x = examples.x[jnp.where(is_real, rows, 0)]  # padding is never read

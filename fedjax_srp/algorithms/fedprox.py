@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the global model."""
+"""FedProx: FedAvg with a proximal term."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ def proximal_gradient(mu: Array | float, center: PyTree) -> Callable[[Objective,
 class FedProx(FedAvg):
     """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing is personal.
 
-    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper asks for a
-    gamma_i-inexact minimum; here, as in its experiments, that is local SGD, and a policy that gives every client its
-    own units of work makes gamma_i differ. With mu = 0 this is `FedAvg`. The term passes through the optimizer, so
-    through its momentum.
+    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper's gamma_i-inexact minimum is
+    local SGD here, as in its experiments; gamma_i differs if the policy gives each client its own units of work. With
+    mu = 0 this is `FedAvg`. Momentum includes the term's gradient.
 
     Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is `evaluation="fine_tune"`.
 
     Args:
         training: of the clients; weighting is "uniform" in the paper, which draws devices in proportion to their
-            examples (policies here draw them alike), and "num_examples" in FedRep's code.
-        mu: of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0 for none.
+            examples (policies here draw them uniformly), and "num_examples" in FedRep's code.
+        mu: weight of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0 for none.
 
     Example:
         >>> import fedjax_srp as srp

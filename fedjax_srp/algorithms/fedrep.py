@@ -33,7 +33,7 @@ from fedjax_srp.parts import AtLeast, part
 
 
 class FedRepServerState(NamedTuple):
-    """The representation phi, and the last round's mean head, which starts `fine_tune` and serves nothing else."""
+    """The representation phi, and the last round's mean head, which only starts `fine_tune`."""
 
     representation: PyTree
     head: PyTree
@@ -47,7 +47,7 @@ class FedRepClientState(NamedTuple):
 
 
 class FedRepMessage(NamedTuple):
-    """A client's message: phi_i travels; the head is only looked at."""
+    """A client's message: phi_i is sent; the head is for evaluations."""
 
     representation: PyTree
     head: Uncharged
@@ -58,11 +58,11 @@ class PersonalHead(ExampleAlgorithm):
     """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients."""
 
     def init(self, key: Key, data: Any) -> FedRepServerState:
-        """The model's first parameters."""
+        """The initial parameters."""
         return FedRepServerState(*self.init_params(key, data))
 
     def init_client(self, key: Key, server: FedRepServerState, examples: Examples) -> FedRepClientState:
-        """The head that everybody starts from."""
+        """The initial head."""
         return FedRepClientState(server.head, jnp.bool_(False))
 
     def broadcast(self, server: FedRepServerState, context: RoundContext) -> PyTree:
@@ -70,7 +70,7 @@ class PersonalHead(ExampleAlgorithm):
         return server.representation
 
     def server(self, key: Key, server: FedRepServerState, mean: FedRepMessage, context: RoundContext):
-        """The mean representation, and the mean head to be looked at."""
+        """The mean representation, and the mean head for evaluations."""
         # phi <- (1/n) sum_i phi_i
         return FedRepServerState(mean.representation, mean.head.value)
 
@@ -103,10 +103,10 @@ class FedRep(PersonalHead):
     """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
     model's cut is shared, the head above it is personal.
 
-    A round is `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (its features are
-    computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's experiments
-    have 1 or 5 times (10 + 1); FedRep's have once (10 + 1) or (10 + 5). With W units of work (`PartialWork`) both
-    numbers of epochs are multiplied by W in each alternation.
+    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (its
+    features are computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's
+    experiments have 1 or 5 repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of work
+    (`PartialWork`) both numbers of epochs are multiplied by W in each alternation.
 
     Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
     under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
@@ -115,8 +115,8 @@ class FedRep(PersonalHead):
 
     Args:
         model: cut at the first personal layer.
-        training: of the representation, its optimizer afresh in every alternation; `epochs` is how many times a round
-            alternates. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
+        training: of the representation, its optimizer reset in every alternation; `epochs` is the number of
+            alternations in a round. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
         fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
@@ -144,14 +144,14 @@ class FedRep(PersonalHead):
 
     @property
     def tuning(self):
-        """Training of `fine_tune`: that of heads, unless `fine_tune_optimizer` says otherwise."""
+        """Training of `fine_tune`: by `fine_tune_optimizer`, default that of heads."""
         chosen = self.head_optimizer if self.fine_tune_optimizer is None else self.fine_tune_optimizer
         return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 
     def client(
         self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Alternates between head and representation."""
+        """Alternate between head and representation."""
         now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
         of_head = now._replace(epochs=self.head_epochs)
         if self.head_optimizer is not None:
@@ -173,7 +173,7 @@ class FedRep(PersonalHead):
             representation, head, more = alternate(r, (parts[0], parts[1]))
             return representation, head, total_loss(loss, more)
 
-        # The first alternation stands outside the loop: it starts from a representation that all clients share.
+        # The first alternation is outside the loop: it starts from a representation that all clients share.
         carry = alternate(0, (representation, state.head))
         if (self.training.epochs or 1) > 1:
             carry = jax.lax.fori_loop(1, self.training.epochs, again, carry)

@@ -1,4 +1,4 @@
-"""FedRoD: a shared model trained for all classes alike, and a personal head beside the shared one."""
+"""FedRoD: a shared model with a class-balanced loss, and a personal head beside the shared one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FedRoDClientState(NamedTuple):
 
 
 class Both(NamedTuple):
-    """What a client trains."""
+    """The trained parameters of a client."""
 
     shared: SplitParams
     head: PyTree
@@ -35,19 +35,19 @@ class Both(NamedTuple):
 
 @part
 class FedRoD(GlobalModel):
-    """FedRoD (Chen and Chao, 2022), with linear personal heads: the whole model is shared, and each client has a head
-    of its own beside the shared one.
+    """FedRoD (Chen and Chao, 2022), with linear personal heads: the whole model is shared, and each client has its own
+    head beside the shared one.
 
-    The shared model descends the balanced softmax loss, in which a class counts as if the client had equally many
-    examples of each. The personal head descends the plain loss of the sum of both heads' logits, and moves neither the
-    features nor the generic head. A client whose classes are equally frequent trains the shared model as in `FedAvg`.
+    The shared model descends the balanced softmax loss, which weighs classes as if the client had equally many examples
+    of each. The personal head descends the plain loss of the sum of both heads' logits, and moves neither the features
+    nor the generic head. A client whose classes are equally frequent trains the shared model as in `FedAvg`.
 
     Evaluations: `own_model` (the default), both heads; `global`, the shared model alone; `fine_tune` and
     `fine_tune_all`, the shared model trained on the client.
 
     Args:
         model: cut at its head; its labels are classes.
-        training: of all of it; the paper weighs clients by their examples.
+        training: of model and head; the paper weighs clients by their examples.
 
     Raises:
         ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
@@ -60,7 +60,7 @@ class FedRoD(GlobalModel):
     """
 
     def init(self, key: Key, data: Any) -> FedRoDServerState:
-        """The model's first parameters."""
+        """The initial parameters."""
         return FedRoDServerState(self.init_params(key, data))
 
     def init_client(self, key: Key, server: FedRoDServerState, examples: Examples) -> FedRoDClientState:
@@ -85,7 +85,7 @@ class FedRoD(GlobalModel):
         """Local SGD on both losses at once: neither has a gradient in what the other one trains."""
         is_real = jnp.arange(examples.y.shape[0], dtype=jnp.int32) < examples.count
         one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=self.model.dtype)
-        # log n_y of each class y; of a class that the client lacks so little that it gets no probability
+        # log n_y of each class y; so small for a class that the client lacks that it gets no probability
         counts = jnp.sum(jnp.where(is_real[:, None], one_hot, 0), axis=0)
         log_counts = jnp.log(jnp.maximum(counts, jnp.finfo(counts.dtype).tiny))
         start, now = Both(params, state.head), self.training.in_round(context)

@@ -1,4 +1,4 @@
-"""FedSGD: gradient descent, its gradients taken where the data are."""
+"""FedSGD: distributed gradient descent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedjax_srp.loops import batch_max, fori_loop
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
-AT_ONCE = 256  # examples, so that a large client needs no more memory; only a model's noise depends on it
+AT_ONCE = 256  # examples, to bound the memory of a large client; only a model's noise depends on it
 
 
 class FedSGDServerState(NamedTuple):
@@ -32,13 +32,13 @@ class FedSGD(FedAvg):
 
     A participant sends the gradient over all its examples at the global model, and the server takes one step along
     their mean: distributed gradient descent. Under full participation and weights by examples that is gradient descent
-    on all samples. The optimizer is the server's, its momentum goes on from round to round. A unit of work is one
-    gradient; more units compute nothing more.
+    on all samples. The server's optimizer keeps its momentum from round to round. A unit of work is one gradient; more
+    units have no effect.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: its optimizer is the server's, its batch size that of fine-tuning; it has no use for epochs and steps.
+        training: its optimizer is the server's, its batch size that of fine-tuning; epochs and steps have no effect.
             Weighting is "num_examples" in the paper, n_k / n, and "uniform" in FedRep, section 5: a mean over clients.
 
     Example:
@@ -57,7 +57,7 @@ class FedSGD(FedAvg):
         return self.training.in_round(context).optimizer
 
     def init(self, key: Key, data: Any) -> FedSGDServerState:
-        """The model's first parameters, and the optimizer's first state."""
+        """The initial parameters and optimizer state."""
         params, zero = self.init_params(key, data), jnp.int32(0)
         first = self.of_round(RoundContext(zero, zero, zero, data.num_clients, zero))
         return FedSGDServerState(params, first.init(params))
@@ -70,7 +70,7 @@ class FedSGD(FedAvg):
         def add(number: Array, total: SplitParams) -> SplitParams:
             rows = number * size + place
             valid = rows < examples.count
-            rows = jnp.where(valid, rows, 0)  # padding is never even read
+            rows = jnp.where(valid, rows, 0)  # padding is never read
             x, y, key = examples.x[rows], examples.y[rows], jax.random.fold_in(key_local, number)
 
             def share(params: SplitParams) -> Array:

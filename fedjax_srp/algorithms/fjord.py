@@ -1,4 +1,4 @@
-"""FjORD: clients train nested submodels, drawn anew in every step."""
+"""FjORD: clients train nested submodels, redrawn in every step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedjax_srp.parts import part
 class FjORD(SubmodelAlgorithm):
     """FjORD (Horvath et al., 2021, Algorithm 1): ordered dropout, without distillation.
 
-    In every step a client draws one of the rates that it can train, all alike, and trains the first ceil(p K) of the K
-    units of each hidden layer, so that the units are ordered by what they matter. The server averages each parameter
-    over the clients whose largest rate has it. To be run with `participation.PartialWork(5)`.
+    In every step a client draws one of the rates that it can train, uniformly, and trains the first ceil(p K) of the K
+    units of each hidden layer, which orders the units by importance. The server averages each parameter over the
+    clients whose largest rate has it. To be run with `participation.PartialWork(5)`.
 
     Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
 

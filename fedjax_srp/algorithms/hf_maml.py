@@ -24,19 +24,19 @@ SupportFraction = Annotated[Static[float], Above(0), Below(1), "None takes the w
 class HFMAML(ExampleAlgorithm):
     """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
 
-    Everything is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient
-    (I - alpha H(w)) grad f_i(w - alpha grad f_i(w)) needs a Hessian-vector product only; it is taken by central
-    differences, so that a step costs four gradients. The papers' own code differs: SRPFL's aliases its buffers and does
-    plain SGD but for one meta-step on the last batch; this is what it means to do.
+    Everything is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient (I - alpha H(w)) grad
+    f_i(w - alpha grad f_i(w)) needs a Hessian-vector product only; it is taken by central differences, so that a step
+    costs four gradients. The papers' code differs: SRPFL's aliases its buffers and does plain SGD except for one
+    meta-step on the last batch; this implements the intended method.
 
     Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch steps of size alpha on the
     client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`.
 
     Args:
-        training: in meta-steps, of size beta = 0.01 in SRPFL, appendix C, for all experiments. SRPFL's code has 0.1,
-            which it hardly ever takes: with the meta-steps that are meant it diverges on MNIST. Weighting is "uniform"
-            in the papers, "num_examples" in the authors' code.
-        inner_step_size: alpha; 0.01 in SRPFL's code, unsaid in its text.
+        training: in meta-steps, of size beta = 0.01 in SRPFL, appendix C, for all experiments. SRPFL's code has 0.1 but
+            hardly ever takes such a step; with proper meta-steps 0.1 diverges on MNIST. Weighting is "uniform" in the
+            papers, "num_examples" in the authors' code.
+        inner_step_size: alpha; 0.01 in SRPFL's code, not in its text.
         difference: delta, of the central differences, in units of the direction v: (grad f(w + delta v) - grad
             f(w - delta v)) / (2 delta).
         support_fraction: of a batch for the inner step and the Hessian, the rest for the outer gradient (FedRep's code:
@@ -70,7 +70,7 @@ class HFMAML(ExampleAlgorithm):
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
-        """Weights of support and target: the first of the batch and the others; where none is left, all are both."""
+        """Weights of support and target: the first of the batch and the others; if no target is left, all are both."""
         if self.support_fraction is None:
             return weights, weights
         real = (weights > 0).astype(weights.dtype)

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg whose global model is mixed with the nearest neighbours among a client's own examples."""
+"""kNN-Per: FedAvg's global model mixed with nearest neighbours among a client's examples."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedjax_srp.parts import Count, Share, part
 class KNNPer(FedAvg):
     """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client remembers its examples.
 
-    Training is that of `FedAvg`. A client is judged by a mixture of two distributions over the classes, with weight
-    lambda that of its k nearest training examples, weighed by exp(-distance) of the features at the model's cut, and
-    the rest that of the global model. A client without examples has the global model.
+    Training is that of `FedAvg`. Predictions mix two distributions over the classes: with weight lambda that of the k
+    nearest training examples, weighted by exp(-distance) of the features at the model's cut, else that of the global
+    model. A client without examples uses the global model.
 
     Evaluations: `neighbours` (the default), and those of `FedAvg`.
 
     Args:
-        model: cut behind the features whose distances count.
+        model: cut after the features whose distances count.
         num_neighbours: k; 10 in the paper.
         own_share: lambda. The paper tunes it for each client on held-out examples; here all clients have the same.
 

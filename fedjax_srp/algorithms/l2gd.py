@@ -1,4 +1,4 @@
-"""L2GD: personal models that now and then step towards their mean."""
+"""L2GD: personal models with occasional steps towards their mean."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedjax_srp.parts import Share, part
 
 
 class L2GDServerState(NamedTuple):
-    """The last mean of the models, and what the coming round is."""
+    """The last mean of the models, and the kind of the next round."""
 
     params: SplitParams  # x_bar
-    aggregates: Array  # () bool: xi of the coming round
-    has_mean: Array  # () bool: every client knows x_bar, and it is the mean of all models
+    aggregates: Array  # () bool: xi of the next round
+    has_mean: Array  # () bool: every client knows x_bar, the mean of all models
 
 
 class L2GDClientState(NamedTuple):
@@ -32,18 +32,18 @@ class L2GDMean(NamedTuple):
     """The second download of a round."""
 
     params: SplitParams  # x_bar
-    aggregates: Uncharged  # () bool: xi, a coin that everybody can toss
+    aggregates: Uncharged  # () bool: xi, a coin that clients can toss themselves
 
 
 @part
 class L2GD(GlobalModel):
     """L2GD (Hanzely and Richtarik, 2020, Algorithm 1), with epochs of local SGD as in FedRep's experiments.
 
-    Every client has a model x_i of its own; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2` draws them together. A
-    coin xi says what a round is. With probability 1 - p it is local: participants train, and nothing travels. With
-    probability p it aggregates: participants send their models and step towards the mean. That step keeps the mean of
-    those who take it, so where everybody takes part, aggregation after aggregation is silent as well. The clock charges
-    every round with the time of local work, as FedRep's authors count rounds.
+    Every client has its own model x_i; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2` draws them together. A coin
+    xi decides the kind of a round. With probability 1 - p it is local: participants train, and nothing is sent. With
+    probability p it aggregates: participants send their models and step towards the mean. That step keeps their mean,
+    so under full participation repeated aggregations need no communication either. The clock charges every round with
+    the time of local work, as FedRep's authors count rounds.
 
     Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: one epoch of full batches, with a
     `batch_size` of at least the largest client. With eta the step size of local training, its aggregation step is then
@@ -55,8 +55,8 @@ class L2GD(GlobalModel):
     Args:
         training: of local rounds. The step size is alpha / (n (1 - p)) in FedRep's code, 0.1 for 100 clients. Weighting
             is that of the mean, "uniform" in the paper.
-        aggregation_step_size: alpha lambda / (n p), in [0, 1]: how far a model steps towards the mean; 1 replaces it.
-            0.05 is what FedRep's code makes of alpha = 1, lambda = 0.5 and 100 clients.
+        aggregation_step_size: alpha lambda / (n p), in [0, 1]: the step of a model towards the mean; 1 replaces it.
+            0.05 follows from alpha = 1, lambda = 0.5 and 100 clients in FedRep's code.
         aggregation_probability: p, in [0, 1]; 0.9 in FedRep's experiments, so that one round in ten trains.
 
     Example:
@@ -76,11 +76,11 @@ class L2GD(GlobalModel):
         return jax.random.bernoulli(named_key(key, "coin"), self.aggregation_probability)
 
     def init(self, key: Key, data: Any) -> L2GDServerState:
-        """The model's first parameters, and the first coin."""
+        """The initial parameters, and the first coin."""
         return L2GDServerState(self.init_params(key, data), self.toss(key), jnp.bool_(True))
 
     def init_client(self, key: Key, server: L2GDServerState, examples: Examples) -> L2GDClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return L2GDClientState(server.params)
 
     def broadcast(self, server: L2GDServerState, context: RoundContext) -> Uncharged:
@@ -110,23 +110,23 @@ class L2GD(GlobalModel):
         return Phase(self.tell, self.step_to_mean, self.toss_again)
 
     def tell(self, server: L2GDServerState, context: RoundContext) -> L2GDMean:
-        """The mean, and whether it is one."""
+        """The mean, and the flag of an aggregation."""
         return L2GDMean(server.params, Uncharged(server.aggregates))
 
     def step_to_mean(self, key: Key, mean: L2GDMean, state: L2GDClientState, examples: Examples, context: RoundContext):
-        """The client's model moves towards the mean in a round that aggregates."""
+        """Move the client's model towards the mean in a round that aggregates."""
         # xi = 1: x_i <- (1 - theta) x_i + theta x_bar
         theta = jnp.where(mean.aggregates.value, self.aggregation_step_size, 0.0)
         move = lambda x, x_bar: (1 - theta).astype(x.dtype) * x + theta.astype(x.dtype) * x_bar  # noqa: E731
         return ClientOutput((), L2GDClientState(jax.tree.map(move, state.own, mean.params)))
 
     def toss_again(self, key: Key, server: L2GDServerState, mean: tuple, context: RoundContext) -> L2GDServerState:
-        """The coin of the coming round."""
+        """The coin of the next round."""
         has_mean = server.aggregates & (context.cohort_size == context.num_clients)
         return L2GDServerState(server.params, self.toss(key), has_mean)
 
     def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:  # type: ignore[override]
-        """In rounds that aggregate, unless everybody knows the mean of all models."""
+        """True in rounds that aggregate, unless all clients know the mean of all models."""
         return server.aggregates & ~(server.has_mean & (context.cohort_size == context.num_clients))
 
     @evaluation

@@ -15,7 +15,7 @@ from fedjax_srp.parts import part
 
 
 class LGFedAvgServerState(NamedTuple):
-    """The global head, and the last round's mean representation, which starts `fine_tune` and serves nothing else."""
+    """The global head, and the last round's mean representation, which only starts `fine_tune`."""
 
     representation: PyTree
     head: PyTree
@@ -29,7 +29,7 @@ class LGFedAvgClientState(NamedTuple):
 
 
 class LGFedAvgMessage(NamedTuple):
-    """A client's message: the head travels; the representation is only looked at."""
+    """A client's message: the head is sent; the representation is for evaluations."""
 
     representation: Uncharged
     head: PyTree
@@ -64,11 +64,11 @@ class LGFedAvg(ExampleAlgorithm):
     name: ClassVar[str] = "lg_fedavg"
 
     def init(self, key: Key, data: Any) -> LGFedAvgServerState:
-        """The model's first parameters."""
+        """The initial parameters."""
         return LGFedAvgServerState(*self.init_params(key, data))
 
     def init_client(self, key: Key, server: LGFedAvgServerState, examples: Examples) -> LGFedAvgClientState:
-        """The representation that everybody starts from."""
+        """The initial representation."""
         return LGFedAvgClientState(server.representation, jnp.bool_(False))
 
     def broadcast(self, server: LGFedAvgServerState, context: RoundContext) -> PyTree:
@@ -86,7 +86,7 @@ class LGFedAvg(ExampleAlgorithm):
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
     def server(self, key: Key, server: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
-        """The mean head, and the mean representation to be looked at."""
+        """The mean head, and the mean representation for evaluations."""
         # global <- (1/n) sum_i global_i
         return LGFedAvgServerState(mean.representation.value, mean.head)
 

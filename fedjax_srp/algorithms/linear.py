@@ -16,7 +16,7 @@ from fedjax_srp.parts import StepSize, part
 
 @part
 class TaskShape:
-    """Shapes of a linear task, which programs know beforehand."""
+    """Shapes of a linear task, static in programs."""
 
     dim: int  # d, inputs of a sample
     rank: int  # k, dimension of the shared subspace
@@ -28,7 +28,7 @@ class LinearAlgorithm(FederatedAlgorithm):
     """An algorithm on a linear task.
 
     Args:
-        task: gives the shapes only, which are kept as a `TaskShape`; the values come with `simulate`.
+        task: only its shapes are kept, as a `TaskShape`; `simulate` brings the values.
         step_size: of gradient steps.
 
     Raises:

@@ -36,7 +36,7 @@ class LinearFedAvg(LinearAlgorithm):
     descent on fresh samples of the client; `global`, the model as it is.
 
     Args:
-        task: gives the shapes only; the values come with `simulate`. The paper has heads="gaussian".
+        task: only its shapes are used; `simulate` brings the values. The paper has heads="gaussian".
         step_size: alpha; B starts as an orthonormal matrix / sqrt(alpha), w at 0. The paper has 0.4.
         local_steps: tau, per unit of work. The paper has 2.
         fine_tune_samples: n, samples of a client in `fine_tune`.

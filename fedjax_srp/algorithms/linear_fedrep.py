@@ -25,20 +25,20 @@ from fedjax_srp.parts import Count, StepSize, part
 
 
 class LinearFedRepServerState(NamedTuple):
-    """The representation, and the truth that samples are drawn from."""
+    """The representation, and the truth from which samples are drawn."""
 
     representation: Array  # (d, k) B, orthonormal columns
     truth: Array  # (d, k) B*, for the sampler alone
 
 
 class LinearFedRepClientState(NamedTuple):
-    """The personal head, kept from round to round where it is trained by gradient steps."""
+    """The personal head, kept between rounds if it is trained by gradient steps."""
 
     head: Array  # (k,) w_i
 
 
 class LinearFedRepBroadcast(NamedTuple):
-    """The download, and what only the sampler knows."""
+    """The download, and the sampler's knowledge of B*."""
 
     representation: Array  # (d, k) B
     position: Uncharged  # of B relative to B*
@@ -63,16 +63,16 @@ class LinearFedRep(LinearAlgorithm):
     A head that the batch does not determine (m < k, duplicate samples) is the least-squares solution of smallest norm.
 
     Args:
-        task: gives the shapes only; the values come with `simulate`.
+        task: only its shapes are used; `simulate` brings the values.
         step_size: eta; the theory has eta <= 1 / (8 sigma_max^2), see `srp.theory.max_step_size`.
         samples_per_round: m.
-        head: "exact" least squares, or how many gradient steps per unit of work, from the client's last head.
+        head: "exact" least squares, or the number of gradient steps per unit of work, from the client's last head.
         sampling: "subspace", "full" or "fixed".
         start: "moments", the method of moments over a batch of ALL clients (lines 1 to 5; (m, d) samples and a d x d
-            matrix per client, whatever `sampling` says), or "random", a uniformly distributed subspace.
+            matrix per client, for any `sampling`), or "random", a uniformly distributed subspace.
         head_step_size: of the gradient steps of the head; default `step_size`.
-        evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, the same
-            whenever asked; with the default they are its batch.
+        evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, always the
+            same; with the default they are its batch.
 
     Raises:
         ValueError: a field out of range, or moments of a dimension whose d x d matrix is too large; in `init`, data of
@@ -115,7 +115,7 @@ class LinearFedRep(LinearAlgorithm):
 
     @property
     def sends(self) -> Any:  # type: ignore[override]
-        """B_i, whatever the sampler sums."""
+        """B_i, for any sampler."""
         return jax.ShapeDtypeStruct((self.task.dim, self.task.rank), self.task.dtype)
 
     def init(self, key: Key, data: LinearTask) -> LinearFedRepServerState:
@@ -123,7 +123,7 @@ class LinearFedRep(LinearAlgorithm):
         return LinearFedRepServerState(self.random_subspace(key, data), data.representation)
 
     def init_client(self, key: Key, server: LinearFedRepServerState, client: LinearClient) -> Any:
-        """A head of zero, where it is kept."""
+        """A head of zero, if it is kept."""
         return () if self.head == "exact" else LinearFedRepClientState(jnp.zeros_like(client.head))
 
     def broadcast(self, server: LinearFedRepServerState, context: RoundContext) -> LinearFedRepBroadcast:

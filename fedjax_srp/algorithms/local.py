@@ -1,17 +1,15 @@
-"""Local training, shared by every algorithm that trains on examples: what a client does between two messages.
+"""Local training, shared by every algorithm that trains on examples.
 
-An algorithm is its difference from the others; what they share is here and public. `Training` is the field of an
-algorithm that says how clients train, `local_sgd` trains, `example_loss` is what it descends, `fit_head` and
-`fit_representation` train one side of a model's cut, `num_steps`, `step_size` and `full_gradient` serve methods whose
-mathematics speaks of them (control variates, gradient tracking, normalised averaging).
+`Training` is the field of an algorithm for its clients' training, `local_sgd` trains, `example_loss` is its usual
+loss, `fit_head` and `fit_representation` train one side of a model's cut, and `num_steps`, `step_size` and
+`full_gradient` are for control variates, gradient tracking and normalised averaging.
 
 Everything is written for one client. Two things follow from the engine's vmap over clients:
 
-* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size can share a
-  program; `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
-* large models (trained or frozen) are taken one client after the other (`sequential`), because on a CPU a client's
-  weights then stay in the cache, while small ones (heads) are trained as a batch, because there the overhead of each
-  operation rules.
+* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size share a program;
+  `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
+* large models (trained or frozen) are trained one client after the other (`sequential`), since on a CPU a client's
+  weights then stay in the cache, and small ones (heads) as a batch, where the overhead of each operation dominates.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained o
 
 Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, frozen, x, y, key) -> (batch,)
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
-Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses; () where nobody asked for it
+Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses or ()
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
 
 
@@ -47,7 +45,7 @@ class LocalTraining(NamedTuple):
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
-    work: Array | int = 1  # () int32: how many times all this is done; 0 changes nothing
+    work: Array | int = 1  # () int32: factor of epochs or steps; 0 changes nothing
     records_loss: bool = False  # `Trained.mean_loss` is computed
 
 
@@ -57,7 +55,7 @@ class Training:
 
     Args:
         optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
-            one of these; its state starts afresh in every round. The papers' step size is 0.01 (SRPFL, section 5).
+            one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
         batch_size: examples a local step; the last batch of an epoch may be smaller.
         epochs: over the client's shuffled examples in a round, per unit of work.
         steps: instead of epochs, steps on batches drawn with replacement.
@@ -84,14 +82,14 @@ class Training:
             raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
 
     def in_round(self, context: RoundContext) -> LocalTraining:
-        """Training of a client in this round: with its work, and the round's optimizer where it follows the round."""
+        """Training of a client in this round: with its work, and the round's optimizer."""
         of_round = self.optimizer
         if not isinstance(of_round, Optimizer):
             of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
         return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
 
     def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
-        """Training of a client outside of rounds, before it is judged."""
+        """Training of a client outside of rounds, in an evaluation."""
         chosen = self.optimizer if optimizer is None else optimizer
         if not isinstance(chosen, Optimizer):
             raise ValueError(
@@ -114,16 +112,16 @@ class Trained(NamedTuple):
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
     mean_loss: Array | None  # () float, mean over the steps of the batch's loss before the step; None: not recorded
-    steps: Array  # () int32, how many were taken
+    steps: Array  # () int32, number of steps
 
     @property
     def loss(self) -> TrainingLoss | None:
-        """For `ClientOutput`."""
+        """The loss for `ClientOutput`."""
         return None if self.mean_loss is None else TrainingLoss(self.mean_loss, self.steps)
 
 
 def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
-    """The loss of several trainings of a client, as if they were one."""
+    """The loss of several trainings of a client as one."""
     known = [loss for loss in losses if loss is not None]
     if not known:
         return None
@@ -134,10 +132,10 @@ def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
 
 
 def step_size(optimizer: Any) -> float | Array:
-    """The step size eta of an optimizer, for mathematics that divides by it: (w - w_i) / (tau_i eta).
+    """The step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
 
     Raises:
-        ValueError: the optimizer does not tell it, or has more than one (a schedule).
+        ValueError: it is unknown, or not constant (a schedule).
     """
     found = getattr(optimizer, "learning_rate", None)
     if not isinstance(optimizer, SGD) or callable(found):
@@ -149,7 +147,7 @@ def step_size(optimizer: Any) -> float | Array:
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """tau_i, () int32: how many steps `local_sgd` takes on a client; 0 without examples or work."""
+    """tau_i, () int32: number of steps of `local_sgd` on a client; 0 without examples or work."""
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
@@ -169,9 +167,9 @@ def _one_after_the_other(*params: PyTree) -> bool:
 def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches.
 
-    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits give way to the row's number: sorting
-    plain integers is five times faster than an argsort, and ties among the 21 bits left are too rare to matter (they
-    fall in the order of rows). The bits of a row do not depend on the capacity, so padding does not change the order.
+    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the row's number: sorting plain
+    integers is five times faster than an argsort, and ties among the other 21 bits are too rare to matter (rows then
+    keep their order). The bits of a row do not depend on the capacity, so padding does not change the order.
     """
     bits = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)
@@ -185,12 +183,12 @@ def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
 
 
 def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTree:
-    """The gradient of a batch's loss: what SGD descends."""
+    """The gradient of a batch's loss, the default of SGD."""
     return jax.grad(objective)(params, weights)
 
 
 def as_stepped(params: PyTree) -> PyTree:
-    """No projection: parameters stay what a step makes of them."""
+    """No projection."""
     return params
 
 
@@ -218,14 +216,14 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
 
     Args:
         loss: as for `local_sgd`.
-        params: where the gradient is taken.
+        params: the point of the gradient.
         frozen: passed to `loss` untouched.
         examples: of the client, all at once.
-        key: passed to `loss`; None for models as they are judged, without dropout and augmentation.
+        key: passed to `loss`; None for evaluation mode, without dropout and augmentation.
     """
     capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
     valid = jnp.arange(capacity, dtype=jnp.int32) < examples.count
-    rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never even read
+    rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never read
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
     x, y = examples.x[rows], examples.y[rows]
 
@@ -236,7 +234,7 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
 
 
 def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
-    """A gradient over a client's examples, zero for a client without any: weights of 0 do not keep a nan away."""
+    """A gradient over a client's examples, zero for a client without any, where 0 * nan would be nan."""
     return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
@@ -252,25 +250,25 @@ def local_sgd(
     after_step: Callable[[PyTree], PyTree] = as_stepped,
     optimizer_state: PyTree = None,
 ) -> Trained:
-    """Trains `params` on one client's examples.
+    """Train `params` on one client's examples.
 
     Args:
         key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
         loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new in every step, for noise.
-        params: what is trained; returned as it is if it has no leaves.
+        params: the parameters to train; returned unchanged if there are no leaves.
         frozen: passed to `loss` untouched.
         examples: x (max_examples, ...), y (max_examples,), count ().
         training: `training.in_round(context)` in a round, `training.alone(...)` in an evaluation.
-        first_epoch: number of epochs that came before, so that a split run draws the batches of an unbroken one.
-        gradient: what a step descends, from the objective `(params, weights) -> ()` of its batch.
-        after_step: what parameters become after each step: a projection, such as onto [0, 1].
-        optimizer_state: that the optimizer goes on from; None: it starts afresh.
+        first_epoch: number of earlier epochs, so that a split run draws the batches of an unbroken one.
+        gradient: the step's gradient, from the objective `(params, weights) -> ()` of its batch.
+        after_step: a projection after each step, such as onto [0, 1].
+        optimizer_state: initial state of the optimizer; None: a new one.
 
     Returns:
         Parameters, the optimizer's state, the mean loss where the run records it, and the number of steps.
 
     Raises:
-        ValueError: a loss of another shape, or an optimizer that wants more than a gradient.
+        ValueError: a loss of another shape, or an optimizer that needs more than a gradient.
     """
     if not jax.tree.leaves(params):
         return Trained(params, (), jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
@@ -280,7 +278,7 @@ def local_sgd(
     optimizer = training.optimizer
     dtype = jax.tree.leaves(params)[0].dtype
     one_client_at_a_time = _one_after_the_other(params, frozen)
-    # Of a client that is done a batch without weight changes nothing either, and nobody has to select what stays.
+    # A batch without weight then changes nothing of a client that is done, and no select is needed.
     no_weight_no_step = not one_client_at_a_time and (
         optimizer.is_plain and gradient is plain_gradient and after_step is as_stepped
     )
@@ -362,13 +360,13 @@ def fit_head(
     training: LocalTraining,
     first_epoch: Array | int = 0,
 ) -> Trained:
-    """Trains a head on a frozen representation; what that computes before anything random in it is computed once."""
+    """Train a head on a frozen representation, whose deterministic first layers are computed once."""
     loss, frozen, settled = head_problem(model, representation, examples)
     return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
 
 
 def head_problem(model: SplitModel, representation: PyTree, examples: Examples) -> tuple[Loss, PyTree, Examples]:
-    """The loss of a head, with the frozen parameters and the examples that it takes."""
+    """The loss of a head, with its frozen parameters and examples."""
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
@@ -380,7 +378,7 @@ def head_problem(model: SplitModel, representation: PyTree, examples: Examples) 
 def with_tuned_head(
     key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
 ) -> Predict:
-    """A model judged after its head has been trained on the client: `fine_tune` of several algorithms."""
+    """The predictions of a model whose head was trained on the client: `fine_tune` of several algorithms."""
     head = fit_head(key, model, params.representation, params.head, examples, training).params
     return lambda x: model.classify(head, model.represent(params.representation, x))
 
@@ -394,6 +392,6 @@ def fit_representation(
     training: LocalTraining,
     first_epoch: Array | int = 0,
 ) -> Trained:
-    """Trains a representation under a frozen head."""
+    """Train a representation under a frozen head."""
     loss = representation_loss(model)
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)

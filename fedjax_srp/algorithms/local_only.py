@@ -15,7 +15,7 @@ from fedjax_srp.parts import part
 
 
 class LocalOnlyServerState(NamedTuple):
-    """The model w_0 that everybody starts from, and how large the last cohort's models are: their divergence shows."""
+    """The initial model w_0, and the mean square norm of the last cohort's models, which shows divergence."""
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
@@ -36,14 +36,14 @@ def square_norm(params: SplitParams) -> Array:
 class LocalOnly(OwnModel):
     """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
 
-    A participant goes on with its own model where it last left it; all start from the same one. Nothing is sent and no
-    communication is charged, and a round lasts as long as its slowest participant computes, as in every method.
+    A participant continues to train its own model; all start from the same one. Nothing is sent or charged, and a round
+    lasts as long as its slowest participant computes, as in every method.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
     trained further on the client for `fine_tune_epochs`.
 
     Args:
-        training: of the clients; there is no mean of models that its weighting would change.
+        training: of the clients; its weighting has no effect.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -58,12 +58,12 @@ class LocalOnly(OwnModel):
     has_uniform_means: ClassVar[bool] = True
 
     def init(self, key: Key, data: Any) -> LocalOnlyServerState:
-        """The model's first parameters."""
+        """The initial parameters."""
         params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
     def init_client(self, key: Key, server: LocalOnlyServerState, examples: Examples) -> LocalOnlyClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return LocalOnlyClientState(server.params)
 
     def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:

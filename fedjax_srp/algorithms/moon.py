@@ -1,4 +1,4 @@
-"""MOON: FedAvg whose clients keep features near those of the global model and away from their own last ones."""
+"""MOON: FedAvg with a contrastive loss between features of the global and the client's last model."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def cosine(a: Array, b: Array) -> Array:
 class MOON(FedAvg):
     """MOON (Li, He and Song, 2021, Algorithm 1): every part of the model is shared; clients remember features.
 
-    Where z are the features at the model's cut, z_glob those of the model that the client was handed and z_prev those
-    of the one that it last left, a client descends the cross-entropy plus mu times
+    With z the features at the model's cut, z_glob those of the downloaded model and z_prev those of the client's last
+    model, a client descends the cross-entropy plus mu times
 
         -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)))
 
-    The paper puts a projection of two layers behind its encoder: give the model such layers below the cut. With mu = 0
+    The paper has a projection of two layers after its encoder: give the model such layers below the cut. With mu = 0
     this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        model: cut behind the features that are compared.
+        model: cut after the compared features.
         training: of the clients; the paper weighs them by their examples.
         mu: weight of the contrastive loss; the paper tunes it in {0.1, 1, 5, 10}.
         temperature: tau; 0.5 in the paper.
@@ -63,7 +63,7 @@ class MOON(FedAvg):
     temperature: Annotated[float, Above(0)] = 0.5
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> MOONClientState:
-        """The representation that everybody starts from."""
+        """The initial representation."""
         return MOONClientState(server.params.representation)
 
     def contrasted(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:

@@ -1,4 +1,4 @@
-"""Optimizers as parts: SGD as the papers have it, and any factory of optax with its floats as leaves."""
+"""Optimizers as parts: the papers' SGD, and any factory of optax with its floats as leaves."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 
 @part
 class Optimizer:
-    """An optimizer of optax as a part; its state starts afresh in every round.
+    """An optimizer of optax as a part; its state is reset in every round.
 
     Attributes:
-        written_as: the class whose fields are options where an optimizer may stand and none does.
+        written_as: the class whose fields are options of an optimizer that is not given.
     """
 
     written_as: ClassVar[Any] = None
@@ -35,7 +35,7 @@ class Optimizer:
         return False
 
     def transformation(self) -> optax.GradientTransformation:
-        """Return it as a transformation of optax."""
+        """Return the transformation of optax."""
         raise NotImplementedError(f"{type(self).__name__} defines no transformation(self)")
 
     def init(self, params: PyTree) -> PyTree:
@@ -43,7 +43,7 @@ class Optimizer:
         return self.transformation().init(params)
 
     def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
-        """Return what is added to the parameters, and the new state."""
+        """Return the update of the parameters, and the new state."""
         return updates_of(self.transformation(), gradient, state, params)
 
 
@@ -79,7 +79,7 @@ class SGD(Optimizer):
         return self.momentum is None and self.weight_decay is None and not callable(self.learning_rate)
 
     def transformation(self) -> optax.GradientTransformation:
-        """Return it as a transformation of optax."""
+        """Return the transformation of optax."""
         step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
         if self.weight_decay is None:
             return step
@@ -99,23 +99,23 @@ class OptaxOptimizer(Optimizer):
     others: tuple[tuple[str, Any], ...] = ()
 
     def transformation(self) -> optax.GradientTransformation:
-        """Return it as a transformation of optax."""
+        """Return the transformation of optax."""
         return self.factory(**self.floats, **dict(self.others))
 
 
-Given = Optimizer | optax.GradientTransformation  # what may stand where an optimizer is wanted
+Given = Optimizer | optax.GradientTransformation  # accepted as an optimizer
 FollowsRound = Callable[[Array], Optimizer]  # of the round, () float from 0
 
 
 def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
-    """An optimizer of optax, or of one's own, whose floats are arguments of the compiled program.
+    """An optimizer of optax, or your own, whose floats are arguments of the compiled program.
 
     Args:
-        factory: makes the transformation, `optax.adam` say.
+        factory: of the transformation, such as `optax.adam`.
         **arguments: of the factory; floats are leaves, everything else is static.
 
     Raises:
-        ValueError: a factory that is none, or arguments that it does not take.
+        ValueError: no factory, or arguments that it does not take.
 
     Example:
         >>> import jax, optax, fedjax_srp as srp
@@ -137,9 +137,9 @@ def _is_float(value: Any) -> bool:
 
 
 class _Made:
-    """The factory of a transformation that was made elsewhere; equal to itself alone."""
+    """The factory of a given transformation; equal only to itself."""
 
-    name = "GradientTransformation"  # in records, of what nothing is known
+    name = "GradientTransformation"  # in records, without a description
 
     def __init__(self, made: optax.GradientTransformation):
         self.made = made
@@ -151,7 +151,7 @@ class _Made:
 def as_optimizer(argument: str, value: Any) -> Any:
     """An optimizer, or a function of the round that makes one.
 
-    A transformation of optax passes too; another one with other numbers compiles anew, unlike `optimizer`.
+    A transformation of optax is accepted too; one with other numbers recompiles, unlike `optimizer`.
     """
     if isinstance(value, Optimizer):
         return value
@@ -166,5 +166,5 @@ def as_optimizer(argument: str, value: Any) -> Any:
 def _parameters(function: Any) -> Any:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some builtins tell none
+    except (TypeError, ValueError):  # some builtins have no signature
         return ()

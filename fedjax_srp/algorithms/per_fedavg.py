@@ -15,12 +15,12 @@ class PerFedAvg(HFMAML):
 
     Everything is shared. A step of a client takes the inner step and the Hessian-vector product on the support samples
     of its batch, 8 of 10, and the outer gradient on the target samples, the other 2; a shorter batch is divided in the
-    same proportion, rounded, and where that leaves no target (one sample, or two) all are both. With an inner step of
-    0 this is `FedAvg` on the target samples. The mathematics is that of `HFMAML`, which has SRPFL's values. The code of
+    same proportion, rounded, and if that leaves no target (one sample, or two) all are both. With an inner step of 0
+    this is `FedAvg` on the target samples. The mathematics is that of `HFMAML`, which has SRPFL's values. The code of
     FedRep's authors differs: it never uses the model after the inner step, and descends the sum of both losses.
 
     Evaluations: `fine_tune_all` (the default), all layers trained on the client, as that code does at the end of a run;
-    `one_inner_step`, the model after a full-batch inner step, which is what is optimised; `global`; `fine_tune`, the
+    `one_inner_step`, the model after a full-batch inner step, the one that is optimised; `global`; `fine_tune`, the
     head.
 
     Args:
@@ -29,8 +29,7 @@ class PerFedAvg(HFMAML):
         difference: delta, of the central differences, see `HFMAML`.
         support_fraction: of a batch, which comes first; 0.8 in FedRep, appendix.
         inner_steps: of `one_inner_step`.
-        fine_tune_epochs: epochs before a client is judged by `fine_tune` and `fine_tune_all`; 5 in FedRep's code for
-            all layers.
+        fine_tune_epochs: epochs of `fine_tune` and `fine_tune_all`; 5 in FedRep's code for all layers.
 
     Example:
         >>> import fedjax_srp as srp

@@ -1,4 +1,4 @@
-"""pFedMe: personal models at the foot of Moreau envelopes, whose mean gradient moves the global model."""
+"""pFedMe: personal models by Moreau envelopes, whose mean gradient moves the global model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PFedMeClientState(NamedTuple):
 
 
 class Both(NamedTuple):
-    """What a client trains: its copy w_i of the global model, and theta_i."""
+    """The trained parameters: the client's copy w_i of the global model, and theta_i."""
 
     w: SplitParams
     theta: SplitParams
@@ -31,7 +31,7 @@ class Both(NamedTuple):
 
 @part
 class Envelope(Optimizer):
-    """Steps of w_i by an optimizer; theta_i comes as its own gradient, and is what it becomes.
+    """Steps of w_i by an optimizer; the gradient of theta_i is its new value.
 
     Args:
         of_w: the optimizer of w_i.
@@ -40,11 +40,11 @@ class Envelope(Optimizer):
     of_w: Optimizer
 
     def init(self, params: Both) -> PyTree:
-        """That of w_i."""
+        """The state of the optimizer of w_i."""
         return self.of_w.init(params.w)
 
     def update(self, gradient: Both, state: PyTree, params: Both) -> tuple[Both, PyTree]:
-        """The step of w_i, and the way to the new theta_i."""
+        """The step of w_i, and the difference to the new theta_i."""
         step, state = self.of_w.update(gradient.w, state, params.w)
         return Both(step, jax.tree.map(jnp.subtract, gradient.theta, params.theta)), state
 
@@ -55,9 +55,9 @@ class PFedMe(GlobalModel):
 
     On every batch, one of the paper's local rounds, theta_i takes K gradient steps on
     `f_i(theta) + (lambda / 2) |theta - w_i|^2`, and w_i one step along lambda (w_i - theta_i), the gradient of that
-    envelope in w_i. Participants send w_i. As in the authors' code, theta_i starts a round at the global model and
-    goes on from batch to batch; the paper asks for a minimum up to an accuracy, wherever the steps start. With
-    lambda = 0 the global model stays, and theta_i is the global model after K steps a batch on the client alone.
+    envelope in w_i. Participants send w_i. As in the authors' code, theta_i starts a round at the global model and goes
+    on from batch to batch; the paper needs a minimum up to an accuracy, from any start. With lambda = 0 the global
+    model stays constant, and theta_i is the global model after K steps a batch on the client alone.
 
     Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its head) and `fine_tune_all`, as
     in `FedAvg`.
@@ -67,7 +67,7 @@ class PFedMe(GlobalModel):
         penalty: lambda, 15 in most of the paper's experiments.
         inner_steps: K, 5 in the paper.
         inner_step_size: of the K steps, which are plain gradient descent; 0.09 in runs of the authors' code on MNIST.
-        server_step_size: beta, how far the global model goes towards the mean: 1 in most experiments, also 2.
+        server_step_size: beta, of the global model's step towards the mean: 1 in most experiments, also 2.
 
     Example:
         >>> import fedjax_srp as srp
@@ -84,7 +84,7 @@ class PFedMe(GlobalModel):
     init, broadcast, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.gradient  # of the global model
 
     def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> PFedMeClientState:
-        """The model that everybody starts from."""
+        """The initial model."""
         return PFedMeClientState(server.params)
 
     def loss_of_theta(self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:

@@ -40,27 +40,26 @@ class ScaffoldMessage(NamedTuple):
 @part
 class SCAFFOLD(FedAvg):
     """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the model is shared; a client keeps a
-    control variate, and sends as much again as the model.
+    control variate, and sends its change beside the model's.
 
-    Local steps follow g_i(y) - c_i + c, so that clients that differ drift less. A client's new variate is the mean of
-    the gradients it has met, read off how far it has moved; it costs no gradient. Means are uniform, as in the paper:
-    c is the mean of ALL clients' variates, whoever takes part. With identical clients, full batches and full
-    participation this is `FedAvg`.
+    Local steps follow g_i(y) - c_i + c, which reduces client drift. A client's new variate is the mean of its
+    gradients, computed from its update without further gradients. Means are uniform, as in the paper: c is the mean of
+    ALL clients' variates. With identical clients, full batches and full participation this is `FedAvg`.
 
     The paper's steps are plain SGD: K of them move by eta K times the mean. With momentum they move further, by eta
-    times the sum of the weights that all gradients get, and the variate is divided by that. FedRep's code divides by
-    eta K whatever the momentum (0.5): `counts_momentum=False`. The mean c is then twice too large, and with full
-    participation the correction c - c_i alternates between almost nothing and twice too much.
+    times the sum of the gradients' weights, by which the variate is divided. FedRep's code divides by eta K for any
+    momentum (0.5): `counts_momentum=False`. The mean c is then twice too large, and with full participation the
+    correction c - c_i alternates between almost nothing and twice too much.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD`, because its step size eta is divided by; weighting must be "uniform".
+        training: of the clients, by `SGD` with a known step size eta, a divisor; weighting must be "uniform".
         server_step_size: eta_g; 1 in FedRep's table, 0.5 there on FEMNIST.
-        counts_momentum: whether the variate is a mean of gradients under momentum too; see above.
+        counts_momentum: the variate is a mean of gradients under momentum too; see above.
 
     Raises:
-        ValueError: an optimizer that does not tell its step size.
+        ValueError: an optimizer without a known step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -76,11 +75,11 @@ class SCAFFOLD(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.training.optimizer, Optimizer):  # else it is asked in the round
+        if isinstance(self.training.optimizer, Optimizer):  # else checked in the round
             step_size(self.training.optimizer)
 
     def init(self, key: Key, data: Any) -> ScaffoldServerState:
-        """The model's first parameters, and a variate of zero."""
+        """The initial parameters, and a variate of zero."""
         params = self.init_params(key, data)
         return ScaffoldServerState(params, jax.tree.map(jnp.zeros_like, params))
 
@@ -89,7 +88,7 @@ class SCAFFOLD(FedAvg):
         return ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params))
 
     def broadcast(self, server: ScaffoldServerState, context: RoundContext) -> ScaffoldServerState:
-        """Hand out the global model and its variate."""
+        """The global model and its variate."""
         return server
 
     def client(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):

@@ -1,4 +1,4 @@
-"""Clocks: how long one unit of local work takes every client, in simulated time units, and who is there to do it."""
+"""Clocks: the simulated time of a unit of local work of each client, and the clients' availability."""
 
 from collections.abc import Callable
 
@@ -43,12 +43,12 @@ WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # the command line's
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:
-    """Adds a clock of your own: the command line and grids know it from then on, as `--clock name` or `name(2.0, N)`.
+    """Register your own clock for the command line and grids, as `--clock name` or `name(2.0, N)`.
 
     Args:
-        name: of the clock, a word as names of Python are.
-        maker: a class of clocks, or a function that returns one. What stands between the brackets goes to it: numbers,
-            distributions, texts in quotes, N for the number of clients, by place or by name.
+        name: of the clock, a Python identifier.
+        maker: a class of clocks, or a function that returns one. Its arguments are those in brackets: numbers,
+            distributions, quoted texts, N for the number of clients, positional or by name.
 
     Example:
         >>> import fedjax_srp as srp

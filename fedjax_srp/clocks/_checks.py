@@ -1,4 +1,4 @@
-"""Checks of what users give to clocks."""
+"""Checks of clocks' arguments."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from fedjax_srp.parts import is_part
 
 
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
-    """Raises a ValueError of one line unless there is one entry per client."""
+    """Raise a ValueError of one line unless there is one entry per client."""
     if length != num_clients:
         raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
 
 
 def check_costs(clock: Any) -> None:
-    """Makes `work` and `communication` of a clock floats, or raises a ValueError of one line.
+    """Make `work` and `communication` of a clock floats, or raise a ValueError of one line.
 
     Each must be one finite number >= 0.
     """
@@ -29,13 +29,13 @@ def check_costs(clock: Any) -> None:
 
 
 def set_floats(part: Any, *names: str) -> None:
-    """Puts floats, or arrays of floats, in the place of numbers and lists; to be called in `__post_init__`."""
+    """Convert numbers and lists to floats or arrays of floats; call it in `__post_init__`."""
     for name in names:
         object.__setattr__(part, name, _as_floats(getattr(part, name)))
 
 
 def _as_floats(value: Any) -> Any:
-    """A parameter as the engine passes it along: a float or an array of floats; a distribution carries its own."""
+    """A parameter as the engine passes it: a float or an array of floats; distributions are unchanged."""
     if isinstance(value, Tracer | jax.Array) or is_part(value):
         return value
     return float(value) if np.ndim(value) == 0 else np.asarray(value, float)

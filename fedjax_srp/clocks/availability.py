@@ -18,10 +18,10 @@ from fedjax_srp.parts import Above, AtMost, part
 
 
 class Presence(NamedTuple):
-    """The time at which each client comes and leaves, from now on, (num_clients,) float."""
+    """The times from now until each client comes and leaves, (num_clients,) float."""
 
-    arrives: Array  # 0 for who is there, inf for who never comes
-    leaves: Array  # the end of the interval that goes on, or of the next one
+    arrives: Array  # 0 for clients that are there, inf for those that never come
+    leaves: Array  # the end of the current interval, or of the next one
 
 
 @part
@@ -31,23 +31,23 @@ class Availability:
     A subclass is a part whose fields are its numbers.
 
     Attributes:
-        name: that of the class in small letters unless it says otherwise.
+        name: by default the class name in lower case.
     """
 
     name: ClassVar[str] = "availability"
 
     def init(self, key: Key, num_clients: int, /) -> PyTree:
-        """Return the state at time 0."""
+        """The state at time 0."""
         del key, num_clients
         return ()
 
     def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
-        """Who is there at a time, that of the call before or later, with the key of this round."""
+        """The presence of clients at a time not before that of the last call, with the key of this round."""
         raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
 
 
 def _moment(time: Array) -> Array:
-    """Less than that is left only by rounding: so a client that left as the last round ended is not there again."""
+    """The rounding error of times: a client with less time left has left as the last round ended."""
     return 8 * jnp.finfo(time.dtype).eps * time
 
 
@@ -62,14 +62,14 @@ class MarkovState(NamedTuple):
     on: Array  # float, mean duration
     off: Array  # float
     is_on: Array  # bool
-    remaining: Array  # float, until it changes
-    following: Array  # float, from then until it changes back
+    remaining: Array  # float, until the next change
+    following: Array  # float, from then until the change after it
     time: Array  # () float, of the last call
 
 
 @part
 class Markov(Availability):
-    """Each client is available and away in turns, for exponential times, independently of the others.
+    """Each client alternates between available and away, for exponential times, independently of the others.
 
     It begins in the stationary law: available with probability on / (on + off).
 
@@ -102,7 +102,7 @@ class Markov(Availability):
         return MarkovState(on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(()))
 
     def sample(self, key: Key, state: MarkovState, now: Array) -> tuple[Presence, MarkovState]:
-        """The intervals that were drawn, and new ones behind them."""
+        """The current intervals, and newly drawn next ones."""
         on, off = state.on, state.off
         first, moment = state.remaining - (now - state.time), _moment(now)
         second = first + state.following
@@ -126,7 +126,7 @@ def _intervals(key: Key, is_on: Array, on: Array, off: Array) -> tuple[Array, Ar
 
 @part
 class DayNight(Availability):
-    """Each client is available for a share of every day, at hours of its own.
+    """Each client is available for a share of every day, at its own hours.
 
     Args:
         period: of a day, in time units.
@@ -156,7 +156,7 @@ class DayNight(Availability):
         return _PHASE.per_client(self.phase, named_key(key, "phase"), num_clients)
 
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
-        """By the hour."""
+        """The presence by the hour."""
         passed = (now / self.period + phase) % 1  # share of a day since the client came
         is_on = passed < self.share - _moment(now / self.period + 1)
         arrives = jnp.where(is_on, 0, 1 - passed)
@@ -167,13 +167,13 @@ class DayNight(Availability):
 
 @part
 class Intervals(Availability):
-    """Plays recorded intervals in which each client is available, and starts again at the end of the recording.
+    """Recorded intervals of availability of each client, repeated at the end of the recording.
 
     A client leaves at the end of each of its intervals, and so at the end of the recording.
 
     Args:
-        starts: (num_clients, most) float, when the intervals of each client begin, in time units from 0.
-        ends: of the same shape, when they end. Fill rows that have fewer with starts = ends = 0.
+        starts: (num_clients, most) float, beginnings of each client's intervals, in time units from 0.
+        ends: of the same shape, ends of the intervals. Fill rows that have fewer with starts = ends = 0.
         period: length of the recording; None for the last end.
 
     Example:
@@ -211,12 +211,12 @@ class Intervals(Availability):
             )
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
-        """Nothing to remember."""
+        """No state."""
         check_length("intervals: starts", np.shape(self.starts)[0], num_clients, "give one row per client")
         return ()
 
     def sample(self, key: Key, state: tuple[()], now: Array) -> tuple[Presence, tuple[()]]:
-        """By the time since the recording began last."""
+        """The presence by the time since the recording last began."""
         starts, ends = (jnp.asarray(value, dtype=float) for value in (self.starts, self.ends))
         period = jnp.max(ends) if self.period is None else self.period
         time = now % period

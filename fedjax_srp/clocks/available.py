@@ -20,17 +20,17 @@ class AvailableState(NamedTuple):
 
 @part
 class Wrapped(Clock):
-    """Base of clocks around another one: what a round costs goes to that.
+    """Base of clocks around another one, which gets the costs of a round.
 
     Args:
-        clock: how long a unit of local work takes each client.
+        clock: gives the time of a unit of local work of each client.
     """
 
     clock: Clock
 
     @property
     def needs_costs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if the other clock asks for them."""
+        """True if the other clock needs them."""
         return self.clock.needs_costs
 
     def fit(self, costs: WorkCosts) -> Clock:
@@ -40,13 +40,13 @@ class Wrapped(Clock):
 
 @part
 class Available(Wrapped):
-    """Clients of another clock come and go by a model; who leaves before its work is done fails.
+    """Clients of another clock come and go by a model; a client that leaves before its work is done fails.
 
-    Policies pick among those who are available when the round begins. Where nobody is, time passes until the first
-    client comes. The times are those of the other clock under the same key.
+    Policies select clients that are available when the round begins. If none is, time passes until the first
+    arrives. The times are those of the other clock under the same key.
 
     Args:
-        clock: how long a unit of local work takes each client.
+        clock: gives the time of a unit of local work of each client.
         availability: `Markov`, `DayNight` or `Intervals`, in the time units of the clock.
 
     Example:
@@ -65,12 +65,12 @@ class Available(Wrapped):
             raise ValueError("available: clock=Available(...) comes and goes already; give the clock within it")
 
     def init(self, key: Key, num_clients: int) -> AvailableState:
-        """Both parts begin."""
+        """The states of both parts."""
         model = self.availability.init(named_key(key, "availability"), num_clients)
         return AvailableState(self.clock.init(key, num_clients), model)
 
     def sample(self, key: Key, state: AvailableState, now: Array) -> tuple[ClientTimes, AvailableState]:
-        """The times of the other clock, and who is there."""
+        """The times of the other clock, with the clients' availability."""
         times, clock = self.clock.sample(key, state.clock, now)
         (arrives, leaves), model = self.availability.sample(named_key(key, "availability"), state.availability, now)
         wait = jnp.min(arrives)
@@ -85,8 +85,8 @@ class Failing(Wrapped):
     Under a policy with several units of work a client fails, if it does, within the first.
 
     Args:
-        clock: how long a unit of local work takes each client.
-        rate: probability to fail, in each round anew.
+        clock: gives the time of a unit of local work of each client.
+        rate: probability to fail in a round.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -104,7 +104,7 @@ class Failing(Wrapped):
         return self.clock.init(key, num_clients)
 
     def sample(self, key: Key, state: ClockState, now: Array) -> tuple[ClientTimes, ClockState]:
-        """The times of the other clock, and who fails when."""
+        """The times of the other clock, with the times of failures."""
         times, state = self.clock.sample(key, state, now)
         key_who, key_when = jax.random.split(named_key(key, "failure"))
         shape, dtype = times.realised.shape, times.realised.dtype

@@ -1,4 +1,4 @@
-"""Times that follow from work: operations over a device's speed, bytes over its links."""
+"""Times computed from work: operations over a device's speed, bytes over its bandwidths."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DevicesState(NamedTuple):
     """Seconds that a round takes each client, without the jitter."""
 
     unit: Array  # (num_clients,) float, of a unit of local work
-    once: Array  # (num_clients,) float, of messages, and of work that is done once
-    jitter: PyTree  # parameters of its distribution, (num_clients,) arrays; () without
+    once: Array  # (num_clients,) float, of messages and one-off work
+    jitter: PyTree  # parameters of its distribution, (num_clients,) arrays; () for none
 
 
 @part
@@ -38,7 +38,7 @@ class Devices(Clock):
     Operations are those of the client's local work, in matrix products and convolutions, as the engine counts them in
     the traced program: a larger model takes longer, and so does a client with more examples. Bytes are those of
     `history.bytes_down` and `history.bytes_up`. With more units of work (`PartialWork`) the work takes longer and the
-    messages do not. `history.elapsed` takes no communication, as the times have it.
+    messages do not. `history.elapsed` takes no communication cost, since the times include it.
 
     A speed is a number, one per client, or a distribution drawn once per client. Phones reach a small part of their
     peak in training: give measured speeds (operations of one known round over the seconds that it took).
@@ -47,9 +47,9 @@ class Devices(Clock):
         compute: operations per second, a multiplication and an addition being two.
         downlink: bytes per second from the server.
         uplink: bytes per second to the server.
-        jitter: factor of a client's time, drawn in every round; its mean is 1 for devices that are as fast as `compute`
-            says on average. None: every round takes the same.
-        costs: of a round, where they are known already; None: the engine counts them.
+        jitter: factor of a client's time, drawn in every round; its mean should be 1. None: every round takes the same
+            time.
+        costs: of a round, if known; None: the engine counts them.
 
     Example:
         >>> import jax, numpy as np
@@ -77,7 +77,7 @@ class Devices(Clock):
         set_floats(self, *_SPEEDS)
 
     def fit(self, costs: WorkCosts) -> Devices:
-        """The clock with the costs of a round, unless it was given some."""
+        """The clock with the costs of a round, unless it has some."""
         return self if self.costs is not None else dataclasses.replace(self, costs=costs)
 
     def init(self, key: Key, num_clients: int) -> DevicesState:

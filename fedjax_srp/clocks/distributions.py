@@ -1,7 +1,7 @@
 """Distributions of clients' times, with parameters that may differ between clients.
 
-Position in every (num_clients,) array is the client id. Randomness that belongs to a client for good (its rate) is
-drawn by `parameters`, once; what changes from round to round is drawn by `sample`.
+The index of every (num_clients,) array is the client id. `parameters` draws permanent values of a client (its rate)
+once, `sample` draws its times in each round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Distribution:
     A subclass is a part whose fields are its parameters.
 
     Attributes:
-        name: that of the class in small letters unless it says otherwise.
+        name: by default the class name in lower case.
     """
 
     name: ClassVar[str] = "distribution"
@@ -62,14 +62,14 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
 
 
 class Argument(NamedTuple):
-    """A parameter of a distribution: checked when that is made, and again once drawn."""
+    """A parameter of a distribution: checked when that is built, and again once drawn."""
 
     name: str
     remedy: str
     positive: bool = False
 
     def check(self, value: Any) -> None:
-        """Raises a ValueError of one line for numbers out of range."""
+        """Raise a ValueError of one line for numbers out of range."""
         if not isinstance(value, Distribution):
             check_numbers(self.name, value, self.remedy, positive=self.positive)
 
@@ -261,12 +261,12 @@ class LogNormal(Distribution):
 
 @part
 class Empirical(Distribution):
-    """Draws from measured times, all alike: each client has one of them, or one in every round.
+    """Measured times, drawn uniformly: one for each client, or one in every round.
 
     `Fixed(Empirical(times))` gives every client a measured device for the whole run, with replacement.
 
     Args:
-        values: (n,) in time units, or speeds where a clock takes speeds.
+        values: (n,) in time units, or speeds for clocks of speeds.
 
     Example:
         >>> import jax
@@ -300,7 +300,7 @@ class Empirical(Distribution):
 
 
 def _check_interval(low: Any, high: Any) -> None:
-    """Raises unless low <= high wherever both are known; bounds of unequal length wait until num_clients is known."""
+    """Raise unless low <= high where both are known; bounds of unequal length are checked with num_clients."""
     if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):
         return
     if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):

@@ -13,7 +13,7 @@ from fedjax_srp.parts import part
 
 
 class DynamicState(NamedTuple):
-    """The parts of the clock that stay the same over the rounds."""
+    """The constants of a run."""
 
     parameters: PyTree  # of the distribution, (num_clients,) arrays
     work: Array  # () float
@@ -31,12 +31,10 @@ class Dynamic(Clock):
     Args:
         distribution: of T_i, in time units.
         work: units of local work in a round; multiplies the times.
-        ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Which data a client has
-            goes by its number, so this ties data to speed, as for classes that only slow clients have
-            (`reserved_classes`).
-        communication: added to every client's time, once however many units of work it does: for participation whose
-            rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
-            afterwards.
+        ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Data are assigned by
+            client id, so this ties data to speed, as for `reserved_classes` of slow clients.
+        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -28,11 +28,10 @@ class Fixed(Clock):
     Args:
         distribution: of T_i, in time units.
         work: units of local work in a round; multiplies the times.
-        ordered: number clients by speed: 0 is the fastest, the last the slowest. Which data a client has goes by its
-            number, so this ties data to speed, as for classes that only slow clients have (`reserved_classes`).
-        communication: added to every client's time, once however many units of work it does: for participation whose
-            rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
-            afterwards.
+        ordered: number clients by speed: 0 is the fastest, the last the slowest. Data are assigned by client id, so
+            this ties data to speed, as for `reserved_classes` of slow clients.
+        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
         >>> import jax, jax.numpy as jnp

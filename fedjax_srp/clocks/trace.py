@@ -1,4 +1,4 @@
-"""Times that were measured."""
+"""Measured times."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from fedjax_srp.parts import part
 
 
 class TraceState(NamedTuple):
-    """The trace and how far it was played."""
+    """The trace and its next row."""
 
     times: Array  # (rounds, num_clients) float, times `work`, plus communication
     expected: Array  # (num_clients,) float, mean over the rounds of the trace
@@ -23,18 +23,17 @@ class TraceState(NamedTuple):
 
 @part
 class Trace(Clock):
-    """Plays recorded times, round after round, and starts again at the end.
+    """Recorded times, round after round, repeated at the end.
 
-    The trace lies in the clock's state: a run over S seeds keeps S copies. No program has it compiled in.
+    The trace is in the clock's state, so a run over S seeds keeps S copies. It is not compiled into the program.
     Expected times are each client's mean over the rounds of the trace.
 
     Args:
         times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
             trace, e.g. seconds.
         work: units of local work in a round; multiplies the times.
-        communication: added to every client's time, once however many units of work it does: for participation whose
-            rounds overlap, such as `Buffered`. For rounds that wait, leave it out: `history.elapsed` adds any cost
-            afterwards.
+        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
         >>> import jax, jax.numpy as jnp

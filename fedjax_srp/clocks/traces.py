@@ -1,7 +1,7 @@
-"""Readers of measured devices: their speeds, their links, and when they are available.
+"""Readers of measured devices: speeds, bandwidths and availability.
 
 The layouts are those of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale (Lai et al., 2022) as
-JSON, and CSV files of your own. The content tells them apart, not the file's name.
+JSON, and your own CSV files. Layouts are recognized by content, not by the file's name.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(op
 
 
 class DeviceTraces(NamedTuple):
-    """Measured devices, position by position; None for what a file does not say."""
+    """Measured devices, index by index; None for values that a file lacks."""
 
-    compute: np.ndarray | None  # (n,) speeds: how often a second a device does the measured work, or a score
+    compute: np.ndarray | None  # (n,) speeds: units of the measured work per second, or a score
     downlink: np.ndarray | None  # (n,) bytes per second
     uplink: np.ndarray | None  # (n,) bytes per second
 
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
-        """The devices of so many clients, drawn without replacement as far as they go; numbers of a device stay
-        together.
+        """Draw a device for each client, without replacement as far as they go; values of a device stay together.
+
 
         Args:
             num_clients: of the federation.
@@ -43,9 +43,9 @@ class DeviceTraces(NamedTuple):
 
 
 class AvailabilityTraces(NamedTuple):
-    """Times at which devices are available, in seconds from the beginning of each trace; a trace repeats."""
+    """Intervals in which devices are available, in seconds from the beginning of each trace; a trace repeats."""
 
-    starts: np.ndarray  # (n, k) of intervals, in order; where a device has fewer, both are 0
+    starts: np.ndarray  # (n, k) of intervals, in order; (0, 0) fills rows with fewer
     ends: np.ndarray  # (n, k)
     period: np.ndarray  # (n,) length of the trace
 
@@ -55,12 +55,11 @@ class AvailabilityTraces(NamedTuple):
         return (self.ends - self.starts).sum(axis=1) / self.period
 
     def assign(self, num_clients: int, seed: int) -> AvailabilityTraces:
-        """The devices of so many clients, as `DeviceTraces.assign`."""
+        """Draw a device for each client, as `DeviceTraces.assign`."""
         return _assigned(self, num_clients, seed)
 
     def intervals(self) -> Intervals:
-        """The same for a clock, `Available(clock, traces.intervals())`: all traces as long as the longest, shorter ones
-        repeated."""
+        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to the longest length."""
         longest = float(self.period.max())
         rows = []
         for starts, ends, period in zip(*self, strict=True):
@@ -77,25 +76,23 @@ class AvailabilityTraces(NamedTuple):
 def read_devices(
     path: str | os.PathLike, compute: str | None = None, downlink: str | None = None, uplink: str | None = None
 ) -> DeviceTraces:
-    """Read speeds and links.
+    """Read speeds and bandwidths.
 
     FLASH's `speed_distri.json` has links (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
     training step, its samples of MobiPerf have links (mean of `tcp_speed_results`, kbit/s, for both directions);
-    FedScale's capacities as JSON have milliseconds an example and kbit/s; a CSV with a header has columns of your own,
-    which are taken as they are. Devices whose speed is 0 or missing failed when it was measured and are left out.
-
-    Speeds of work that took t milliseconds are 1000 / t: multiply them by the operations of that work to get what
-    `Devices(compute=)` takes.
+    FedScale's capacities as JSON have milliseconds an example and kbit/s; columns of your own CSV with a header are
+    read unchanged. Devices with a speed of 0 or none failed in the measurement and are left out. Speeds of work that
+    took t milliseconds are 1000 / t: multiply them by the operations of that work for `Devices(compute=)`.
 
     Args:
         path: of the file, compressed with xz where it ends in .xz.
-        compute: the column, or entry, that has the speed: "CPU_F_AI_Score" say. None: `compute`, or for FLHetBench's
+        compute: the column, or entry, of the speed, such as "CPU_F_AI_Score". None: `compute`, or for FLHetBench's
             latencies "ResNet Latency".
         downlink: the column of a CSV; None: `downlink`, if there is one.
         uplink: likewise.
 
     Raises:
-        ValueError: a pickle, another layout, or a number that is none, in one line.
+        ValueError: a pickle, another layout, or an invalid number, in one line.
     """
     content = _content(path)
     if isinstance(content, _Table):
@@ -122,7 +119,7 @@ def read_devices(
 
 @checked
 def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
-    """Read when devices are available.
+    """Read the availability of devices.
 
     FLASH's and FLHetBench's timers (`trace_start`, `trace_end` and `ready_time` or `available`, [[from, to], ...] in
     seconds), by device or as a list, without those whose `isSuccess` is false; FedScale's behaviour as JSON (`active`,
@@ -131,7 +128,7 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
 
     Args:
         path: of the file, compressed with xz where it ends in .xz.
-        trace: in a CSV with such a column, the one to read.
+        trace: the trace to read, in a CSV with such a column.
 
     Raises:
         ValueError: a pickle, another layout, intervals out of order or out of the trace, in one line.
@@ -174,7 +171,7 @@ def _refused(path: str | os.PathLike, what: str, remedy: str) -> ValueError:
 
 
 def _content(path: str | os.PathLike) -> Any:
-    """JSON as it is, or the columns of a CSV."""
+    """The JSON content, or the columns of a CSV."""
     file = Path(path)
     try:
         raw = file.read_bytes()
@@ -186,7 +183,7 @@ def _content(path: str | os.PathLike) -> Any:
     if raw[:1] == b"\x80":
         raise _refused(
             path,
-            "is a pickle, and reading one runs whatever code stands in it, so it is refused",
+            "is a pickle, and reading one executes its code, so it is refused",
             f'if you trust it, convert it first: python -c "{_CONVERT}"',
         )
     try:
@@ -209,7 +206,7 @@ def _mapping(path: str | os.PathLike, row: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """A number, nan for what is none; the checks at the end refuse that."""
+    """A number, or nan, which later checks refuse."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -270,7 +267,7 @@ def _intervals_of_table(path: str | os.PathLike, table: _Table) -> tuple[list[li
             begun.setdefault(device, at)
         elif device in begun:
             intervals[device].append((begun.pop(device), at))
-    for device, at in begun.items():  # what has begun lasts until the last line of its device
+    for device, at in begun.items():  # an open interval lasts until the last line of its device
         intervals[device].append((at, periods[device]))
     return list(intervals.values()), list(periods.values())
 

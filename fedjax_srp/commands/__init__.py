@@ -1,1 +1,1 @@
-"""What the subcommands of `fedjax-srp` do; `fedjax_srp.commands.cli` reads the command line."""
+"""The subcommands of `fedjax-srp`; `fedjax_srp.commands.cli` reads the command line."""

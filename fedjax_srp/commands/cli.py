@@ -1,4 +1,4 @@
-"""The command line, `fedjax-srp`: reads arguments, reports errors in one line, leaves the work to `commands`."""
+"""The command line, `fedjax-srp`: arguments, one-line errors, and dispatch to `commands`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Command(NamedTuple):
     """A subcommand."""
 
     about: str
-    groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those that need none
+    groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those without
     work: Callable[[dict[str, Any]], object]  # option -> value
     positional: str | None = None
     compiles: bool = False
@@ -69,7 +69,7 @@ COMMANDS = {
         compiles=True,
     ),
     "grid": Command(
-        "Every combination of options of run, from a TOML file; the same command goes on where it was.",
+        "Every combination of options of run, from a TOML file; the same command resumes it.",
         lambda: {"": grid_command.OPTIONS},
         grid_command.run,
         positional="file",
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
 
     Args:
         argv: the words after `fedjax-srp`; None for those of this process.
-        set_up_cores: call `use_all_cores` and keep what is compiled; only for a process in which JAX has not run yet.
+        set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which JAX has not run yet.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
@@ -143,11 +143,11 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         command.work(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        if argv is None:  # threads that were writing a checkpoint would end with tracebacks; what they wrote is ignored
+        if argv is None:  # threads writing a checkpoint would end with tracebacks; their files are ignored
             interrupt.end(_interrupted(words))
         print(_interrupted(words), file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read this has left, as head does
+    except BrokenPipeError:  # the reader has gone, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         text = str(error) if full is None else full.strerror
         print(f"{PROG}: error: {' '.join(str(text).split())}", file=sys.stderr, flush=True)
         if full is not None and argv is None:
-            os._exit(2)  # threads that could not write would end with tracebacks
+            os._exit(2)  # failed writer threads would end with tracebacks
         return 2
     except SystemExit as stop:  # tyro printed help
         return stop.code if isinstance(stop.code, int) else 2
@@ -177,7 +177,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
 
     Raises:
         ValueError: an error of use, in one line.
-        SystemExit: help was asked for and printed.
+        SystemExit: help was printed.
     """
     if not words or words[0] in ("-h", "--help"):
         print(f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n")
@@ -217,7 +217,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
 
 
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
-    """Refuses flags that are none, with the nearest ones, which tyro takes for values of the flag before."""
+    """Refuse unknown flags, which tyro reads as values of the flag before, with the nearest ones."""
     flags = [f"--{name.replace('_', '-')}" for name in options]
     switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
     for word in words:
@@ -262,7 +262,7 @@ def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
 
 
 def _commas(words: Sequence[str], said: str) -> str | None:
-    """What is wrong where tyro complains of a flag, and values follow each other with commas there."""
+    """The error for comma-separated values after a flag, of which tyro complains."""
     for flag, value in itertools.pairwise(words):
         if flag.startswith("--") and flag in said and "," in value and not value.startswith("--"):
             return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
@@ -270,7 +270,7 @@ def _commas(words: Sequence[str], said: str) -> str | None:
 
 
 def _one_line(box: str, command: str) -> str:
-    """What tyro says in a box, without the box and without repeating the help."""
+    """The text of tyro's error box, without the box and the help."""
     text = re.split(r"─{3,}|Got errors:", re.sub(r"╭─[^╮]*╮|[│╰╯]|Error parsing", " ", box))[0]
     return f"{' '.join(text.split())} (see {PROG} {command} --help)"
 

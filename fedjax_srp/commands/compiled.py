@@ -1,7 +1,7 @@
-"""Compiled programs are kept on disk, so that the next command with an equal program compiles nothing.
+"""A cache of compiled programs on disk, so that the next command with an equal program compiles nothing.
 
-It is JAX's persistent cache in a folder of the user's cache. What JAX is told about its cache by the environment comes
-first: `JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing.
+It is JAX's persistent cache in a folder of the user's cache. JAX's environment variables take precedence:
+`JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 import jax
 
-MOST = 10**9  # bytes; of more, what was not read for longest is removed
-UNUSED = 30 * 24 * 3600.0  # seconds after which a program is removed that nobody has read
+MOST = 10**9  # bytes; beyond that, the least recently read programs are removed
+UNUSED = 30 * 24 * 3600.0  # seconds after which an unread program is removed
 
 
 def folder() -> Path:
-    """Return the folder of programs for this kind of processor: homes may be shared by several."""
+    """Return the folder of programs for this kind of processor, since several may share a home."""
     home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
     processor = platform.processor()
     with contextlib.suppress(OSError, StopIteration):
@@ -33,14 +33,14 @@ def folder() -> Path:
 
 
 def keep() -> None:
-    """From now on, find and keep compiled programs; says so when the folder is made.
+    """Use the cache of compiled programs from now on; print a line when its folder is created.
 
-    Nothing is kept where JAX was told about a cache, or where others could write to the folder: programs are code.
+    It is not used if JAX has its own settings, or if others could write to the folder: programs are code.
     """
     told = {name: getattr(jax.config, f"jax_{name}") for name in ("compilation_cache_dir", "enable_compilation_cache")}
     if told["compilation_cache_dir"] or not told["enable_compilation_cache"]:
         return
-    with contextlib.suppress(OSError, RuntimeError):  # a disk that is full, a home that is none
+    with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
         place = folder()
         is_new = not place.is_dir()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def keep() -> None:
         _clear(place)
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place)  # of the workers of a grid
         jax.config.update("jax_compilation_cache_dir", os.fspath(place))
-        # one that a kill cut off, or that another process is writing, is compiled again
+        # a truncated program, or one that another process is writing, is compiled again
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         if is_new:
             print(
@@ -61,7 +61,7 @@ def keep() -> None:
 
 
 def _clear(place: Path) -> None:
-    """Remove programs that were not read for long, and the oldest of too many."""
+    """Remove programs that were not read for long, and the oldest beyond the limit."""
     files = [(path.stat(), path) for path in place.glob("*-cache")]
     room = MOST
     for found, path in sorted(files, key=lambda each: -each[0].st_atime):

@@ -1,4 +1,4 @@
-"""The main job in a few minutes: the SRPFL paper's methods but HF-MAML on data that comes with scikit-learn."""
+"""The demo: the SRPFL paper's methods except HF-MAML on scikit-learn's digits, in a few minutes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COMMUNICATIONS = (0, 1, 10)  # twins break even in between, at 1 to 12
-OWN_PARTS = ("own_head", "own_representation")  # evaluations that cost next to nothing: nothing is trained
+COMMUNICATIONS = (0, 1, 10)  # twins break even between them, at 1 to 12
+OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
 
 
 class Plan(NamedTuple):
-    """What a demo simulates."""
+    """The simulations of a demo."""
 
     methods: Sequence[str]
     num_rounds: int
@@ -52,7 +52,7 @@ QUICK = FULL._replace(methods=("srpfl", "fedrep"), num_rounds=50)
 
 
 class Demo(NamedTuple):
-    """What a demo found, all of it in its folder too."""
+    """The results of a demo, all of them also in its folder."""
 
     histories: dict[str, list[History]]  # method -> one a seed
     frame: pd.DataFrame  # see `report.table.comparison`
@@ -62,7 +62,7 @@ class Demo(NamedTuple):
 
 
 def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
-    """Run the demo and print its table and where it lies."""
+    """Run the demo and print its table and folder."""
     plan, folder = QUICK if quick else FULL, Path(out)
     size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
     print(f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},")
@@ -74,7 +74,7 @@ def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
 
 
 def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True) -> Demo:
-    """Simulates every method of the plan, all seeds at once, and writes table, figure, page and run folders.
+    """Simulate every method of the plan, all seeds at once, and write table, figure, page and run folders.
 
     Clients' times are Exp(1), drawn once a seed; every method meets the same clients, times and batches. The division
     of the digits among clients is the same for all seeds.
@@ -82,7 +82,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     Args:
         out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `accuracy.pdf`, `report.html` and run folders
             `<method>/seed_<seed>`.
-        seeds: how many; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
+        seeds: number of seeds; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
         plan: `FULL` or `QUICK`.
         progress: show a progress bar.
 
@@ -133,6 +133,6 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
 
 
 def _evaluations(method: Method) -> list[str]:
-    """Return the default evaluation, and those that cost next to nothing."""
+    """Return the default evaluation, and the cheap ones."""
     default, *others = method.algorithm.evaluations
     return [default, *(other for other in others if other in OWN_PARTS)]

@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Run a grid and print what became of it.
+    """Run a grid and print its results.
 
     Args:
         arguments: option -> value.
@@ -33,7 +33,7 @@ def run(arguments: Mapping[str, Any]) -> None:
     """
     workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
     if workers or arguments["launcher"] != "local":
-        jax.config.update("jax_platforms", "cpu")  # of this process, which plans: GPUs are left to those that work
+        jax.config.update("jax_platforms", "cpu")  # of this process, which only plans: GPUs are for the workers
     found = grid(**{**arguments, "workers": workers})
     for failure in found.failures:
         print(f"failed: {failure.name}: {failure.error}")

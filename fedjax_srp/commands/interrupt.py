@@ -1,8 +1,8 @@
-"""Ctrl-C ends a program within a second, whatever it is doing.
+"""Handling of Ctrl-C, which ends a program within a second at any time.
 
 Python's own handler waits until the interpreter is back from compiled code, and raises an exception that libraries
-swallow or print. So a thread watches for the signal instead, and ends the process as it stands. Files appear whole or
-not at all, and the system lets go of locks: nothing is lost by ending at any moment.
+swallow or print. So a thread watches for the signal instead, and ends the process. Files are replaced atomically, and
+the system releases locks, so ending at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import signal
 import threading
 from typing import NoReturn
 
-EXIT_CODE = 130  # 128 + SIGINT, as shells have it
+EXIT_CODE = 130  # 128 + SIGINT, as in shells
 
 
 def watch(line: str) -> None:
-    """From now on, Ctrl-C says the line and ends the process.
+    """Make Ctrl-C print the line and end the process from now on.
 
     A signal that is ignored, as in the background of a shell, stays ignored.
     """
@@ -38,7 +38,7 @@ def watch(line: str) -> None:
 
 
 def end(line: str) -> NoReturn:
-    """Says the line and ends the process at once, with its threads."""
+    """Print the line and end the process at once, with its threads."""
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{line}\n".encode())  # `sys.stderr` may be held by what is interrupted
+        os.write(2, f"\n{line}\n".encode())  # the interrupted code may hold `sys.stderr`
     os._exit(EXIT_CODE)

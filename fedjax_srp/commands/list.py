@@ -1,4 +1,4 @@
-"""`fedjax-srp list`: what there is, each with a line of what it is."""
+"""`fedjax-srp list`: methods, data sets, models, clocks and policies, each with a line of description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from
 
 
 def width_of_stdout() -> int | None:
-    """Columns of the terminal; None where a file or another program reads."""
+    """Columns of the terminal; None for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

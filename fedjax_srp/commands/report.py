@@ -23,20 +23,20 @@ def report(
 ) -> str:
     """One table and one figure for every data set and number of clients among the runs, and one page for all.
 
-    Runs that differ in nothing but the seed are the repeats of a row, whether Python or the command line saved them.
-    Where they differ in more, say in the learning rate or in the division of the data, there is a row for each value,
-    which stands beside the name of the method.
+    Runs that differ in nothing but the seed are the repeats of a row, whether Python or the command line saved them. If
+    they differ in more, such as the learning rate or the partition, there is a row for each value, with the value
+    beside the name of the method.
 
     Args:
-        folder: run folders are looked for in it and below.
+        folder: searched for run folders, with its subfolders.
         target: mean accuracy to time; None for 95 % of FedRep's final accuracy, of the best method's without FedRep.
         communications: costs per communicating round, in time units.
         out: where to write; None for `folder`.
-        evaluation: what judges the runs; None for the default of each.
+        evaluation: for all runs; None for the default of each.
 
     Raises:
-        ValueError: no such folder, no finished runs there, one run with two results, no accuracy as target, no cost
-            among costs, a run without that evaluation.
+        ValueError: no such folder, no finished runs there, one run with two results, an invalid target or cost, a run
+            without that evaluation.
     """
     table.check_target(target)
     table.check_communications(communications)
@@ -48,7 +48,7 @@ def report(
     if not found:
         hint = "give a folder that fedjax-srp run, grid or demo wrote"
         if left_out:
-            hint = f"{len(left_out)} are begun or planned; the same command as before goes on with them"
+            hint = f"{len(left_out)} are begun or planned; the same command as before resumes them"
         raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
     tasks, errors = repeats.by_task(map(repeats.read, found))
     twice = []
@@ -65,7 +65,7 @@ def report(
     files = {place / page.FILE: page.writer(compared)}
     for _, of_task in made:
         files |= of_task
-    is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has a figure of its own
+    is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has its own figure
     old = [place / name.format(suffix) for suffix in others for name in panels.FILES] if is_again else []
     stored.replace(files)
     texts = [text for text, _ in made]
@@ -87,13 +87,13 @@ def report(
 
 
 def _suffixes(tasks: Iterable[str]) -> list[str]:
-    """What the files of each task have in their names where there are several."""
+    """Suffixes of the files of each task if there are several."""
     words = [f"_{task.replace('/', '_')}" for task in tasks]
     return [f"{word}_{place}" if word in words[:place] else word for place, word in enumerate(words)]
 
 
 def _made(compared: page.Comparison, place: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
-    """The text of one task, and what writes its table and figure."""
+    """The text of one task, and the writers of its table and figure."""
     title, rows, aim, communications = compared
     histories = rows.histories
     frame = table.comparison(histories, aim.accuracy, communications, rows.twins)

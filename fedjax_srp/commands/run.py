@@ -13,7 +13,7 @@ from fedjax_srp.runs.run import from_words
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Simulate, or continue, as the words say.
+    """Simulate, or resume, a run of these options.
 
     Args:
         arguments: option -> value, for every option of `fedjax_srp.runs.words.groups`.

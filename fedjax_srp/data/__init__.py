@@ -1,10 +1,9 @@
-"""Federated data sets: labelled examples on the device and which client owns which of them.
+"""Federated data sets: labelled examples on the device, and the indices of each client's.
 
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
-`partition` holds the ways of dividing examples, as functions of labels, sizes and a seed; `save` writes a federation to
-a file. `prepare` turns the original archives of named sources into what `load` reads. `holdout` judges clients by a
-share of what they would train on, to tune by, `training_loss` by the loss of what they train on; `holdout_clients`
-keeps clients for after the training.
+`partition` has partitions as functions of labels, sizes and a seed; `save` writes a federation to a file. `prepare`
+converts the original archives of named sources to files for `load`. For tuning, `holdout` tests clients on a share of
+their training data; `training_loss` scores them by their training loss; `holdout_clients` holds out clients.
 """
 
 from fedjax_srp.data import partition

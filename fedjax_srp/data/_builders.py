@@ -1,8 +1,8 @@
 """Builders of tensorflow-datasets that read the original archives without TensorFlow.
 
-Each is the builder of the catalogue, with its name, version and features, where only the reading of the original
-archives is replaced: plain gzip, zip and tar instead of TensorFlow's file system, Pillow instead of its encoder of
-images. Examples have the keys of the original, so they are written in the same order. Archives are not extracted.
+Each is the builder of the catalogue, with its name, version and features, and replaces only the reading of the
+archives: plain gzip, zip and tar instead of TensorFlow's file system, Pillow instead of its encoder of images. Examples
+have the keys of the original, so they are written in the same order. Archives are not extracted.
 
 Importing this module imports tensorflow-datasets.
 """
@@ -31,7 +31,7 @@ Example = tuple[Any, dict[str, Any]]  # key, features
 
 
 def _png(image: np.ndarray) -> io.BytesIO:
-    """A PNG file, which the feature of an image takes as it is; an array would go to TensorFlow."""
+    """A PNG file, which the image feature accepts; an array would need TensorFlow."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "PNG")
     stream.seek(0)

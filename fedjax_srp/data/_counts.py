@@ -1,4 +1,4 @@
-"""Matrices of counts (clients, classes) of the examples that each client gets, and dealing by them."""
+"""Matrices of counts (clients, classes) of each client's examples, and random assignment by them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
 def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int) -> np.ndarray:
     """(clients, classes) bool, `classes_per_client` per row, column sums equal up to one.
 
-    Clients in turn draw classes without replacement, with probability proportional to what is left of them. A class
-    that is left as often as there are clients to serve must go to each of them. Drawing those first makes a dead end
+    Clients in turn draw classes without replacement, with probability proportional to their remaining number. A class
+    with as many left as there are clients to serve must go to each of them. Drawing those first makes a dead end
     impossible: from r_k <= clients left and sum_k r_k = C * clients left, at most C classes are forced and at least C
     are not used up.
     """
@@ -68,7 +68,7 @@ def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: 
 
 
 def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, least: int = 1) -> int:
-    """The largest size of which every class can fill all of its shards: `shards` (clients, classes) are wanted.
+    """The largest size for which every class can fill all of its `shards`, (clients, classes).
 
     Raises:
         ValueError: it is below `least`.
@@ -103,7 +103,7 @@ def cut_classes(shares: np.ndarray, sizes_train: np.ndarray, sizes_test: np.ndar
             label = np.argmax(np.where(has_spare, train[client], -1))
             _move(test, np.argmax(np.where(is_donor, test[:, label], -1)), client, label)
             continue
-        # Nobody can spare a test example of its classes: it gets a train and a test example of another class.
+        # No client can spare a test example of its classes: it gets a train and a test example of another class.
         candidates = np.where(is_donor[:, None] & (test > 0), train, -1)
         donor, label = np.unravel_index(np.argmax(candidates), train.shape)
         if train[donor, label] < 2:
@@ -122,7 +122,7 @@ def _move(counts: np.ndarray, donor: int | np.intp, client: int | np.intp, label
 
 
 def deal(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Random examples for everyone: `counts[i, k]` of class `classes[k]` for client i."""
+    """Random examples of each client: `counts[i, k]` of class `classes[k]` for client i."""
     clients = np.arange(len(counts))
     rows, owners = [], []
     for label, column in zip(classes, counts.T, strict=True):
@@ -133,5 +133,5 @@ def deal(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, coun
 
 
 def split(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Cuts rows into consecutive parts of these sizes, each sorted."""
+    """Cut rows into consecutive parts of these sizes, each sorted."""
     return [np.sort(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]

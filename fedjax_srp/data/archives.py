@@ -1,7 +1,7 @@
 """Preparing data sets from their original archives, without TensorFlow: `prepare`.
 
 tensorflow-datasets finds archives, compares their checksums and writes records; the readers of the archives
-(`_builders`) are ours, since its own need TensorFlow, and so is the download, since its own has no time limit.
+(`_builders`) replace its own, which need TensorFlow, and the download its own, which has no time limit.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ _TIMEOUT = (10.0, 60.0)  # seconds to connect, and without a byte
 
 
 class _MissingError(Exception):
-    """A download failed: the reason, and what is still missing, file -> size and address."""
+    """A failed download: the reason, and the missing files with size and address."""
 
 
 @checked
 def prepare(
     names: str | Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print
 ) -> list[Path]:
-    """Writes data sets where `load` finds them.
+    """Write data sets where `load` finds them.
 
-    They are data sets of tensorflow-datasets like any other, in array_record files, with the names, versions and
-    features of its catalogue. Archives are looked for by their original names in `<data_dir>/downloads/manual`; those
-    that are not there, nor where tensorflow-datasets keeps its downloads, are downloaded to it. Records are renamed
-    when they are complete; those of images are then read back, which also fills the cache of decoded arrays. What is
-    prepared already is only read.
+    They are data sets of tensorflow-datasets, in array_record files, with the names, versions and features of its
+    catalogue. Archives are searched by their original names in `<data_dir>/downloads/manual` and among the downloads
+    of tensorflow-datasets; missing ones are downloaded. Complete records are renamed; those of images are then read
+    back, which also fills the cache of decoded arrays. Prepared data sets are only read.
 
     Args:
         names: one or several of mnist, emnist/balanced (or another of its six), emnist for all six, cifar10, cifar100,
@@ -50,8 +49,8 @@ def prepare(
         The folder of every data set.
 
     Raises:
-        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; then all
-            files that are missing are named, and where to put them.
+        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; then the
+            message lists all missing files and their folder.
     """
     names = [names] if isinstance(names, str) else list(names)
     if bad := [name for name in names if name not in NAMES] or ([] if names else ["(none)"]):
@@ -102,7 +101,7 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
                 builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
     except _MissingError:
         raise
-    except Exception as error:  # whatever it says about archives, and about what is there already
+    except Exception as error:  # any error about archives or existing files
         raise ValueError(
             f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({' '.join(str(error).split())}); delete a file "
             "that is not the original, make room, or give another data_dir"
@@ -119,7 +118,7 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
 
 
 def _fetch(builder: Any, data_dir: Path) -> None:
-    """Downloads the archives that tensorflow-datasets would not find, each in full or not at all."""
+    """Download the missing archives, each in full or not at all."""
     import requests  # tensorflow-datasets needs it
     from tensorflow_datasets.core.download import resource
 
@@ -164,7 +163,7 @@ def _download(url: str, info: Any, target: Path) -> None:
 
 @contextlib.contextmanager
 def _few_words() -> Iterator[None]:
-    """Bars of tensorflow-datasets on a terminal only."""
+    """Show bars of tensorflow-datasets only on a terminal."""
     import tensorflow_datasets as tfds
 
     if not sys.stderr.isatty():

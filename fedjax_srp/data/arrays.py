@@ -32,10 +32,10 @@ def from_arrays(
     offset: ArrayLike | None = None,
     name: str = "arrays",
 ) -> FederatedData:
-    """Federated data from arrays of examples and the indices of every client's own.
+    """Federated data from arrays of examples and the indices of each client's.
 
-    Floats keep their dtype (float64 where x64 is on). Integers are handed to the model unchanged (tokens), except that
-    uint8 are taken for pixels and divided by 255; give `scale` or `offset` to change either.
+    Floats keep their dtype (float64 where x64 is on). Integers reach the model unchanged (tokens), except that uint8
+    are pixels and divided by 255; give `scale` or `offset` to change either.
 
     Args:
         x_train: (n_train, ...) inputs.
@@ -43,16 +43,16 @@ def from_arrays(
         x_test: (n_test, ...) inputs of the same shape and dtype. May be `x_train` itself, then `train_indices` and
             `test_indices` must be disjoint.
         y_test: (n_test,) class numbers.
-        train_indices: for every client the rows of `x_train` it owns, at least one.
-        test_indices: for every client the rows of `x_test`, at least one.
+        train_indices: for every client its rows of `x_train`, at least one.
+        test_indices: for every client its rows of `x_test`, at least one.
         num_classes: default: the largest label + 1.
         scale: number or array that broadcasts over an example (per channel), not 0; the model gets x * scale + offset.
             Default 1/255 for uint8 and 1 for others.
         offset: like `scale`. Default 0.
-        name: what the data set is called in results.
+        name: of the data set in results.
 
     Returns:
-        The data, on the default device. Copies are made: changing the arguments afterwards changes nothing.
+        The data, on the default device; the arguments are copied.
 
     Example:
         >>> x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
@@ -88,7 +88,7 @@ def from_arrays(
     if is_one_pool and len(shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))):
         raise ValueError(
             f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
-            "test on examples that nobody trains on"
+            "test on examples that no client trains on"
         )
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
@@ -113,7 +113,7 @@ def from_arrays(
 
 
 def _inputs(name: str, value: ArrayLike) -> np.ndarray:
-    """Examples in the dtype they have on the device, all finite there."""
+    """Examples in their dtype on the device, all finite."""
     given = as_array(name, value)
     if not _is_real(given) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
@@ -138,7 +138,7 @@ def _is_real(array: np.ndarray) -> bool:
 
 
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
-    """Return `value` as NumPy has it, in this machine's byte order, or refuse it in one line."""
+    """Return `value` as a NumPy array in this machine's byte order, or refuse it in one line."""
     reason = "its mask would be lost: leave masked examples out, or fill them" if np.ma.isMaskedArray(value) else ""
     try:
         array = np.asarray(value)
@@ -191,7 +191,7 @@ def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
 
 
 def _clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
-    """Rows of every client: at least one each, in range, and nobody's twice."""
+    """Rows of every client: at least one each, in range, and none twice."""
     clients = [check_rows(f"{name}[{client}]", given, num_examples) for client, given in enumerate(indices)]
     owners = np.repeat(np.arange(len(clients)), [len(client) for client in clients])
     rows = np.concatenate(clients)
@@ -212,7 +212,7 @@ def _clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list
 def _affine(
     scale: ArrayLike | None, offset: ArrayLike | None, inputs: np.ndarray
 ) -> tuple[jax.Array, jax.Array] | tuple[None, None]:
-    """Scale and offset in the dtype of the model's input, or nothing where inputs stay as they are."""
+    """Scale and offset in the dtype of the model's input, or None for unchanged inputs."""
     if scale is None and offset is None:
         return None, None
     dtype = inputs.dtype if jnp.issubdtype(inputs.dtype, jnp.floating) else jnp.result_type(float)

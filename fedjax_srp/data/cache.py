@@ -1,4 +1,4 @@
-"""Arrays that took long to decode, kept in .npz files whose checksums are compared whenever they are read."""
+"""A cache of decoded arrays, .npz files whose checksums are verified on every read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 FOLDER = ".fedjax_srp"
-_FORMAT = 2  # to be raised when a `decode` returns other arrays for the same files
+_FORMAT = 2  # increment it when a `decode` returns other arrays for the same files
 _DAY = 86_400.0  # seconds
 
 
 def places(beside: Path, name: str) -> list[Path]:
-    """Return where a cache may lie: in the folder of the data, or in the user's own cache where that is read-only."""
+    """Return possible places of a cache: the folder of the data, or the user's cache if that is read-only."""
     own = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
     digest = hashlib.sha256(os.fsencode(beside.absolute())).hexdigest()[:16]
     return [beside / FOLDER / f"{name}.npz", own / "fedjax_srp" / digest / f"{name}.npz"]
@@ -31,13 +31,13 @@ def places(beside: Path, name: str) -> list[Path]:
 def cached(
     files: Sequence[Path], origin: Iterable[Path], decode: Callable[[], Mapping[str, np.ndarray]]
 ) -> Mapping[str, np.ndarray]:
-    """Return what `decode` returned the first time, from the first file that has it.
+    """Return the result of `decode`, cached in the first file that has it.
 
-    A cache of other files than `origin` is replaced. So is a damaged one, with a warning.
+    A cache of other files than `origin` is replaced; so is a damaged one, with a warning.
 
     Args:
-        files: where the cache may lie; the first that can be written is.
-        origin: what `decode` reads, known by names, sizes and times.
+        files: possible places of the cache; the first writable one is used.
+        origin: the files that `decode` reads, identified by names, sizes and times.
         decode: -> name: array.
     """
     known = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
@@ -49,7 +49,7 @@ def cached(
                 written_of, *names = found.pop("origin").tolist()
                 if written_of == fingerprint and names == list(found):
                     return found
-            except Exception as error:  # whatever zip files and the arrays in them have to say
+            except Exception as error:  # any error of zip files and their arrays
                 reason = " ".join(str(error).split())
                 warnings.warn(f"{file}: the cache is damaged ({reason}); decoding the data again", stacklevel=2)
     arrays, reasons = decode(), []
@@ -72,7 +72,7 @@ def cached(
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `path` that takes its place once it is complete."""
+    """Open a new file beside `path` that replaces it once complete."""
     begun = f".{path.name}.unfinished-"
     for left in path.parent.glob(f"{glob.escape(begun)}*"):
         with contextlib.suppress(OSError):

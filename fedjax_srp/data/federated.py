@@ -1,4 +1,4 @@
-"""The data of a federation: flat arrays of examples, and for every client the indices of its own."""
+"""The data of a federation: flat arrays of examples, and the indices of each client's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedjax_srp.base import Array, Examples, Predict
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
-    """Labelled examples of all clients, a pytree to hand to jitted functions as an argument.
+    """Labelled examples of all clients, a pytree to pass to jitted functions.
 
-    Examples lie once, in flat arrays; a client is a row of indices into them. Unequal clients are padded by index: from
-    `train_counts[i]` on, row i of `train_indices` holds a valid index that means nothing. Images may stay uint8 on the
-    device: a model gets `x.astype(float) * scale + offset`, computed where examples are gathered.
+    Flat arrays hold each example once; a client is a row of indices into them. Unequal clients are padded by index:
+    from `train_counts[i]` on, row i of `train_indices` holds valid but meaningless indices. Images may stay uint8 on
+    the device: a model gets `x.astype(float) * scale + offset`, computed where examples are gathered.
 
-    Build it with `from_arrays` or `load`, which check what they are given; the class itself checks nothing.
+    Build it with `from_arrays` or `load`, which check their arguments; the class itself checks nothing.
 
     Attributes:
         x_train: (n_train, ...) inputs.
@@ -32,13 +32,13 @@ class FederatedData:
         train_indices: (num_clients, max_train) int32, rows of `x_train`.
         train_counts: (num_clients,) int32, at least 1.
         test_indices: (num_clients, max_test) int32, rows of `x_test`.
-        test_counts: (num_clients,) int32, at least 1; 0 where a client has nothing to hold out (`holdout`).
-        scale: () float or an array that broadcasts over an example (one factor per channel); None hands inputs to the
-            model unchanged (tokens stay integers).
-        offset: like `scale`, and None where that is.
-        name: what the data set is called in results.
+        test_counts: (num_clients,) int32, at least 1; 0 for a client without held-out examples (`holdout`).
+        scale: () float or an array that broadcasts over an example (one factor per channel); None leaves inputs
+            unchanged (tokens stay integers).
+        offset: like `scale`, and None if that is.
+        name: of the data set in results.
         num_classes: labels are 0..num_classes-1.
-        options: what `load` made it of, for the record of a run; None: unknown. No leaf, and lost in transformations.
+        options: arguments of `load`, for the record of a run; None: unknown. No leaf, and lost in transformations.
     """
 
     x_train: Array
@@ -81,8 +81,8 @@ class FederatedData:
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Number of correct answers, and of test examples, of a client, both () float.
 
-        The largest of the outputs (max_test, num_classes) is the answer. An output with a nan is a wrong answer,
-        whatever the label (argmax alone would read it as the class of the nan).
+        The largest of the outputs (max_test, num_classes) is the answer. An output with a nan is always wrong (argmax
+        would return the class of the nan).
         """
         outputs = predict(test.x)
         if outputs.ndim != 2 or outputs.shape[0] != test.y.shape[0] or outputs.shape[1] < self.num_classes:
@@ -100,11 +100,11 @@ class FederatedData:
         return Examples(self.model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
 
     def stored(self) -> FederatedData:
-        """The same data whose clients give inputs as they are stored: uint8 images stay uint8."""
+        """The same data with inputs as stored: uint8 images stay uint8."""
         return dataclasses.replace(self, scale=None, offset=None)
 
     def model_input(self, x: Array) -> Array:
-        """Stored inputs (rows, ...) as the model takes them."""
+        """The model's inputs from stored ones, (rows, ...)."""
         if self.scale is None or self.offset is None:
             return x
         x = x.astype(self.scale.dtype)
@@ -142,7 +142,7 @@ def _take(array: Array, ids: Array) -> Array:
 
 
 def _spread(counts: Array) -> str:
-    """Examples per client as min/median/max where they are known (they are not while tracing)."""
+    """Examples per client as min/median/max, if known (not while tracing)."""
     if not isinstance(counts, jax.Array | np.ndarray) or isinstance(counts, Tracer):
         return "per client unknown"
     counts_host = np.asarray(counts)

@@ -1,4 +1,4 @@
-"""Held-out data: a share of each client's training examples to tune by, or some of the clients to adapt to."""
+"""Held-out data: a share of each client's training examples for tuning, or some of the clients for adaptation."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fedjax_srp.parts import AtLeast
 def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0) -> FederatedData:
     """The same clients, tested on a random share of their own training examples and trained on the rest.
 
-    For tuning: the test data of `data` are left out. `load(..., validation=0.2)`, `fedjax-srp run --validation 0.2` and
-    the option `validation` of a grid do this to what they load.
+    For tuning: the test data of `data` are not used. `load(..., validation=0.2)`, `fedjax-srp run --validation 0.2` and
+    the option `validation` of a grid do this on loading.
 
     Args:
         data: as from `load` or `from_arrays`.
         fraction: of each client's training examples, between 0 and 1; the number is rounded, and at least one example
-            is held out and at least one stays. Classes are not looked at.
-        seed: of which examples. What a client holds out depends on this, its number and its count alone, and a larger
-            fraction holds out the same examples and more.
+            is held out and at least one stays, whatever the classes.
+        seed: of the draw. A client's held-out examples depend only on this, its id and its count, and a larger fraction
+            holds out the same examples and more.
 
     Returns:
         The data, whose `x_test` is `x_train` itself. A client with a single training example keeps it, has no test
-        examples, and so counts in no mean; a warning says how many these are.
+        examples, and counts in no mean; a warning gives their number.
 
     Example:
         >>> import fedjax_srp as srp
@@ -78,14 +78,14 @@ def holdout_clients(
     fraction: Fraction = 0.2,
     seed: Annotated[int, AtLeast(0)] = 0,
 ) -> FederatedData:
-    """The federation without a random share of its clients, or these clients alone: new ones for `srp.adapt`.
+    """The federation without a random share of its clients, or only these: new ones for `srp.adapt`.
 
     Args:
         data: as from `load` or `from_arrays`.
         part: "train" for the clients that take part in training, "held_out" for the others; each keeps its order, and
             its training and test examples.
         fraction: of the clients that is held out, rounded, at least one client on each side.
-        seed: of which clients. A larger fraction holds out the same clients and more.
+        seed: of the draw. A larger fraction holds out the same clients and more.
 
     Example:
         >>> import fedjax_srp as srp

@@ -1,6 +1,6 @@
 """Data sets of Hugging Face's `datasets`, and partitions of `flwr-datasets`, as `FederatedData`.
 
-Neither library is imported: what is taken has their methods. Nothing is downloaded.
+Neither library is imported, only objects with their methods are used. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def from_huggingface(
         dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train",
             and "test" where it has one; or a partitioner with its data set (`load_partition(i)`, `num_partitions`),
             each of whose partitions is a client.
-        num_clients: as of `load`; may be left out where `user` or a partitioner says whose examples are whose.
+        num_clients: as of `load`; optional with `user` or a partitioner.
         test: the test split, of the same kind as `dataset`: of a partitioner another one with as many partitions.
         x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
         y: column of labels, whole numbers from 0.
         user: column of users, numbers or texts, for the natural partition.
-        test_fraction: where there is no test split, which share of each user's examples, or of each class, is one;
-            at random, rounded, at least one of two or more.
-        partition: as of `load`, with the arguments that belong to it in `division`.
+        test_fraction: without a test split, the share of each user's examples, or of each class, for testing; at
+            random, rounded, at least one of two or more.
+        partition: as of `load`, with its arguments in `division`.
         seed: of partition and test split.
         name: in results.
         **division: `classes_per_client`, `alpha`, `shards_per_client`, ... as of `load`.
@@ -58,7 +58,7 @@ def from_huggingface(
         The data; uint8 images are divided by 255 as they are gathered.
 
     Raises:
-        ValueError: a column that is missing, rows of unequal shape, a partition that lacks something.
+        ValueError: a missing column, rows of unequal shape, a partition with a missing argument.
 
     Example:
         >>> import numpy as np, fedjax_srp as srp

@@ -1,7 +1,7 @@
-"""Data sets in LEAF's layout: folders train and test of .json files, every example with the user it belongs to.
+"""Data sets in LEAF's layout: folders train and test of .json files, every example with its user.
 
 A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}. A user may be in
-several files. Inputs are numbers, or texts (Sent140). Reading them is slow, so the arrays are kept (`cache`).
+several files. Inputs are numbers, or texts (Sent140). Reading them is slow, so the arrays are cached (`cache`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedjax_srp.data import text
 from fedjax_srp.data.cache import cached, places
 from fedjax_srp.data.raw import RawArrays
 
-_TEXT = 4  # its place in an input of Sent140: id, date, query, user, text, and training or test
+_TEXT = 4  # its index in an input of Sent140: id, date, query, user, text, and training or test
 
 
 def folders(data_dir: Path) -> list[Path]:
@@ -29,7 +29,7 @@ def is_leaf(folder: Path) -> bool:
     """Return True if a folder, or its subfolder data (where LEAF's scripts write), has .json files to train on."""
     try:
         return any(_root(folder).glob("train/*.json"))
-    except OSError:  # it cannot be looked into
+    except OSError:  # it cannot be read
         return False
 
 
@@ -117,7 +117,7 @@ def _read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON none of whose names would be lost."""
+    """A JSON object, or a ValueError for repeated names."""
     found = dict(pairs)
     if len(found) < len(pairs) or any("\0" in name for name in found):
         counts = Counter(name for name, _ in pairs)
@@ -133,7 +133,7 @@ def _first_leaf(x: Any) -> Any:
 
 
 def _inputs(x: list[Any]) -> np.ndarray:
-    """(n, ...) float32, (n, 28, 28) uint8 where that loses nothing, or (n,) texts as objects."""
+    """(n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects."""
     if isinstance(_first_leaf(x), str):
         texts: list[Any] = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
         "".join(texts)  # refuses all else

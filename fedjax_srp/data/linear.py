@@ -18,10 +18,10 @@ from fedjax_srp.parts import Count
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearTask:
-    """Regression y = w_i*^T B*^T x + z with x ~ N(0, I_d) and z ~ N(0, sigma^2), a pytree to hand to `simulate`.
+    """Regression y = w_i*^T B*^T x + z with x ~ N(0, I_d) and z ~ N(0, sigma^2), a pytree to pass to `simulate`.
 
-    It holds the truth and no samples: algorithms draw what they need. A client is judged by its population error: its
-    score is ||theta - B* w_i*||^2 for the theta of a linear predictor x -> x theta, SMALLER IS BETTER.
+    It holds the truth and no samples: algorithms draw them. A client's score is its population error, ||theta - B*
+    w_i*||^2 for the theta of a linear predictor x -> x theta, SMALLER IS BETTER.
 
     Build it with `linear_task`, which checks its arguments, or from your own arrays.
 
@@ -31,7 +31,7 @@ class LinearTask:
         noise_std: () sigma.
         key: of the clients' fixed samples.
         name: of the task in results.
-        options: what `linear_task` made it of, for the record of a run; None: unknown.
+        options: arguments of `linear_task`, for the record of a run; None: unknown.
     """
 
     representation: Array
@@ -65,7 +65,7 @@ class LinearTask:
         return LinearClient(self.representation, head, self.noise_std, jax.random.fold_in(self.key, client_id))
 
     def test_client(self, client_id: Array) -> LinearClient:
-        """The same: a client is judged by its truth."""
+        """The same: a client is scored by its truth."""
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: LinearClient) -> tuple[Array, Array]:
@@ -99,17 +99,16 @@ def linear_task(
     heads: Literal["sphere", "gaussian"] = "sphere",
     name: str = "linear",
 ) -> LinearTask:
-    """Draws a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
+    """Draw a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
 
     Args:
-        key: of the task; two tasks of one key share B*, and clients of equal id share their heads, whatever their
-            number.
+        key: of the task; tasks of one key share B*, and clients of equal id their heads, for any num_clients.
         num_clients: M.
         dim: d, larger than the rank.
         rank: k.
         noise_std: sigma, in units of y.
         heads: "sphere", ||w_i*|| = sqrt(k) as in SRPFL, or "gaussian", w_i* ~ N(0, I_k) as in the paper on FedAvg.
-        name: what the task is called in results.
+        name: of the task in results.
 
     Example:
         >>> import jax, fedjax_srp as srp

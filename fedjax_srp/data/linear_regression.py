@@ -18,7 +18,7 @@ from fedjax_srp.parts import AtLeast, Below, Count
 
 
 class Curvature(NamedTuple):
-    """Of a mean loss: mu |v|^2 <= v' H v <= L |v|^2 for its Hessian H."""
+    """Curvature of a mean loss: mu |v|^2 <= v' H v <= L |v|^2 for its Hessian H."""
 
     mu: float  # strong convexity
     smoothness: float  # L
@@ -26,18 +26,18 @@ class Curvature(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearRegression:
-    """Samples (x, y) of every client, a pytree to hand to `simulate`; the loss of w is the mean of (y - x w)^2 / 2.
+    """Samples (x, y) of every client, a pytree to pass to `simulate`; the loss of w is the mean of (y - x w)^2 / 2.
 
-    Clients are judged on their training samples: a score is the client's training loss, SMALLER IS BETTER, and the mean
-    over clients is the loss that a run descends. Build it with `linear_regression`.
+    Clients are scored on their training samples: a score is the client's training loss, SMALLER IS BETTER, and the mean
+    over clients is the training objective. Build it with `linear_regression`.
 
     Attributes:
         x: (num_clients, samples, dim).
         y: (num_clients, samples) float.
         hessian: (dim, dim) of the mean loss of all clients.
         minimiser: (dim,) of the mean loss of all clients, float32.
-        name: what the data are called in results.
-        options: what `linear_regression` made them of, for the record of a run; None: unknown.
+        name: of the data in results.
+        options: arguments of `linear_regression`, for the record of a run; None: unknown.
     """
 
     x: Array
@@ -73,11 +73,11 @@ class LinearRegression:
         return Examples(take(self.x), take(self.y), jnp.int32(self.x.shape[1]))
 
     def test_client(self, client_id: Array) -> Examples:
-        """The same: clients are judged by their training loss."""
+        """The same: clients are scored by their training loss."""
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Sum of the losses of a client's samples, and how many there are; `predict` (samples, dim) -> (samples, 1)."""
+        """Sum of the losses of a client's samples, and their number; `predict` (samples, dim) -> (samples, 1)."""
         with jax.default_matmul_precision("highest"):
             losses = 0.5 * (predict(test.x)[:, 0] - test.y) ** 2
         return jnp.sum(losses, dtype=float), test.count.astype(float)
@@ -115,13 +115,13 @@ def linear_regression(
     noise_std: float = 1.0,
     condition: Annotated[float, AtLeast(1), Below(math.inf), "give L / mu"] = 1.0,
 ) -> LinearRegression:
-    """Draws y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
+    """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
 
     The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression, which
-    leaves all of this open, has 10,000 samples on 100 clients.
+    does not specify them, has 10,000 samples on 100 clients.
 
     Args:
-        key: of w and the samples; the samples of a client do not depend on how many clients there are.
+        key: of w and the samples; the samples of a client do not depend on num_clients.
         num_clients: N.
         samples: s, of each client.
         dim: d.

@@ -1,4 +1,4 @@
-"""Sequences of tokens, of which a model predicts the next one at every place."""
+"""Token sequences: a model predicts the next token at every position."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedjax_srp.parts import Count
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class NextTokens(FederatedData):
-    """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 where nothing is asked."""
+    """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 for padding."""
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Number of tokens that are predicted right, and of all that are asked for, both () float."""
+        """Number of correct tokens, and of all tokens without padding, both () float."""
         outputs = predict(test.x)
         if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
             raise ValueError(
@@ -50,17 +50,17 @@ def next_tokens(
     """Federated data of token sequences, for `srp.models.GPT`: inputs are a sequence without its last token, labels
     the same without its first.
 
-    Accuracies are shares of tokens that are predicted right; a client counts by its tokens.
+    Accuracies are shares of correct tokens; a client is weighted by its tokens.
 
     Args:
         train: for every client its sequences, (n_i, length + 1) whole numbers from 1 on, all of one length; 0 is
-            padding, behind a sequence. `srp.data.text` makes tokens of texts.
+            padding, after a sequence. `srp.data.text` makes tokens of texts.
         test: likewise.
         num_classes: number of tokens with the padding; default: the largest + 1.
         name: in results.
 
     Raises:
-        ValueError: sequences that are none, or of another length; a client without any.
+        ValueError: invalid sequences or unequal lengths; a client without any.
 
     Example:
         >>> sequences = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]

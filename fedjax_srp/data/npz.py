@@ -1,6 +1,6 @@
-"""Data sets in .npz files: x_train, y_train, x_test, y_test, and whose example each is where people wrote them.
+"""Data sets in .npz files: x_train, y_train, x_test, y_test, and the users of examples if there are users.
 
-They may say how inputs are scaled (`scale`, `offset`) and how many classes there are (`num_classes`).
+Optional entries are the scaling of inputs (`scale`, `offset`) and the number of classes (`num_classes`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read(path: Path) -> RawArrays:
     try:
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files if key in _KNOWN}
-    except Exception as error:  # whatever zip files, their compression and the arrays in them have to say
+    except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])
         reason = " ".join(str(error).split()) or type(error).__name__
         if "allow_pickle" in reason:  # NumPy's advice on files of other kinds
@@ -57,20 +57,19 @@ def read(path: Path) -> RawArrays:
 
 @checked
 def save(data: FederatedData, path: str | Path) -> None:
-    """Writes a federation as an .npz file, for `load`, the command line and grids.
+    """Write a federation as an .npz file, for `load`, the command line and grids.
 
-    `load(path)` gives it back: the same clients in the same order, each with the same training and test examples, in
-    the same dtype and order, scaled in the same way, and as many classes. Examples that belong to no client are not
-    written. The name of the loaded data is that of the file. A file that is there is replaced; if writing fails, it
-    stays.
+    `load(path)` returns the same clients in the same order, with equal training and test examples, dtype, scaling and
+    number of classes. Examples without a client are not written. The name of the loaded data is that of the file. An
+    existing file is replaced, or kept if writing fails.
 
     Args:
         data: as from `load` or `from_arrays`.
-        path: of the file, ends in .npz; its folder must be there.
+        path: of the file, ends in .npz; its folder must exist.
 
     Raises:
-        ValueError: such a file cannot hold the data: a client without test examples (`holdout` can make one), uint8
-            inputs without a scale (`FederatedData.stored`), a dtype that is not NumPy's own (bfloat16).
+        ValueError: a file cannot hold the data: a client without test examples (`holdout` can make one), uint8 inputs
+            without a scale (`FederatedData.stored`), a dtype that is not NumPy's own (bfloat16).
 
     Example:
         >>> import pathlib, tempfile

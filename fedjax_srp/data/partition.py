@@ -2,12 +2,12 @@
 
 Every function divides train and test examples together. No example goes to two clients, every client gets at least one
 of each kind, and equal arguments give equal partitions. `y_train` (n_train,) and `y_test` (n_test,) are labels,
-`num_clients` is M, and `seed` decides who gets which classes and examples. With the functions by class (`by_classes`,
-`shards`, `consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others do not look at
+`num_clients` is M, and `seed` draws the classes and examples of each client. With the functions by class (`by_classes`,
+`shards`, `consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others ignore
 classes.
 
-The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then deal: which examples of
-a class go to whom is always a random permutation.
+The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then assign the examples of
+each class by a random permutation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedjax_srp.data._counts import (
 from fedjax_srp.data.arrays import check_rows
 from fedjax_srp.parts import Above, AtLeast, Below, Count
 
-DRAWS = 1000  # of Dirichlet proportions, until nobody has too few examples
+DRAWS = 1000  # of Dirichlet proportions, until all clients have enough examples
 Fraction = Annotated[float, Above(0), Below(1), "give a number between 0 and 1, e.g. 0.2"]
 
 
@@ -56,16 +56,16 @@ def by_classes(
     reserved_classes: Annotated[int, AtLeast(0)] = 0,
     reserved_fraction: Fraction | None = None,
 ) -> Partition:
-    """Every client gets `classes_per_client` distinct classes and as many examples as every other client.
+    """Every client gets `classes_per_client` distinct classes and the same number of examples.
 
     Classes are cut into shards of one common size; a client gets one shard of each of its classes. Every class is used
-    equally often, up to one where num_clients * classes_per_client is no multiple of the number of classes. What is
-    left of larger classes is not used. Classes that lack train or test examples are left out.
+    equally often, up to one if num_clients * classes_per_client is no multiple of the number of classes. The rest of
+    larger classes is not used. Classes without train or test examples are left out.
 
     With `reserved_classes`, the last classes are held by the last clients only, who hold as many of them as they can
-    and fill up with others; each of the two kinds of classes is dealt equally often among those who hold it. Under a
-    clock with `ordered=True` the last clients are the slowest (the rebuttal of SRPFL: classes reserved for the
-    slowest 20 % of the clients).
+    and fill up with others; both kinds of classes are assigned equally often among their holders. Under a clock with
+    `ordered=True` the last clients are the slowest (the rebuttal of SRPFL: classes reserved for the slowest 20 % of the
+    clients).
 
     `reserved_classes` counts the largest labels; the last clients are a `reserved_fraction` of all, rounded up, None
     for 0.2.
@@ -105,7 +105,7 @@ def shards(
 
     The allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and of the code of FedRep and SRPFL: with
     two of ten classes a tenth of the clients holds a single one. Shards are of one size, and cut as in `by_classes`:
-    every class into equally many, up to one. What is left of larger classes is not used. A client is tested on as many
+    every class into equally many, up to one. The rest of larger classes is not used. A client is tested on as many
     shards of a class as it trains on.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
@@ -135,9 +135,9 @@ def consecutive(
     """Client u gets the classes u, u + 1, ..., u + C - 1 (mod K), and a block of the same size of each.
 
     The allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50 images of each, 10 % of them for
-    testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same
-    images, some of which one client trains on and another is tested on.) Training examples come from `y_train` and
-    test examples from `y_test`. Classes that lack either are left out before the others are counted 0..K-1.
+    testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same images,
+    some of which one client trains on and another is tested on.) Training examples come from `y_train` and test
+    examples from `y_test`. Classes without either are left out before the others are numbered 0..K-1.
     `examples_per_class` is the size of a block, training and test examples together; `test_fraction` of it, rounded, at
     least one example, is for testing.
     """
@@ -170,12 +170,12 @@ def dirichlet(
     """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
 
     Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are used and sizes differ a little;
-    the test examples of a class are cut at the same fractions as its training examples, so a client is tested on
-    classes that it trains on only. A client that would be left empty gets an example from the client with most.
-    Small alpha is heterogeneous, large is iid.
+    the test examples of a class are cut at the same fractions as its training examples, so a client is tested only on
+    classes that it trains on. An empty client gets an example from the largest one. Small alpha is heterogeneous, large
+    is iid.
 
     Proportions are drawn anew until the smallest client has `min_examples` training examples, as the code of Li et al.
-    2022 ("Federated learning on non-IID data silos") and PFLlib do; after 1,000 draws this is given up.
+    2022 ("Federated learning on non-IID data silos") and PFLlib; after 1,000 draws this raises.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
@@ -209,8 +209,8 @@ def lognormal_sizes(
 ) -> Partition:
     """Iid classes, unequal sizes: client i holds a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
 
-    Shares are drawn once for train and test, all examples are used, nobody holds less than one of each.
-    Of labels only the number matters. With sigma = 0 sizes are equal up to one.
+    Shares are drawn once for train and test, all examples are used, and each client has at least one of each. Only the
+    number of labels matters. With sigma = 0 sizes are equal up to one.
     """
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
@@ -232,9 +232,9 @@ def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int =
 def natural(
     users_train: np.ndarray, users_test: np.ndarray, num_clients: Count | None = None, seed: int = 0
 ) -> Partition:
-    """One client per user, in ascending order of user id; users that lack train or test examples are left out.
+    """One client per user, in ascending order of user id; users without train or test examples are left out.
 
-    A warning says how many these are. User ids are numbers or strings; `num_clients` of the users are chosen at random,
+    A warning gives their number. User ids are numbers or strings; `num_clients` of the users are chosen at random,
     None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
@@ -255,11 +255,11 @@ def natural(
 def cap_examples(
     indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: Count, seed: int = 0
 ) -> list[np.ndarray]:
-    """At most `max_examples` examples per client, in the class proportions that the client has.
+    """At most `max_examples` examples per client, in the client's class proportions.
 
     A client of `by_classes` keeps equally many of each class (150 of five classes are 30 of each), and no client loses
-    a class while max_examples is at least its number of classes.
-    `indices` are a client's each, e.g. `Partition.train`, `labels` (n,) those of all examples.
+    a class while max_examples is at least its number of classes. `indices` has an array for each client, e.g.
+    `Partition.train`, `labels` (n,) all labels.
     """
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
@@ -283,7 +283,7 @@ def cap_examples(
 def check_tested_classes(
     before: Partition, capped: Sequence[np.ndarray], y_train: np.ndarray, y_test: np.ndarray, max_examples: int
 ) -> None:
-    """Raises a ValueError of one line if a client is tested on a class that `cap_examples` took all examples of."""
+    """Raise a ValueError of one line if a client is tested on a class that `cap_examples` removed."""
     owned = [np.unique(y_train[rows]) for rows in before.train]
     for client, (classes, kept, tested) in enumerate(zip(owned, capped, before.test, strict=True)):
         lost = np.setdiff1d(classes, y_train[kept])
@@ -295,7 +295,7 @@ def check_tested_classes(
 
 
 def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
-    """Says how many users are no clients, and why."""
+    """Warn of the number of users left out."""
     lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
     if left_out := len(lack_test) + len(lack_train):
         why = [f"{len(some)} have no {what} examples" for some, what in ((lack_test, "test"), (lack_train, "train"))]
@@ -314,7 +314,7 @@ def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
 
 
 def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
-    """A stream for every purpose, so that what one part draws does not depend on how much another drew."""
+    """A random stream for each purpose, independent of the draws of the others."""
     seed = check_integer("seed", seed, 0, maximum=None)
     return [np.random.default_rng([zlib.crc32(purpose.encode()), seed]) for purpose in purposes]
 

@@ -13,11 +13,11 @@ from fedjax_srp._checks import check_integers
 class RawArrays(NamedTuple):
     """A data set before it is partitioned."""
 
-    x_train: np.ndarray  # (n_train, ...) uint8 pixels, or what the model takes
+    x_train: np.ndarray  # (n_train, ...) uint8 pixels, or inputs of the model
     y_train: np.ndarray  # (n_train,) integers
     x_test: np.ndarray
     y_test: np.ndarray
-    users_train: np.ndarray | None = None  # (n_train,) whose example it is, for natural partitions
+    users_train: np.ndarray | None = None  # (n_train,) user of each example, for natural partitions
     users_test: np.ndarray | None = None
     num_classes: int | None = None  # None: the largest label + 1
     scale: np.ndarray | float | None = None  # None: from NORMALISATION, else 1/255 for uint8
@@ -25,7 +25,7 @@ class RawArrays(NamedTuple):
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
-    """Return the examples of some classes, relabelled by their place in `classes`."""
+    """Return the examples of some classes, relabelled by their index in `classes`."""
     chosen = np.asarray(check_integers("classes", classes, 0))
     present = np.unique(raw.y_train)
     values, counts = np.unique(chosen, return_counts=True)

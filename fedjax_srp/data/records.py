@@ -1,7 +1,6 @@
-"""Data sets that tensorflow-datasets prepared, read from its array_record files without TensorFlow or a network.
+"""Data sets prepared by tensorflow-datasets, read from array_record files without TensorFlow or a network.
 
-The records of a data set are decoded once; after that its arrays are kept (`cache`), and tensorflow-datasets
-is not even imported.
+Records are decoded once and cached (`cache`); then tensorflow-datasets is not even imported.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Images(NamedTuple):
     num_classes: int
     shape: tuple[int, ...] = (28, 28)
     first_label: int = 0
-    num_cut: int | None = None  # training examples where the catalogue's own builder leaves out the rest of the archive
+    num_cut: int | None = None  # training examples if the catalogue's builder leaves out the rest of the archive
 
 
 IMAGES = {
@@ -70,7 +69,7 @@ def data_folder(data_dir: str | Path | None) -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path whose leading `~` is the home folder, where that is known."""
+    """Expand a leading `~` to the home folder, if known."""
     return Path(os.path.expanduser(path))  # unlike Path.expanduser it never raises
 
 
@@ -84,7 +83,7 @@ def read(name: str, data_dir: Path) -> RawArrays:
 
 
 def read_version(name: str, folder: Path) -> RawArrays:
-    """Like `read`, of the version in a folder that passed `check`."""
+    """Like `read`, for the version in a folder that passed `check`."""
     images = IMAGES[name]
     files = [path for path in folder.iterdir() if path.is_file()]
     places_of = places(_data_dir(name, folder), f"{name}/{folder.name}")
@@ -105,7 +104,7 @@ def read_version(name: str, folder: Path) -> RawArrays:
 
 
 def find(name: str, data_dir: Path) -> Path:
-    """Return the folder of the newest version of a prepared data set, or refuse in one line of what to do."""
+    """Return the folder of the newest version of a prepared data set, or raise with the remedy."""
     versions = [path for path in (data_dir / name).glob("*.*.*") if _number(path.name)]
     if not versions:
         begun = next((data_dir / name).glob("incomplete.*"), None)
@@ -121,7 +120,7 @@ def find(name: str, data_dir: Path) -> Path:
 
 
 def check(name: str, folder: Path) -> None:
-    """Raises a ValueError of one line unless the folder of a version is complete and has the format that is read."""
+    """Raise a ValueError of one line unless the folder of a version is complete and has the right format."""
     try:
         info = json.loads((folder / _INFO).read_bytes())
         file_format, splits = info.get("fileFormat", "tfrecord"), {split["name"] for split in info["splits"]}
@@ -137,13 +136,13 @@ def check(name: str, folder: Path) -> None:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """3.0.1 as numbers, () for what is no version."""
+    """A version such as 3.0.1 as numbers, () for none."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> None:
-    """Raises a ValueError of one line if records have a problem."""
+    """Raise a ValueError of one line about records."""
     if problem:
         raise ValueError(
             f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "
@@ -167,7 +166,7 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
         for kind in ("train", "test"):
             source = builder.as_data_source(kind, decoders=decoders)
             arrays[f"x_{kind}"], arrays[f"y_{kind}"] = _decode_split(f"{name} {kind}", source, images.shape)
-    except Exception as error:  # whatever the reader says about a damaged file
+    except Exception as error:  # any error about a damaged file
         _refuse(name, folder, f"is damaged ({' '.join(str(error).split()) or type(error).__name__})")
     return arrays
 

@@ -1,4 +1,4 @@
-"""Feature shift: clients, or groups of them, see the same kinds of images turned, brighter or darker."""
+"""Feature shift: rotated, brighter or darker images of clients or groups of clients."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ def shift_features(
     rotations: tuple[Turn, ...] = (0, 90, 180, 270),
     brightness: tuple[Factor, ...] = (1.0,),
 ) -> FederatedData:
-    """The same clients, whose images are turned and made brighter or darker, their test images too.
+    """The same clients, with training and test images rotated and made brighter or darker.
 
     Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`: entries make groups of clients,
-    of every speed under a clock that is ordered, and as many entries as clients shift each on its own. Rotated MNIST
-    of IFCA (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
+    of all speeds under an ordered clock; with as many entries as clients each has its own shift. Rotated MNIST of IFCA
+    (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
 
     Args:
         data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each belongs to one client.
-        rotations: in degrees, against the clock; with 90 and 270, h = w.
-        brightness: factors of what the model gets, before `offset`. Integers are rounded, and cut off at the largest of
-            their type.
+        rotations: in degrees, counterclockwise; with 90 and 270, h = w.
+        brightness: factors of the model's input, before `offset`. Integers are rounded and clipped to their type.
 
     Returns:
-        The data, with images of their own.
+        The data, with new images.
 
     Raises:
         ValueError: examples that are no images.

@@ -1,4 +1,4 @@
-"""Data sets by name or file, partitioned: `load`, and the registry it looks names up in."""
+"""Data sets by name or file, partitioned: `load`, and its registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedjax_srp.description import with_origin
 
 
 def _digits(data_dir: Path) -> RawArrays:
-    """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16; of every class 3 in 10 are for testing."""
+    """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16; 3 in 10 of every class are for testing."""
     del data_dir
     from sklearn.datasets import load_digits  # half a second, only for those who ask
 
@@ -56,7 +56,7 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 class _Division(NamedTuple):
-    """A way of dividing: the arguments of `load` that belong to it, and what to call with those that are given."""
+    """A partition: its arguments of `load`, and the function to call with the given ones."""
 
     needs: tuple[str, ...]
     may_have: tuple[str, ...]
@@ -76,7 +76,7 @@ def _by_labels(function: Callable[..., Partition]) -> Callable[..., Partition]:
 
 
 def _natural(raw: RawArrays, num_clients: int | None, seed: int) -> Partition:
-    users_train: Any = raw.users_train  # `_choose_partition` saw that they are there
+    users_train: Any = raw.users_train  # checked by `_choose_partition`
     users_test: Any = raw.users_test
     return partitions.natural(users_train, users_test, num_clients, seed)
 
@@ -109,7 +109,7 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 
 @checked
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
-    """Return True if `load` finds a data set of `names(data_dir)` as it is: nothing to prepare, no damage to see."""
+    """Return True if `load` can read a data set of `names(data_dir)`: prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
     if name not in records.IMAGES or (folder / f"{name}.npz").is_file():
         return True
@@ -144,37 +144,34 @@ def load(
 
     Args:
         name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
-            writer_train and writer_test (or user_train and user_test) where examples belong to people, and scale,
-            offset and num_classes, as of `from_arrays`, where they are not the default (`save` writes such files); or
-            the path of a folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. What
-            lies in `data_dir` as `<name>.npz` or as such a folder comes before a built-in source of that name.
-        num_clients: M; may be left out for the natural partition, which then keeps all users.
+            writer_train and writer_test (or user_train and user_test) where examples have users, and scale, offset and
+            num_classes, as of `from_arrays`, if not the default (`save` writes such files); or the path of a folder in
+            LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. `<name>.npz` or such a folder in
+            `data_dir` takes precedence over a built-in source of that name.
+        num_clients: M; optional for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
-        shards_per_client: shards of one class each, which may be the same, for partition "shards".
+        shards_per_client: shards of one class each, not necessarily distinct, for partition "shards".
         partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
-            `fedjax_srp.data.partition`. Default: the one whose arguments are given (classes_per_client, with
-            examples_per_class, shards_per_client, alpha, sigma), else "natural" if the data set names users, else
-            "iid".
+            `fedjax_srp.data.partition`. Default: by the given arguments (classes_per_client, with examples_per_class,
+            shards_per_client, alpha, sigma), else "natural" if the data set has users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
-        min_examples: which number of training examples the smallest client has at least, for partition "dirichlet".
+        min_examples: least number of training examples of a client, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
         examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
-        reserved_classes: how many classes, the last, only the last clients hold, for partition "classes".
-        reserved_fraction: which fraction of the clients these last are (default 0.2). A clock that is ordered makes
-            them the slowest.
+        reserved_classes: number of last classes that only the last clients hold, for partition "classes".
+        reserved_fraction: share of these last clients (default 0.2). An ordered clock makes them the slowest.
         classes: keep the examples of these labels only, renumbered 0, 1, ... in this order.
-        max_examples: at most so many training examples per client, classes in proportion; None for all. Partitions by
-            class refuse a number that takes a class away that the client is tested on.
-        validation: for tuning: which share of each client's training examples it is tested on instead of the test
-            data, which are left out; e.g. 0.2, see `holdout`. None for the test data.
-        seed: of the partition, and of what is held out for validation. What is for training and what for testing in the
-            data set itself never depends on it.
+        max_examples: most training examples per client, classes in proportion; None for all. Partitions by class refuse
+            a number that removes a tested class of a client.
+        validation: for tuning: share of each client's training examples for testing, instead of the test data; e.g.
+            0.2, see `holdout`. None for the test data.
+        seed: of the partition and of held-out data. The data set's own split into training and test never depends on
+            it.
         data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Returns:
-        The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the scale and offset of the data
-        set where it has them, else with the constants of `NORMALISATION` where it has the name (of a file: its stem),
-        else to 0..1.
+        The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the data set's scale and offset,
+        else the constants of its name in `NORMALISATION` (of a file: its stem), else to 0..1.
 
     Example:
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
@@ -214,14 +211,14 @@ def load(
 def divided(
     raw: RawArrays, partition: str | None, num_clients: int | None, seed: int, given: Mapping[str, Any]
 ) -> tuple[str, Partition]:
-    """The partition of that name, or the one that follows from what is given, and its name; None is not given."""
+    """The partition of that name, or the one of the given arguments, and its name; None is not given."""
     given = {argument: value for argument, value in given.items() if value is not None}
     kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
     return kind, PARTITIONS[kind].divide(raw, num_clients, seed, **given)
 
 
 def _check_columns(raw: RawArrays) -> None:
-    """Raises a ValueError of one line unless there is a label, and a user where users are, for each example."""
+    """Raise a ValueError of one line unless each example has a label, and a user if there are users."""
     for kind in ("train", "test"):
         x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
@@ -257,7 +254,7 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
 
 
 def _choose_partition(partition: str | None, given: Collection[str], has_users: bool, num_clients: int | None) -> str:
-    """The partition asked for, or the one that most of the given arguments belong to."""
+    """The given partition, or the one with most of the given arguments."""
     if partition is None:
         matches = {kind: len({*given} & {*division.arguments}) for kind, division in PARTITIONS.items()}
         best = max(matches, key=lambda kind: matches[kind])  # the first of equals

@@ -28,7 +28,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
-    """The tokens of the most frequent words of the TRAINING texts, from 2 on; the alphabet decides between equals.
+    """The tokens of the most frequent words of the TRAINING texts, from 2 on; ties in alphabetical order.
 
     `size` counts all tokens, also padding and unknown words.
     """
@@ -38,6 +38,6 @@ def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
 
 def tokens(texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH) -> np.ndarray:
-    """The first `length` words of each text as tokens (n, length) int32, shorter ones padded behind."""
+    """The first `length` words of each text as tokens (n, length) int32, shorter ones padded at the end."""
     rows = [[known.get(word, _UNKNOWN) for word in words(text)[:length]] for text in texts]
     return np.array([row + [0] * (length - len(row)) for row in rows], np.int32).reshape(-1, length)

@@ -1,4 +1,4 @@
-"""Data whose clients are judged by their training loss."""
+"""Data whose clients are scored by their training loss."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TrainingLoss:
-    """The clients of other data, judged on the examples that they train on, a pytree to hand to `simulate`.
+    """The clients of other data, scored on their training examples, a pytree to pass to `simulate`.
 
     A score is the sum of the losses of a client's examples: the mean over clients is the loss of all examples under the
-    model that the evaluation judges, exact and at every evaluation. SMALLER IS BETTER.
+    evaluated model, exact and at every evaluation. SMALLER IS BETTER.
 
     Build it with `training_loss`.
 
     Attributes:
-        data: where the examples are.
+        data: with the examples.
         loss: `(outputs (batch, ...), y (batch,)) -> (batch,)`, of each example.
     """
 
@@ -55,12 +55,12 @@ class TrainingLoss:
 
     @property
     def offset(self) -> Array | None:
-        """The model's black, of the data; None where they do not say."""
+        """The offset of the data, black for the model; None if unknown."""
         return getattr(self.data, "offset", None)
 
     @property
     def options(self) -> Mapping[str, Any] | None:
-        """Options that made the data; None: unknown."""
+        """Options of the data; None: unknown."""
         return getattr(self.data, "options", None)
 
     def train_client(self, client_id: Array) -> Examples:
@@ -72,7 +72,7 @@ class TrainingLoss:
         return self.data.train_client(client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Sum of the losses of a client's training examples, and how many there are."""
+        """Sum of the losses of a client's training examples, and their number."""
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
         return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
@@ -86,12 +86,12 @@ jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields
 
 @checked
 def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) -> TrainingLoss:
-    """Data whose clients are judged by the loss of their training examples, the y axis of FLANP's figures.
+    """Data whose clients are scored by the loss of their training examples, the y axis of FLANP's figures.
 
-    Without penalties: weight decay is no part of it.
+    The loss excludes penalties such as weight decay.
 
     Args:
-        data: of `Examples`, such as `srp.data.load` gives.
+        data: of `Examples`, as from `srp.data.load`.
         loss: of each example, `model.loss`.
 
     Example:

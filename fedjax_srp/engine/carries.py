@@ -20,7 +20,7 @@ def largest_carry(jaxpr: Jaxpr | ClosedJaxpr) -> int:
             first = params["cond_nconsts"] + params["body_nconsts"]
             largest = max(largest, _bytes(equation.invars[first:]))
         elif name == "scan":
-            body: Any = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])  # what it stacks has one more axis outside
+            body: Any = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])  # stacked outputs have one more axis outside
             outer: list[Any] = list(equation.outvars)
             same = [out for out, one in zip(outer, body.outvars, strict=True) if out.aval.shape == one.aval.shape]
             largest = max(largest, _bytes(same))

@@ -1,4 +1,4 @@
-"""Checkpoints of a running simulation: its state, and a log of what it has recorded, both written after a segment."""
+"""Checkpoints of a running simulation: its state, and a log of its records, both written after a segment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedjax_srp._checks import short
 from fedjax_srp.engine.records import Arrays, Log, Records
 from fedjax_srp.engine.round import SimulationState
 
-KEPT = 2  # snapshots, so that a damaged one has another beside it
+KEPT = 2  # snapshots, in case one is damaged
 
 
 class Snapshot(NamedTuple):
@@ -30,13 +30,13 @@ class Snapshot(NamedTuple):
 class Checkpoints:
     """Folder of the checkpoints of one simulation; the caller holds it (`stored.held`).
 
-    Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation,
-    and is refused to any other.
+    Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation;
+    others refuse it.
 
     Args:
-        directory: there already.
-        fingerprint: facts that a continued run must share, as JSON can say them.
-        goes_on: number of rounds -> True if a longer run evaluates there too and so may continue from there.
+        directory: exists already.
+        fingerprint: facts that a continued run must share, JSON-able.
+        goes_on: number of rounds -> True if a longer run evaluates there too and so may resume from there.
     """
 
     def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
@@ -47,19 +47,19 @@ class Checkpoints:
             stored.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
-        """Write a snapshot after `num_rounds` rounds; a kill meanwhile leaves the ones before.
+        """Write a snapshot after `num_rounds` rounds; a kill meanwhile leaves the earlier ones intact.
 
         Args:
             num_rounds: completed so far.
             state: after them.
-            segment: what was recorded since the snapshot before, or since `restore`.
+            segment: records since the last snapshot, or since `restore`.
 
         Raises:
             OSError: the disk is full.
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:
-            if not self._log.size:  # it begins, over the log of snapshots from which this run does not go on
+            if not self._log.size:  # overwrite the log of snapshots from which this run does not resume
                 self._remove(snapshots(self._path))
             try:
                 mark = self._log.append(segment)
@@ -70,15 +70,15 @@ class Checkpoints:
             self._keep(KEPT)
 
     def finish(self) -> None:
-        """Keep the snapshot that a longer run goes on from, and the newest."""
+        """Keep the snapshot that a longer run resumes from, and the newest."""
         if jax.process_index() == 0:
             self._keep(1)
 
     def restore(self, state: SimulationState, num_rounds: int) -> Snapshot | None:
-        """Return the newest snapshot from which a run of `num_rounds` rounds goes on, or None; older ones if damaged.
+        """Return the newest undamaged snapshot from which a run of `num_rounds` rounds resumes, or None.
 
         Where a shorter run ended between two evaluations of a longer one, the longer one runs its last rounds again,
-        and takes over no evaluation of them.
+        and drops their evaluations.
 
         Args:
             state: gives structure and placement.
@@ -134,7 +134,7 @@ class Checkpoints:
             )
 
     def _keep(self, number: int) -> None:
-        """Remove all snapshots but the newest, and so many of the newest to go on from."""
+        """Remove all snapshots but the newest, and the newest `number` to resume from."""
         found = snapshots(self._path)
         kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
         self._remove(set(found) - kept)
@@ -164,12 +164,12 @@ def snapshots(path: Path) -> list[int]:
 
 
 def folder_of_seeds(path: Path, first: int, last: int) -> Path:
-    """Return the folder of one of several batches of seeds: those from `first` to before `last`."""
+    """Return the folder of one batch of seeds, `first` to `last` - 1."""
     return path / f"seeds_{first}_to_{last}"
 
 
 def seeds_together(path: Path, num_seeds: int) -> int | None:
-    """Return how many seeds at a time began a run that left snapshots in a folder; None where there are none."""
+    """Return the batch size of seeds of the run that left snapshots in a folder; None without snapshots."""
     if snapshots(path):
         return num_seeds
     sizes = (size for size in range(num_seeds - 1, 0, -1) if snapshots(folder_of_seeds(path, 0, size)))

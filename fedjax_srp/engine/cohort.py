@@ -1,4 +1,4 @@
-"""Facts of a cohort: what is wrong with it, how long its round lasts, how long clients work for nothing. In-graph."""
+"""Facts of a cohort: its faults, the duration of its round, wasted work. In-graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedjax_srp.participation.cohorts import work_times
 
 
 def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
-    """(2,) int32: which of `contract.FAULTS` a cohort has first, from 1, and whose; (0, 0) for none."""
+    """(2,) int32: the first of `contract.FAULTS` in a cohort, from 1, and its client; (0, 0) for none."""
     pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
     position = jnp.arange(pool, dtype=jnp.int32)
     takes_part = position < cohort.size
@@ -45,7 +45,7 @@ def slowest(cohort: Cohort, times: ClientTimes) -> Array:
 
 
 def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
-    """() float: the time that those work who do not report, all of them together."""
+    """() float: total time of the clients that work and do not report."""
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked
     for_nothing = (position >= cohort.size) & (position < asked)

@@ -1,8 +1,8 @@
 """The contract of `base.py`: parts are checked from shapes before a run, cohorts and times after each segment.
 
-Nothing runs at the door. The floats of a part are abstract there, as in a program. A TypeError or AttributeError of an
+Checks before a run only trace: the floats of a part are abstract, as in a program. A TypeError or AttributeError of an
 author's function (a Python `if` on a float, a missing argument, a text in a state) becomes one line that names part and
-function; every other error comes through as it is.
+function; every other error passes unchanged.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from fedjax_srp.engine.carries import largest_carry
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-FAULTS = (  # of a cohort, see `cohort.cohort_fault`: what is wrong with a number, and the remedy
+FAULTS = (  # of a cohort, see `cohort.cohort_fault`: fault and remedy
     "its size is {}, it must be at least 1 and at most the length of client_ids",
     "client {} does not exist: ids lie in 0..num_clients - 1",
-    "client {} stands in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
+    "client {} is in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
     "client {} has negative work: units of local work are 0 or more",
     "it asked {} clients, which must be at least its size and at most the length of client_ids",
     "client {} is not available: pick among those of times.available, see participation.cohorts.ask",
@@ -62,12 +62,12 @@ class Shapes(NamedTuple):
     state: PyTree  # of a client
     train: PyTree  # a client's data
     test: PyTree
-    up: tuple[PyTree, ...]  # messages of `round`, `finish` and the criterion's gradient, as far as there are
+    up: tuple[PyTree, ...]  # messages of `round`, and of `finish` and the criterion's gradient if present
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
-    carried: int  # bytes of the largest carry of a loop in a client: what it trains, with the optimizer's state
+    carried: int  # bytes of a client's largest loop carry: parameters and optimizer state
     carried_judged: int  # the same while it is evaluated
-    shown: PyTree  # what the server has of a client, for `mix`
+    shown: PyTree  # the part of a client's state that the server knows, for `mix`
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -83,7 +83,7 @@ def _key() -> Any:
 
 
 def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
-    """The shapes that a function of a part returns, and the function as it was traced."""
+    """The shapes that a function of a part returns, and its trace."""
     try:
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     except (TypeError, AttributeError) as error:
@@ -92,7 +92,7 @@ def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, 
 
 
 def _in_one_line(error: Exception) -> str:
-    """The first line of an error while tracing, and the line of code outside of libraries that it comes from."""
+    """The first line of a tracing error, and the line of the author's code that caused it."""
     said = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]
@@ -100,7 +100,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def shapes_of(tree: PyTree) -> str:
-    """A structure in a few words: its types and shapes."""
+    """Describe a structure briefly, by types and shapes."""
     text = str(jax.tree.map(_in_words, tree)).replace("'", "")
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
@@ -110,7 +110,7 @@ def _in_words(leaf: Any) -> str:
 
 
 def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
-    """Refuses a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
+    """Refuse a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
     new, old = (
         {jax.tree_util.keystr(path): _in_words(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
         for tree in (returned, expected)
@@ -139,7 +139,7 @@ def _check_scalars(what: str, scalars: Any) -> None:
 
 
 def _check_output(where: str, output: Any, state: PyTree) -> None:
-    """Refuses what the engine would average or keep wrongly."""
+    """Refuse an output that the engine cannot average or keep."""
     if not isinstance(output, ClientOutput):
         raise ValueError(f"{where} returned {shapes_of(output)}, it must return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
@@ -172,7 +172,7 @@ def check_algorithm(
     policy: ParticipationPolicy | None = None,
     records_loss: bool = False,
 ) -> Shapes:
-    """Traces every function of an algorithm that a run will call; it has what the policy asks of it."""
+    """Trace every function of an algorithm that a run will call, and check the policy's needs."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
     train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
@@ -180,7 +180,7 @@ def check_algorithm(
     carried, shown = [0], []
 
     def in_round(where: str, function: Callable[[Any], Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
-        """Traces a function of the algorithm with a context behind the arguments."""
+        """Trace a function of the algorithm with a context as the last argument."""
 
         def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
@@ -245,7 +245,7 @@ def check_algorithm(
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
-    """Refuses a policy that asks participants for what this algorithm or these data do not have."""
+    """Refuse a policy that needs reports which this algorithm or these data lack."""
     there = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
     for need in policy.needs:
         if need not in there:
@@ -261,7 +261,7 @@ def _client_data(method: str, data: FederatedSource) -> PyTree:
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that is recorded in a round, each name once."""
+    """All metrics of a round; a name that occurs twice is refused."""
     joined: dict[str, Any] = {}
     for some in scalars:
         if twice := sorted(joined.keys() & some.keys()):
@@ -271,7 +271,7 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
-    """`data.score` of what an evaluation returned, checked while it is traced."""
+    """`data.score` of an evaluation's predictions, checked while it is traced."""
     scored = data.score(predict, test)
     if not (isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]):
         shown = shapes_of(jax.tree.map(jnp.asarray, scored))
@@ -282,12 +282,12 @@ def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> 
 def check_policy(
     policy: ParticipationPolicy, times: ClientTimes, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Traces a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
+    """Trace a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
     name, key, one, num_clients = f"policy {policy.name!r}", _key(), _shape(jnp.int32), times.realised.shape[0]
     if policy.asynchronous and times.available is not None:
         raise ValueError(
             f"{name}: rounds overlap, and a client that leaves would take its job along; use a clock under which "
-            "everybody is available, or a policy whose rounds do not overlap"
+            "all clients are available, or a policy whose rounds do not overlap"
         )
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
     picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
@@ -318,7 +318,7 @@ def check_policy(
 
 
 def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
-    """Traces a clock; the shapes of its times."""
+    """Trace a clock; return the shapes of its times."""
     name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
     sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
@@ -335,15 +335,15 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
-    """Refuses an impossible cohort, on the host after a segment.
+    """Refuse an impossible cohort, on the host after a segment.
 
     Args:
-        policy: that picked them.
+        policy: that selected them.
         faults: of its rounds, (..., R, 2), see `cohort.cohort_fault`.
         first: the number of the first of these rounds.
 
     Raises:
-        ValueError: the first cohort that is wrong, and what is wrong with it.
+        ValueError: the first faulty cohort, with its fault.
     """
     faults = np.asarray(faults)
     wrong = np.argwhere(faults[..., 0] > 0)
@@ -356,7 +356,7 @@ def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
 
 
 def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
-    """Refuses times that are negative or not finite, on the host after a segment."""
+    """Refuse times that are negative or not finite, on the host after a segment."""
     times = np.asarray(times)
     bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
     if len(bad):

@@ -10,13 +10,13 @@ _FLAG = "--xla_cpu_multi_thread_eigen=false"
 
 
 def use_all_cores(num_devices: int | None = None) -> int:
-    """Makes every CPU core a device of its own; `simulate` then spreads the clients over them.
+    """Make every CPU core a device of its own; `simulate` then spreads the clients over them.
 
-    The steps of one client's training are too small to share well, so clients on different cores beat one on all cores.
-    It changes nothing for GPUs.
+    The steps of one client's training are too small to parallelize well, so one client per core beats one on all cores.
+    GPUs are not affected.
 
     Args:
-        num_devices: how many; default the cores this process may run on.
+        num_devices: number of devices; default the cores that this process may run on.
 
     Returns:
         The number of CPU devices.

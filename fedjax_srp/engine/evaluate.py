@@ -1,4 +1,4 @@
-"""`evaluate`: judging what a run has learnt on clients that took no part in it."""
+"""`evaluate`: scores of new clients, or of a run's own, under a trained server state."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def evaluate(
     devices: Sequence[Any] | int | None = None,
     shard_data: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Scores of clients under a server state: of new clients, or of those of a run with what they have learnt.
+    """Scores of clients under a server state: of new clients, or of a run's clients with their states.
 
-    Every client starts as `algorithm.init_client` makes it from the server state, or from its own of `client_states`,
-    is personalised on its training data as the evaluation says, and is scored on its test data.
+    Every client starts from `algorithm.init_client`, or from its own of `client_states`, is personalised on its
+    training data by the evaluation, and is scored on its test data.
 
     Args:
         algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
             long as the server state has the same shapes.
-        data: whose clients are judged.
+        data: of the clients to score.
         server_state: `history.server_state`, of a run or of a folder that was loaded.
         client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
             trained.
@@ -54,7 +54,7 @@ def evaluate(
 
     Raises:
         ValueError: an unknown evaluation, a missing server state, states of other names, shapes or types than those of
-            the algorithm, `client_states` of a history that kept none, a key that is none or several.
+            the algorithm, missing `client_states` of a history, or anything but one key.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def check_kept(server_state: ServerState) -> None:
-    """Raises a `ValueError` of one line where a history has no server state."""
+    """Raise a `ValueError` of one line where a history has no server state."""
     if server_state is None:
         raise ValueError(
             "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
@@ -99,7 +99,7 @@ def check_kept(server_state: ServerState) -> None:
 
 
 def is_new(client_states: ClientState | Literal["new"]) -> bool:
-    """True for clients that have not trained; a ValueError of one line where a history kept nothing of them."""
+    """True for clients that have not trained; a ValueError of one line where a history has no client states."""
     if client_states is None:
         raise ValueError(
             "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
@@ -115,7 +115,7 @@ def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> 
 
 
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
-    """The arrays given, in the containers expected: a state that was loaded has dicts for all of them."""
+    """The given arrays in the expected containers: loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
     found, wanted = stored.named(given), stored.named(expected)
     for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "has besides")):
@@ -124,7 +124,7 @@ def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
             raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
     for name, like in wanted.items():
         shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
-        dtype = getattr(found[name], "dtype", dtype)  # float64 of NumPy is no float32
+        dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
         if shape != like.shape or dtype != like.dtype:
             raise ValueError(
                 f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"

@@ -1,4 +1,4 @@
-"""Following clients while they adapt: every client's score before, between and after the epochs of its training."""
+"""Scores of clients while they adapt: before, between and after the epochs of their training."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Steps(NamedTuple):
 
     start: Carry  # before the first epoch
     epoch: Callable[[Carry, Array], Carry]  # (carry, number of the epoch, from 0) -> carry
-    judged: Callable[[Carry], PyTree]  # what predictions need of a carry
-    predict: Callable[[PyTree, Array], Array]  # (what they need, inputs) -> outputs
+    judged: Callable[[Carry], PyTree]  # the part of a carry that predictions need
+    predict: Callable[[PyTree, Array], Array]  # (that part, inputs) -> outputs
 
 
 class Course(Protocol):
-    """A way to adapt, hashable: what it makes of a client, and how long."""
+    """A way to adapt, hashable."""
 
     @property
     def num_epochs(self) -> int:
@@ -36,8 +36,8 @@ class Course(Protocol):
 
     @property
     def together(self) -> bool:
-        """True if the models after all epochs are kept and scored in one go, which computes what they share once; False
-        scores epoch by epoch and keeps one model of each client."""
+        """True if the models of all epochs are kept and scored together, sharing common computations; False scores
+        epoch by epoch and keeps one model of each client."""
         ...
 
     def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> Steps:

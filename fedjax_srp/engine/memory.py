@@ -1,4 +1,4 @@
-"""Memory estimate of a simulation, from shapes alone: printed before a large one, which is refused if it cannot fit."""
+"""Memory estimate of a simulation, from shapes alone: printed before a large one; one that cannot fit is refused."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fedjax_srp.engine.sharding import Layout
 from fedjax_srp.engine.traffic import Traffic, num_bytes
 
 GIB = 2**30
-SAID_FROM = GIB  # bytes on a device, or half of what is free there
-ROUND_BYTES = 64  # of what is recorded in a round, a few metrics included
-# Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times what a client holds, 1.2 to 2.5 server states.
+SAID_FROM = GIB  # bytes on a device, or half of its free memory
+ROUND_BYTES = 64  # of the records of a round, a few metrics included
+# Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times a client's memory, 1.2 to 2.5 server states.
 CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
 
 
@@ -36,20 +36,20 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all."""
         return sum(self)
 
     @property
     def certain(self) -> int:
-        """The least that is needed: half of the working memory may be an overestimate."""
+        """Lower bound: half of the working memory may be an overestimate."""
         return self.total - self.working // 2
 
 
 def estimate(run: Prepared) -> Memory:
-    """Estimate what a simulation keeps on each of its devices; runs nothing.
+    """Estimate the memory of a simulation on each of its devices, without running it.
 
-    The working memory is what clients of a chunk hold: data, state, messages, and on an accelerator what they train. It
-    is an underestimate where a client draws large samples of its own, as the linear methods with `sampling="full"` do.
+    The working memory has data, state and messages of a chunk's clients, and on an accelerator their trained
+    parameters. It is an underestimate where clients draw large samples, as linear methods with `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
     key, timed = jax.eval_shape(lambda: jax.random.key(0)), run.fitted_clock
@@ -64,7 +64,7 @@ def estimate(run: Prepared) -> Memory:
     largest = layout.parts[0]
     judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
     in_chunk = max(largest.chunk_size * _at_work(sizes, layout.platform), layout.judged_at_once * judging)
-    if layout.num_devices > 1:  # what moves at once meets on every device
+    if layout.num_devices > 1:  # clients that move at once are on every device
         of_evaluation = layout.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
@@ -81,8 +81,8 @@ def estimate(run: Prepared) -> Memory:
 def _at_work(sizes: Traffic, platform: str) -> float:
     """Bytes of one client of a chunk while it trains.
 
-    On an accelerator the whole chunk is trained as a batch, with what a step starts from beside what it makes of it. On
-    a CPU large models are trained one after the other, and small ones are small.
+    On an accelerator the whole chunk is trained as a batch, with the carry before and after a step. On a CPU large
+    models are trained one after the other, and small ones do not matter.
     """
     if platform == "cpu":
         return CLIENT_FACTOR * sizes.held
@@ -91,11 +91,11 @@ def _at_work(sizes: Traffic, platform: str) -> float:
 
 
 class Room(NamedTuple):
-    """Bytes that a simulation needs on each of its devices, and bytes that are there."""
+    """Bytes that a simulation needs on each of its devices, and the bytes available."""
 
     needed: Memory
-    free: float | None  # on each device; None where nobody says
-    present: float  # of the data, on each device already
+    free: float | None  # on each device; None if unknown
+    present: float  # data already on each device
 
     @property
     def fits(self) -> bool:
@@ -104,10 +104,9 @@ class Room(NamedTuple):
 
 
 def room(run: Prepared) -> Room:
-    """Compares the estimate with what is free.
+    """Compare the estimate with the free memory.
 
-    That is, on a GPU what the device's allocator has left, and on a CPU an equal share of the memory that the system
-    calls available.
+    On a GPU that is what the device's allocator has left, on a CPU an equal share of the system's available memory.
     """
     sharers = _sharers(run.layout)
     present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharers) / len(sharers)
@@ -115,7 +114,7 @@ def room(run: Prepared) -> Room:
 
 
 def check(run: Prepared, say: bool) -> None:
-    """Prints a line before a large simulation."""
+    """Print a line before a large simulation."""
     found = room(run)
     needed, free = found.needed, found.free
     if free is not None and not found.fits:
@@ -127,7 +126,7 @@ def check(run: Prepared, say: bool) -> None:
 
 
 def check_records(run: Prepared, rounds: int) -> None:
-    """Refuses a segment whose rounds leave more records than fit."""
+    """Refuse a segment whose records do not fit."""
     needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.layout)
     if free is not None and needed > max(free, SAID_FROM):
         raise ValueError(
@@ -137,7 +136,7 @@ def check_records(run: Prepared, rounds: int) -> None:
 
 
 def check_working(run: Prepared, working: int) -> None:
-    """Refuses a compiled simulation whose working memory does not fit; everything else lies on the devices already."""
+    """Refuse a compiled simulation whose working memory does not fit; the rest is on the devices already."""
     free = _free_share(run.layout)
     if free is not None and working > free:
         chunk, devices = run.layout.parts[0].chunk_size, run.layout.num_devices
@@ -186,7 +185,7 @@ def _free_share(layout: Layout) -> float | None:
 
 
 def _free(device: Any) -> int | None:
-    """Bytes that can still be had on a device, None where nobody says."""
+    """Free bytes on a device, None if unknown."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
         return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
@@ -198,6 +197,6 @@ def _free(device: Any) -> int | None:
 
 
 def _bytes_on(device: Any, tree: PyTree) -> int:
-    """Bytes of a tree that lie on a device already and will not be copied."""
+    """Bytes of a tree that are on a device already and will not be copied."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and device in leaf.devices())
     return sum(num_bytes(leaf) for leaf in leaves)

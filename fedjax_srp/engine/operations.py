@@ -1,9 +1,8 @@
-"""Operations of a client's local work, counted in the traced program: for clocks that make time of them.
+"""Operations of a client's local work, counted in the traced program, for clocks whose times depend on them.
 
-An operation is a multiplication or an addition of a matrix product or a convolution; everything else is free. Loops
-count as often as they run for a client, which follows from the scalars of its data (its number of examples) and from
-its units of work. Convolutions count as such, whatever this backend makes of them, and what a convolution multiplies
-with its padding is left out.
+An operation is a multiplication or an addition of a matrix product or a convolution; everything else is free. A loop's
+body counts once per trip; trip counts follow from the scalars of a client's data (its number of examples) and its units
+of work. Convolutions count as such, however the backend computes them, without products with padding.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from fedjax_srp.engine.carries import inner_jaxprs
 from fedjax_srp.engine.contract import Shapes
 from fedjax_srp.engine.traffic import Traffic
 
-Known = Sequence[Array | None]  # values of scalars, None for what is not known
+Known = Sequence[Array | None]  # values of scalars, None if unknown
 Total = Array | float
 
 
 def work_costs(
     algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource, shapes: Shapes, sizes: Traffic
 ) -> Callable[[FederatedSource], WorkCosts]:
-    """Return a compiled function of the data that counts what a round asks of each client.
+    """Return a compiled function of the data that counts the costs of a round for each client.
 
     A client with fewer examples than the largest is charged for its own; its last batch of an epoch counts as a full
     one.
@@ -49,7 +48,7 @@ def work_costs(
     """
     count = _client_operations(algorithm, policy, data.num_clients, shapes, shapes.train)
     longer = count
-    if isinstance(shapes.train, Examples):  # a row more tells what depends on the padded length
+    if isinstance(shapes.train, Examples):  # one more row shows what depends on the padded length
         add_row = lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0] + 1, *leaf.shape[1:]), leaf.dtype)  # noqa: E731
         train = shapes.train._replace(x=add_row(shapes.train.x), y=add_row(shapes.train.y))
         longer = _client_operations(algorithm, policy, data.num_clients, shapes, train)
@@ -80,7 +79,7 @@ def work_costs(
 def _client_operations(
     algorithm: FederatedAlgorithm, policy: ParticipationPolicy, num_clients: int, shapes: Shapes, train: PyTree
 ) -> Callable[[Array, Sequence[Array]], Total]:
-    """(units of work, scalars of a client's data) -> operations of all that a participant computes in a round."""
+    """(units of work, scalars of a client's data) -> operations of a participant in a round."""
     functions = [("round", lambda a: a.round.client), ("finish", lambda a: a.finish.client)][: len(shapes.down)]
     broadcasts = [*shapes.down]
     if policy.needs_global_gradient:
@@ -121,11 +120,11 @@ def _client_operations(
 
 
 class _UnknownLengthError(Exception):
-    """A loop with products in it, whose number of trips is not known."""
+    """A loop with products and an unknown trip count."""
 
 
 def _count(jaxpr: Jaxpr, consts: Sequence[Any], known: Known) -> tuple[Total, list[Array | None]]:
-    """Operations of a traced function, and what is known of its results."""
+    """Operations of a traced function, and the known values of its results."""
     env: dict[Any, Any] = dict(zip(jaxpr.invars, known, strict=True))
     env |= {v: c for v, c in zip(jaxpr.constvars, consts, strict=True) if not jnp.shape(c)}
 
@@ -160,7 +159,7 @@ def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
         return params["length"] * inside, [*kept, *nothing[of_carry:]]
     if name == "cond":
         counted = [_count(*_opened(branch), known[1:])[0] for branch in params["branches"]]
-        if all(isinstance(inside, float) for inside in counted):  # as long as the longest, where nobody knows
+        if all(isinstance(inside, float) for inside in counted):  # the longest branch, if unknown
             counted = [max(counted)] if known[0] is None else counted  # type: ignore[type-var]
         totals = jnp.stack([jnp.asarray(inside, float) for inside in counted])
         return totals.max() if known[0] is None else totals[known[0].astype(jnp.int32)], nothing
@@ -182,7 +181,7 @@ def _opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
 
 
 def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
-    """What is known of a carry in every trip: of its entries that the body hands on as they are."""
+    """Known entries of a carry in every trip: those that the body returns unchanged."""
     entries = zip(carry, body.invars[first:], body.outvars, strict=False)
     return [value if variable is out else None for value, variable, out in entries]
 
@@ -199,7 +198,7 @@ def _while(params: Any, known: Known) -> tuple[Total, Known]:
 
 
 def _trips(params: Any, body: Jaxpr, consts: Known, carry: Known, kept: Known) -> Array:
-    """() float: how often a loop runs that counts up by one to a bound."""
+    """() float: trip count of a loop that counts up by one to a bound."""
     cond, _ = _opened(params["cond_jaxpr"])
     if [equation.primitive.name for equation in cond.eqns] != ["lt"]:
         raise _UnknownLengthError
@@ -226,7 +225,7 @@ def _product(equation: Any) -> float:
 
 
 def _convolution(equation: Any) -> float:
-    """2 * products of an entry of the image with one of the kernel; those with padding and holes are none."""
+    """2 * products of an entry of the image with one of the kernel; those with padding and holes do not count."""
     p, (image, kernel) = equation.params, (v.aval.shape for v in equation.invars)
     out = equation.outvars[0].aval.shape
     of_image, of_kernel, of_out = p["dimension_numbers"]

@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     eval_last: int = 0
 
     def check(self) -> None:
-        """Raises a ValueError of one line for a value out of range."""
+        """Raise a ValueError of one line for a value out of range."""
         for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
             check_integer(argument, getattr(self, argument), least)
         if self.time_limit is not None and not self.time_limit > 0:
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
             raise ValueError(f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
 
     def check_fit(self, run: Prepared) -> None:
-        """Raises a ValueError of one line for a target that this run has nothing to compare with."""
+        """Raise a ValueError of one line for a target that this run cannot reach."""
         if self.target is not None and not run.evaluations:
             raise ValueError(f"target={self.target}: nothing is evaluated, so nothing reaches it; name an evaluation")
         if self.target is not None and score_name(run.data) == "accuracy" and not 0 < self.target <= 1:
@@ -50,20 +50,20 @@ class Limits(NamedTuple):
     def next_evaluation(self, completed: int) -> int:
         """The round whose end is evaluated next, after so many completed ones.
 
-        The grid is that of `eval_every`, every round up to `eval_first` besides; it does not depend on where a run that
-        is continued ended. The last round and the last `eval_last` ones come on top.
+        The grid has every `eval_every`-th round and every round up to `eval_first`; it does not depend on where a
+        continued run ended. The last `eval_last` rounds, at least one, are added.
         """
         every = 1 if completed < self.eval_first else self.eval_every
         first_of_last = max(completed, self.num_rounds - self.eval_last) + 1
         return min(completed + every - completed % every, first_of_last, self.num_rounds)
 
     def on_grid(self, completed: int) -> bool:
-        """True if a run of more rounds evaluates after so many."""
+        """True if a longer run evaluates after this many rounds."""
         longer = self._replace(num_rounds=completed + 1, eval_last=0)
         return longer.next_evaluation(completed - 1) == completed
 
     def goes_on(self, completed: int) -> bool:
-        """True if a run of more rounds can go on from here: all evaluations up to here are on its grid."""
+        """True if a longer run can resume from here: all evaluations up to here are on its grid."""
         first_of_last = self.num_rounds - self.eval_last + 1
         return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))
 
@@ -84,7 +84,7 @@ def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Sums over numbers, nan where there is nothing: a client without test data has no score."""
+    """Sums over numbers, nan for 0 / 0: a client without test data has no score."""
     with np.errstate(invalid="ignore"):
         return total / count
 
@@ -95,7 +95,7 @@ def mean_scores(records: Arrays, evaluation: str) -> np.ndarray:
 
 
 def smaller_is_better(data: Any) -> bool:
-    """True for data whose scores are errors; they are accuracies unless the data say so."""
+    """True for data whose scores are errors, by default accuracies."""
     return bool(getattr(data, "smaller_is_better", False))
 
 
@@ -105,7 +105,7 @@ def score_name(data: Any) -> str:
 
 
 def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
-    """The round whose evaluation is the first at which a limit is reached; None if there is none yet."""
+    """The round of the first evaluation that reaches a limit; None if there is none yet."""
     if not records:
         return None
     rounds = records["eval_round"][0]
@@ -121,7 +121,7 @@ def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
 
 
 def check_limits(records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any) -> None:
-    """Refuses limits that end a run before what is there of it."""
+    """Refuse limits that a run in a folder has already passed."""
     end = ended_after(records, run, limits)
     if end is not None and end < completed:
         given = {"time_limit": limits.time_limit, "target": limits.target}
@@ -133,7 +133,7 @@ def check_limits(records: Records, run: Prepared, limits: Limits, completed: int
 
 
 def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
-    """Facts that a history records of its origin."""
+    """Facts about a run that its history records."""
     return {
         "name": run.name,
         "algorithm": run.algorithm.name,
@@ -165,7 +165,7 @@ _checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  #
 
 def data_checksum(data: FederatedSource) -> str:
     """Eight hexadecimal digits of the data's arrays, or of this process's shards of them."""
-    with contextlib.suppress(TypeError):  # neither hashable nor weakly referenced
+    with contextlib.suppress(TypeError):  # not hashable, or no weak references
         if data in _checksums:
             return _checksums[data]
     checksum, leaves = 0, jax.tree.leaves(data)
@@ -188,7 +188,7 @@ def _bits(leaf: Array) -> np.ndarray:
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
     """Facts that a continued run must share: all but the number of rounds, the limits, and the folder of its data."""
     found = facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
-    options = found["dataset_options"] or {}  # the data themselves have a checksum
+    options = found["dataset_options"] or {}  # the data have a checksum
     return found | {"dataset_options": {name: value for name, value in options.items() if name != "data_dir"}}
 
 
@@ -203,7 +203,7 @@ class Ending(NamedTuple):
     client_time: Array  # as in `Start`
     rounds_taken: Array  # as in `SimulationState`
     server: PyTree
-    clients: PyTree | None  # leaves (owned * num_devices, ...), behind the seeds where there are some
+    clients: PyTree | None  # leaves (owned * num_devices, ...), after an axis of seeds if there is one
     records: Records
     timings: dict[str, Any]  # of the host, in seconds
 

@@ -1,7 +1,7 @@
-"""Examples that lie with the owners of the clients, for data that does not fit every device.
+"""Examples sharded by the owners of the clients, for data that do not fit every device.
 
-Device d keeps the examples of clients d, d + D, d + 2 D, ..., as the very `FederatedData` of these clients. Examples of
-clients that are served elsewhere move there as they are stored (images as uint8), and become the model's input there.
+Device d keeps the examples of clients d, d + D, d + 2 D, ..., as a `FederatedData` of these clients. Examples of
+clients that train on another device move there as stored (images as uint8), and become the model's input there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SPLITS = ("train", "test")
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OwnedData:
-    """`FederatedData` sharded by client; inside `shard_map`, `own` is that of this device's clients.
+    """`FederatedData` sharded by client; inside `shard_map`, `own` has this device's clients.
 
     Attributes:
-        own: leaves by client, or by example, behind a leading axis over devices; rows count from a device's first
+        own: leaves by client, or by example, with a leading axis over devices; rows count from a device's first
             example. `scale` and `offset` are on every device.
         num_clients: in the whole federation.
     """
@@ -35,7 +35,7 @@ class OwnedData:
     own: FederatedData
     num_clients: int
 
-    is_sharded: ClassVar[bool] = True  # no client can be asked for its data, see `train_client`
+    is_sharded: ClassVar[bool] = True  # see `train_client`
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ jax.tree_util.register_dataclass(OwnedData, data_fields=["own"], meta_fields=["n
 
 
 def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """Puts data on the devices: all of it on each, or with `shard_data` each client's with its owner."""
+    """Put data on the devices: all on each, or with `shard_data` each client's on its owner."""
     if not shard_data or layout.num_devices == 1:
         return place(layout, data)
     if not isinstance(data, FederatedData):
@@ -77,7 +77,7 @@ def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
 
 
 def data_shapes(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """The shapes of what `place_data` makes, on devices that need not be there; clients as long as their padding."""
+    """Shapes of `place_data`'s result, on devices that need not exist; every client has the padded length."""
     if not shard_data or layout.num_devices == 1:
         return layout.shapes(data)
     if not isinstance(data, FederatedData):
@@ -110,7 +110,7 @@ def _split_by_owner(layout: Layout, data: FederatedData, split: str) -> dict[str
     length = max(1, *(len(r) for r in rows))
 
     def by_owner(fill: Callable[[int, np.ndarray], Any], size: int, like: np.ndarray) -> Array:
-        """(size * num_devices, ...), of which `fill` writes each part (size, ...) that belongs to this process."""
+        """(size * num_devices, ...); `fill` writes each part (size, ...) of this process."""
 
         def part(index: Any) -> np.ndarray:
             made = np.zeros((size, *like.shape[1:]), like.dtype)
@@ -145,7 +145,7 @@ def _names(split: str) -> tuple[str, ...]:
 
 
 def moved_bytes(data: FederatedSource, shard_data: bool) -> int:
-    """Bytes of a client's examples, of training and of tests, as they move between devices; 0 where none do."""
+    """Bytes of a client's training and test examples that move between devices; 0 if none do."""
     if not shard_data or not isinstance(data, FederatedData):
         return 0
 
@@ -173,16 +173,16 @@ def own_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
 
 
 class Supply(NamedTuple):
-    """The way to a client's data: what a window moves between devices, and what one client makes of its part."""
+    """Access to clients' data: a move between devices for a window, then each client's data from its row."""
 
     move: Callable[[Window], PyTree]  # -> leaves (chunk_size, ...)
-    give: Callable[[Array, PyTree], ClientData]  # () id and its row of the above -> data
+    give: Callable[[Array, PyTree], ClientData]  # () id and its moved row -> data
 
 
 def supply(layout: Layout, data: Any, split: str) -> Supply:
-    """Supplies the "train" or "test" data of clients, from the device's shard of what `place_data` made."""
+    """Supply the "train" or "test" data of clients, from the device's shard of `place_data`'s result."""
     name = f"{split}_client"
-    if not isinstance(data, OwnedData):  # nothing moves, and what clients share is not copied for each
+    if not isinstance(data, OwnedData):  # nothing moves, and shared arrays are not copied for each client
         return Supply(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
     stored = jax.vmap(getattr(data.own.stored(), name))
     return Supply(

@@ -1,4 +1,4 @@
-"""A run is prepared here and nowhere else: what was asked for, checked, completed and ready to be compiled."""
+"""Preparation of a run: a request is checked, completed and made ready to compile, here and nowhere else."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Prepared(NamedTuple):
 
     @property
     def fitted_clock(self) -> Clock:
-        """The clock, with what a round costs where it needs that."""
+        """The clock, fitted to the costs of a round if it needs them."""
         return self.clock if self.costs is None else self.clock.fit(self.costs)
 
     def program(self) -> Program:
-        """Compiled on demand, shared with every run that differs in key, data or values alone."""
+        """The program, compiled on demand, shared by runs that differ only in key, data or values."""
         parts = self.algorithm, self.policy, self.fitted_clock
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
@@ -83,11 +83,11 @@ class Prepared(NamedTuple):
         """Key and data on the devices.
 
         Raises:
-            ValueError: a transformation of JAX is around the host's loop, or jit is disabled.
+            ValueError: the host's loop is inside a JAX transformation, or jit is disabled.
         """
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))):
             raise ValueError(
-                "key, or a part, is traced: this compiles and runs by itself and stands in no jit, vmap or grad; "
+                "key, or a part, is traced: this compiles and runs by itself, outside of jit, vmap and grad; "
                 "srp.Simulation does, simulate_seeds takes several keys and values"
             )
         if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 (untyped in jax)
@@ -95,10 +95,10 @@ class Prepared(NamedTuple):
         return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
     def traced(self, length: int) -> Traced:
-        """Start and a segment of `length` rounds (0: its evaluation alone) for devices that need not be there.
+        """Trace the start and a segment of `length` rounds (0: its evaluation alone) for devices that need not exist.
 
-        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` of what is returned compiles
-        for devices of `jax.experimental.topologies`.
+        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` of the result compiles for
+        devices of `jax.experimental.topologies`.
         """
         seeds = () if self.num_seeds is None else (self.num_seeds,)
         root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
@@ -110,7 +110,7 @@ class Prepared(NamedTuple):
         return with_values(self.algorithm, {name: np.asarray(v)[seed].item() for name, v in self.values.items()})
 
     def options(self, seed: int = 0) -> dict[str, Any]:
-        """Options of algorithm, model and policy by short names, which tell runs apart in tables and figures."""
+        """Options of algorithm, model and policy by short names, as tables and figures show them."""
         algorithm = self.of_seed(seed)
         model: Any = getattr(algorithm, "model", None)
         own = option_values(algorithm, ("model",) if is_part(model) else ())
@@ -120,20 +120,20 @@ class Prepared(NamedTuple):
         return {f"{self.policy.name}.{o}" if o in own and own[o] != v else o: v for o, v in of_policy.items()} | own
 
     def description(self, seed: int = 0) -> dict[str, Any]:
-        """Algorithm and policy in plain words, to be made again of them (`History.method`)."""
+        """Description of algorithm and policy, from which `History.method` rebuilds them."""
         return {"name": self.name, "algorithm": describe(self.of_seed(seed)), "participation": describe(self.policy)}
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of the objects in it that do not know how they were made."""
+        """Names of objects without a description."""
         return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
 
 
-SOURCE = ("num_clients", "train_client", "test_client", "score")  # what data answers
+SOURCE = ("num_clients", "train_client", "test_client", "score")  # members of a data source
 
 
 def prepare(request: Request) -> Prepared:
-    """Checks and completes a request; traces the algorithm, runs nothing."""
+    """Check and complete a request; trace the algorithm, run nothing."""
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
     name = request.name
@@ -181,12 +181,12 @@ def prepare(request: Request) -> Prepared:
 
 
 Counter = Callable[[FederatedSource], WorkCosts]
-_known: dict[Any, tuple[Traffic, Counter | None]] = {}  # what was checked, without values and data; the oldest first
+_known: dict[Any, tuple[Traffic, Counter | None]] = {}  # past checks, without values and data; oldest first
 REMEMBERED = 32
 
 
 def _counted(costs_of: Counter, data: FederatedSource) -> WorkCosts:
-    """What a round costs; ones where the data are shapes alone, which no values follow from."""
+    """Costs of a round; ones if the data are only shapes."""
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(data)):
         return cast(WorkCosts, jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
     return costs_of(data)
@@ -195,7 +195,7 @@ def _counted(costs_of: Counter, data: FederatedSource) -> WorkCosts:
 def _at_the_door(
     parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
 ) -> tuple[Traffic, Counter | None]:
-    """Checks the contract, once for parts and data that differ in values alone, not in their shapes."""
+    """Check the contract, once for parts and data that differ only in values."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
         raise ValueError(
@@ -225,7 +225,7 @@ def _at_the_door(
 
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names of evaluations: None is the default one, "all" every one; unknown ones are refused."""
+    """Return names of evaluations: None is the default one, "all" every one."""
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
@@ -240,7 +240,7 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     return evaluations
 
 
-WANTED = {  # argument -> its type, and what to give
+WANTED = {  # argument -> its type, and the remedy
     "algorithm": (
         FederatedAlgorithm | Method,
         "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
@@ -254,7 +254,7 @@ WANTED = {  # argument -> its type, and what to give
 
 
 def _check_parts(request: Request) -> None:
-    """Refuses parts in each other's places, parts that were not called, and data that is no federation."""
+    """Refuse parts in each other's places, parts that were not called, and data that is no federation."""
     for argument, (kind, remedy) in WANTED.items():
         given = getattr(request, argument)
         if not isinstance(given, kind):

@@ -1,7 +1,7 @@
 """A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it.
 
-Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts`): simulations that differ in their floats,
-in keys or data alone share what is compiled.
+Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts`): simulations that differ only in floats,
+keys or data share compiled programs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ from fedjax_srp.engine.scoring import score_clients
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
 from fedjax_srp.parts import values_of
 
-WRITTEN_OUT = 1000  # numbers that a checkpoint has of a value, hyper-parameter or trace; of more it has a hash
+WRITTEN_OUT = 1000  # longest value that a checkpoint stores in full; of longer ones it has a hash
+# Compiled functions kept for equal specs, and specs: a function takes about 330 areas of memory on a CPU, of which
+# Linux gives a process 65,530, and XLA crashes without one.
+FUNCTIONS_KEPT, SPECS_KEPT = 8, 16
 
 
 class Parts(NamedTuple):
-    """The parts of a simulation that programs take as arguments, beside its data."""
+    """The parts of a simulation, arguments of its programs beside the data."""
 
     algorithm: FederatedAlgorithm
     policy: ParticipationPolicy
@@ -49,10 +52,10 @@ class Parts(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The static side of a program; equal specs share what is compiled."""
+    """The static side of a program; equal specs share compiled functions."""
 
     parts: Any  # PyTreeDef of the parts: all but their leaves
-    by_seed: tuple[bool, ...]  # which of the leaves have an axis of seeds
+    by_seed: tuple[bool, ...]  # flags of the leaves with an axis of seeds
     evaluations: tuple[str, ...]
     layout: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
@@ -62,27 +65,27 @@ class Spec(NamedTuple):
 
 
 def numerics() -> tuple[Any, ...]:
-    """The settings of JAX that change what a program computes, as they are now."""
+    """The current JAX settings that change what a program computes."""
     names = "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"
     return tuple(getattr(jax.config, name) for name in names)
 
 
 class Start(NamedTuple):
-    """The state before the first round, and what is known of the clients' speed."""
+    """The state before the first round, and the clients' expected times."""
 
     state: SimulationState
     client_time: Array  # (num_clients,) expected time of a unit of work
 
 
 class Segment(NamedTuple):
-    """Results of a segment for the host; behind a seeds axis where there is one."""
+    """Results of a segment for the host, with a leading axis of seeds if there are several."""
 
     rounds: RoundInfo  # leaves (length,)
     faults: Array  # (length, 2) int32 of the cohorts, see `cohort.cohort_fault`
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
 
 
-# What is sharded by client; the rest is replicated. Flags stand in for whole subtrees, so types say less than usual.
+# Flags of the subtrees that are sharded by client; the rest is replicated.
 _NO: Any = False
 _YES: Any = True
 STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO, now=_NO, rounds_taken=_NO)
@@ -94,13 +97,13 @@ class Function(NamedTuple):
 
     name: Any  # hashable
     call: Callable[..., Any]
-    takes: tuple[Any, ...]  # which of the arguments in front are sharded by client
-    gives: Any  # which results are
-    donates: bool = False  # the first argument's memory
+    takes: tuple[Any, ...]  # flags: leading arguments sharded by client
+    gives: Any  # flags: results sharded by client
+    donates: bool = False  # True if the first argument's memory is donated
 
 
 class Traced(NamedTuple):
-    """Programs that were traced and not compiled; their arguments are (state,) key, parts, data."""
+    """Traced programs, not compiled; their arguments are (state,) key, parts, data."""
 
     start: jax.stages.Traced
     segment: jax.stages.Traced
@@ -114,7 +117,7 @@ class Shared:
         self.compile_seconds = 0.0
         self.num_traces = 0
         self.lowered: dict[Any, jax.stages.Lowered] = {}
-        self.compiled: dict[Any, jax.stages.Compiled] = {}
+        self.compiled: dict[Any, jax.stages.Compiled] = {}  # least recently used first
 
 
 class Program:
@@ -123,7 +126,7 @@ class Program:
     Attributes:
         parts: of the simulation, their leaves as arrays.
         shared: with the programs of equal specs.
-        announce: called with the name of a function; what it returns is entered while that is traced or compiled.
+        announce: called with a function's name; returns a context for the time of tracing or compiling it.
     """
 
     def __init__(self, spec: Spec, shared: Shared, parts: Parts):
@@ -132,7 +135,7 @@ class Program:
 
     @functools.cached_property
     def _placed(self) -> Parts:
-        """On the devices."""
+        """The parts on the devices."""
         return place(self.spec.layout, self.parts)
 
     @property
@@ -158,12 +161,11 @@ class Program:
                 compiling = thread.submit(lowered.compile, compiler_options=dict(self.spec.compiler))
                 self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
                 with self._making(start):
-                    shared.compiled[signature] = compiling.result()
-            del shared.lowered[signature]
+                    self._keep(signature, compiling.result())
         return self._run(start, root, data=data)
 
     def _shapes(self, state: SimulationState) -> SimulationState:
-        """Shapes of a state as it lies on the devices."""
+        """Shapes and placement of a state on the devices."""
         layout, leading = self.spec.layout, int(self.spec.num_seeds is not None)
         return layout.shapes(state)._replace(clients=layout.shapes(state.clients, True, leading))
 
@@ -222,20 +224,20 @@ class Program:
         return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 
     def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
-        """Bytes that a segment needs on each device beside its arguments and results, as the compiler says."""
+        """Bytes that a segment needs on each device beside its arguments and results, by the compiler."""
         compiled = self._compile(self._segment(length), (state, root, self._placed, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of `start`: how server, clients, clock and policy begin. To be asked before `start`."""
+        """A hash of the program of `start`, the initialization of all states. Call it before `start`."""
         return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of a segment, and so of all that is compiled into it: schedules, models, loops."""
+        """A hash of the program of a segment, and so of its schedules, models and loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._placed, data)).as_text().encode())
 
     def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
-        """Start and segment for arguments that are shapes (`Layout.shapes`), on devices that need not be there."""
+        """Trace start and segment for shapes (`Layout.shapes`), on devices that need not exist."""
         layout, parts = self.spec.layout, self.spec.layout.shapes(self.parts)
         with traced_for(layout.platform):
             start = self._jitted(self._start(), (root, parts, data)).trace(root, parts, data)
@@ -243,26 +245,26 @@ class Program:
             return Traced(start, self._jitted(self._segment(length), args).trace(*args), self.parts)
 
     def values(self) -> dict[str, Any]:
-        """The floats that the programs get, by name, long arrays by their hash; no program has them compiled in."""
+        """The floats that programs take as arguments, by name; long arrays by their hash."""
         arrays = {name: np.asarray(_plain(value), float) for name, value in values_of(self.parts).items()}
         return {name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes()) for name, a in arrays.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
         arguments = (*args, self._placed, data)
         compiled = self._compile(function, arguments)
-        with jax.debug_nans(False), jax.debug_infs(False):  # records have nan for what is not known
+        with jax.debug_nans(False), jax.debug_infs(False):  # records have nan for unknown values
             return compiled(*arguments)
 
     @contextlib.contextmanager
     def _making(self, function: Function) -> Iterator[None]:
-        """Something of a function is traced or compiled, which takes seconds."""
+        """Announce and time the tracing or compiling of a function."""
         begin = time.perf_counter()
         with self.announce(function.name):
             yield
         self.shared.compile_seconds += time.perf_counter() - begin
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Traces a function for arguments of these shapes; once, unless it is compiled meanwhile."""
+        """Trace a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared = _signature(function.name, args), self.shared
         if signature not in shared.lowered:
             if function.donates:  # a segment, traced before there is a state, has the text of one traced after
@@ -272,7 +274,7 @@ class Program:
         return shared.lowered[signature]
 
     def _jitted(self, function: Function, args: tuple[Any, ...]) -> Any:
-        """A function spread over devices and seeds, of arguments like these; counts its traces."""
+        """Jit a function over devices and seeds for arguments like these, and count its traces."""
         shared, spec = self.shared, self.spec
 
         def counted(*args: Any) -> Any:
@@ -284,19 +286,28 @@ class Program:
         spread_function = spread(counted, spec.layout, takes, function.gives)
         if spec.num_seeds is not None:
             of_parts = jax.tree.unflatten(spec.parts, [0 if by_seed else None for by_seed in spec.by_seed])
-            axes = (*(0,) * (len(front) + 1), of_parts, None)  # data are shared by the seeds
+            axes = (*(0,) * (len(front) + 1), of_parts, None)  # seeds share the data
             spread_function = jax.vmap(spread_function, in_axes=axes)
         return jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
-        """The compiled function for these shapes, made the first time."""
+        """The compiled function for these shapes, compiled on first use."""
         signature, shared = _signature(function.name, args), self.shared
-        if signature not in shared.compiled:
+        if signature in shared.compiled:
+            shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
+        else:
             lowered = self._lower(function, args)
             with self._making(function):
-                shared.compiled[signature] = lowered.compile(compiler_options=dict(self.spec.compiler))
-            del shared.lowered[signature]
+                self._keep(signature, lowered.compile(compiler_options=dict(self.spec.compiler)))
         return shared.compiled[signature]
+
+    def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
+        """Keep a compiled function, and drop the least recently used one where there are many."""
+        shared = self.shared
+        shared.compiled[signature] = compiled
+        del shared.lowered[signature]
+        if len(shared.compiled) > FUNCTIONS_KEPT:
+            del shared.compiled[next(iter(shared.compiled))]
 
 
 def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) -> Start:
@@ -329,7 +340,7 @@ def _init_clients(
 
 
 def _plain(leaf: Array) -> Array:
-    """A leaf as numbers, which a key is not."""
+    """A leaf as numbers: a key's data."""
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
@@ -342,7 +353,7 @@ def _signature(name: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return name, structure, tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=SPECS_KEPT)
 def _shared(spec: Spec) -> Shared:
     del spec
     return Shared()
@@ -358,9 +369,9 @@ def program(
     by_seed: Collection[str] = (),
     records_loss: bool = False,
 ) -> Program:
-    """The program of these parts; what is equal but for leaves shares what is compiled, and so does another key.
+    """The program of these parts; parts that are equal except for leaves share compiled functions.
 
-    The algorithm's leaves named in `by_seed`, dotted, have an axis of seeds in front, see `parts.with_values`.
+    The algorithm's leaves named in `by_seed`, dotted, have a leading axis of seeds, see `parts.with_values`.
     """
     parts = Parts(algorithm, policy, clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}

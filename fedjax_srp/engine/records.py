@@ -1,6 +1,6 @@
-"""Records of a run, segment by segment: joined in memory when they are asked for, appended to a log on disk.
+"""Records of a run, segment by segment: joined in memory on access, appended to a log on disk.
 
-Nothing that was recorded is written or copied again when more comes, so a run takes time in proportion to its length.
+Old records are never copied or rewritten, so the time of a run is proportional to its length.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from fedjax_srp import stored
 
 Arrays = Mapping[str, np.ndarray]  # flat, names are paths; the second axis is that of rounds or evaluations
-COPIES = ("records.0", "records.1")  # of the log, so that a damaged one has another beside it
-_LENGTH = 8  # bytes in front of what one segment recorded
+COPIES = ("records.0", "records.1")  # of the log, in case one is damaged
+_LENGTH = 8  # bytes before the records of a segment
 
 
 class Records(Mapping[str, np.ndarray]):
@@ -34,7 +34,7 @@ class Records(Mapping[str, np.ndarray]):
             self.add(segment)
 
     def add(self, segment: Arrays) -> None:
-        """Add what a segment recorded."""
+        """Add the records of a segment."""
         self.last = segment
         for name, array in segment.items():
             self._parts.setdefault(name, []).append(array)
@@ -53,10 +53,10 @@ class Records(Mapping[str, np.ndarray]):
 
 
 class Log:
-    """Two copies of all that was recorded, in files that only grow.
+    """Two copies of all records, in files that only grow.
 
-    The seal of a snapshot has the `mark` that `append` returned: the length of the log then, and its checksum. Whatever
-    stands behind the mark that was `read` was written by a run that was killed; the next `append` cuts it off.
+    The seal of a snapshot has the `mark` that `append` returned: the length of the log then, and its checksum. Records
+    after the mark that was `read` are of a killed run; the next `append` truncates them.
 
     Args:
         folder: holds the copies.
@@ -68,7 +68,7 @@ class Log:
         self.size = 0
 
     def append(self, segment: Arrays) -> dict[str, Any]:
-        """Write what a segment recorded behind the rest; return the mark.
+        """Append the records of a segment; return the mark.
 
         Raises:
             OSError: the disk is full; what was written before is intact.
@@ -88,10 +88,10 @@ class Log:
         return {"bytes": self.size, "digest": self._digest.hexdigest()}
 
     def read(self, mark: Mapping[str, Any]) -> list[Arrays]:
-        """Return what had been recorded at a mark, segment by segment; go on from there.
+        """Return the records up to a mark, segment by segment, and continue from there.
 
         Raises:
-            DamagedError: neither copy is what was written.
+            DamagedError: both copies are damaged.
         """
         found: dict[Path, bytes] = {}
         for copy in self._copies:

@@ -1,4 +1,4 @@
-"""One round: who takes part, what they compute, what it costs. All in-graph, written for one device of the mesh."""
+"""One round: selection, local work, aggregation, costs. All in-graph, written for one device of the mesh."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fedjax_srp.loops import barrier, batch_max, fori_loop
 
 
 class SimulationState(NamedTuple):
-    """All that a round hands to the next; checkpointed as it is."""
+    """The state between rounds, as checkpoints have it."""
 
     server: PyTree
     clients: PyTree  # leaves (owned * num_devices, ...), sharded by client
@@ -63,10 +63,10 @@ class PassResult(NamedTuple):
     """The result of a pass over a cohort."""
 
     mean: PyTree  # of the messages
-    states: PyTree  # of all clients, those of the cohort updated
+    states: PyTree  # of all clients, updated for the cohort
     info: PyTree  # mean over the cohort
-    records: PyTree  # leaves (owned, ...): each client's `info`; () unless asked for
-    loss: Array | None  # () float, mean training loss over those who took a step, nan for none; None: not reported
+    records: PyTree  # leaves (owned, ...): each client's `info`; () without `record`
+    loss: Array | None  # () float, mean training loss of clients with a step, nan for none; None: not reported
     reports: Mapping[str, Array]  # (num_clients,) float each, see `ParticipationPolicy.needs`
 
 
@@ -81,12 +81,12 @@ def cohort_pass(
     record: bool = False,
     needs: tuple[str, ...] = (),
 ) -> PassResult:
-    """Runs one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
+    """Run one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
 
     The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
-    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. Where
-    the layout has large chunks too, another loop goes before, as long as these are full. Devices serve their own
-    clients first; only the windows behind these make them exchange states, and wait for each other.
+    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. A
+    layout with large chunks has another loop first, while these are full. Each device serves its own clients first;
+    only in the windows after these do devices exchange states and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -97,7 +97,7 @@ def cohort_pass(
         key: of the pass; a client's key folds in its id.
         layout: devices and chunk.
         record: keep each client's `info`, by client id.
-        needs: names of what each participant reports to the policy.
+        needs: names of the reports for the policy.
     """
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
     pad = (0, -cohort.client_ids.shape[0] % layout.window)
@@ -123,10 +123,10 @@ def cohort_pass(
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
     def serve(layout: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, dict[str, Array], Window, Array]:
-        """The window whose first position is `first`, what it reports, and which of this device's slots are real."""
+        """Serve the window that starts at `first`: outputs, reports, the window and the mask of real slots."""
         positions = first + window_positions(layout)
         active = positions < cohort.size
-        # A padded slot repeats the first participant with no work to do and at weight zero.
+        # A padded slot repeats the first participant without work and with weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
         away = batch_max(jnp.minimum(first + layout.window, cohort.size) > at_home)
         window, mine = Window(ids, active, away), my_chunk(layout, active)
@@ -183,7 +183,7 @@ def cohort_pass(
     messages, weights, info, losses = total(layout, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
     loss = None if losses is None else losses[0] / losses[1]
-    if needs:  # a client reports on one device, the others have a zero there
+    if needs:  # a client reports on one device, with zeros on the others
         position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
         whose = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
         took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[whose].set(True, mode="drop")
@@ -193,7 +193,7 @@ def cohort_pass(
 
 
 def _report(name: str, output: ClientOutput, client_data: ClientData) -> Array:
-    """() float: what a policy asks of a participant; `contract` has checked that it is there."""
+    """() float: a report of one participant, which `contract` has checked to exist."""
     if name == NUM_EXAMPLES:
         return client_data.count.astype(float)
     if name == TRAINING_LOSS:
@@ -203,7 +203,7 @@ def _report(name: str, output: ClientOutput, client_data: ClientData) -> Array:
 
 
 def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
-    """The sum of the losses of a chunk, and of how many clients: of those that took a step."""
+    """The sum of the losses of a chunk, and the number of clients with a step."""
     counts = mine & (loss.steps > 0)
     return jnp.sum(jnp.where(counts, loss.mean, 0).astype(float)), jnp.sum(counts).astype(float)
 
@@ -213,20 +213,20 @@ def _as_float(leaf: Array) -> Array:
 
 
 def as_arrays(tree: PyTree) -> PyTree:
-    """Convert what an author's function returned to arrays of JAX: numbers of Python and NumPy may stand in it.
+    """Convert the result of an author's function, which may hold Python or NumPy numbers, to JAX arrays.
 
-    None of them is weakly typed, or a state would have one type before the first round and another one after it.
+    None is weakly typed, or a state would change its type after the first round.
     """
 
     def as_array(leaf: Any) -> Array:
         array = jnp.asarray(leaf)
-        return array.astype(array.dtype) if getattr(array, "weak_type", False) else array  # keys of JAX have no such
+        return array.astype(array.dtype) if getattr(array, "weak_type", False) else array  # JAX's keys have none
 
     return jax.tree.map(as_array, tree)
 
 
 def all_clients(num_clients: int) -> Cohort:
-    """Everybody, in order of id."""
+    """All clients, in order of id."""
     ids = jnp.arange(num_clients, dtype=jnp.int32)
     return Cohort(ids, jnp.int32(num_clients), jnp.ones_like(ids), jnp.int32(0))
 
@@ -254,7 +254,7 @@ def run_phase(
     layout: Layout,
     needs: tuple[str, ...] = (),
 ) -> tuple[PyTree, PassResult]:
-    """One pass of a `Phase`, and the server's answer to it."""
+    """One pass of a `Phase`, and the server's update."""
     broadcast = as_arrays(phase.broadcast(server, context))
     everybody = None if phase.shown is None else _participants(phase.shown, states, cohort, layout)
 
@@ -269,7 +269,7 @@ def run_phase(
 
 
 def _participants(shown: Callable[[PyTree], PyTree], states: PyTree, cohort: Cohort, layout: Layout) -> Participants:
-    """What all participants show, on every device; the first one stands in for those who take no part."""
+    """The shown states of all participants, on every device; rows of non-participants repeat the first."""
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     ids = jnp.where(takes_part, cohort.client_ids, cohort.client_ids[0])
     return Participants(everywhere(layout, jax.vmap(shown)(states), ids), takes_part)
@@ -278,7 +278,7 @@ def _participants(shown: Callable[[PyTree], PyTree], states: PyTree, cohort: Coh
 def prepare_server(
     algorithm: FederatedAlgorithm, data: FederatedSource, state: SimulationState, root: Key, layout: Layout
 ) -> SimulationState:
-    """The pass over all clients before the first round, for algorithms that ask for one."""
+    """The pass over all clients before the first round, for algorithms with `prepare`."""
     if algorithm.prepare is None:
         return state
     cohort = all_clients(layout.num_clients)
@@ -298,7 +298,7 @@ def one_round(
     layout: Layout,
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
-    """Clock, cohort, local work, mean, server, second pass, criterion, time; with what is wrong with the cohort."""
+    """Clock, cohort, local work, mean, server, second pass, criterion, time; also the cohort's fault."""
     times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock, state.now))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
@@ -343,7 +343,7 @@ def one_round(
     said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
     round_info = round_info._replace(metrics={**metrics, **said}, reports={})
     now = state.now + round_info.compute_time
-    if times.available is not None:  # time goes on, or those who leave at once would be picked for ever
+    if times.available is not None:  # time passes, or clients that leave at once would be selected forever
         now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     whose = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
@@ -368,7 +368,7 @@ def _global_gradient_norm(
 ) -> Array:
     """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
     broadcast, gradient = as_arrays(algorithm.broadcast(server, context)), algorithm.gradient
-    assert gradient is not None  # checked at the door
+    assert gradient is not None  # checked before the run
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
         return gradient(key, broadcast, state, client_data, context)._replace(state=None)

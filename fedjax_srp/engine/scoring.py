@@ -1,4 +1,4 @@
-"""Judging every client: which model, on which data, is named by the evaluation."""
+"""Scores of every client; the evaluation chooses the model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def score_clients(
     root: Key,
     layout: Layout,
 ) -> dict[str, tuple[Array, Array]]:
-    """Every client's score under each named evaluation, after the rounds that `state` has behind it.
+    """Score every client under each named evaluation, at this state.
 
-    `personalize` sees the client's training data only; what it returns is scored on the client's test data here.
+    `personalize` sees the client's training data only; its predictions are scored on the client's test data here.
 
     Returns:
         name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.

@@ -1,11 +1,11 @@
-"""Clients over devices: who owns a client's state, and how those who are served are fetched and written back.
+"""Clients over devices: owners of clients' states, and their transfer to the devices that train them.
 
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
-(client i lives on device i mod D); everything else is replicated, and every device computes it alike. The work of a
+(client i lives on device i mod D); everything else is replicated, and every device computes the same. The work of a
 round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
-Positions are dealt so that devices serve clients of their own first (`owners_first`); `take` and `put` move the states
-of the others. The devices may belong to several processes: the same program runs in each, and `place` puts there what
-every process holds.
+Positions are assigned so that each device serves its own clients first (`owners_first`); `take` and `put` move the
+states of the others. The devices may belong to several processes: the same program runs in each, and `place`
+distributes arrays that every process holds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from fedjax_srp._checks import check_integer, short
 from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
-CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of clients at work at once on a device (CPU: a cache of its own)
+CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of a chunk on a device (CPU: the core's cache)
 
 
 class Layout(NamedTuple):
-    """Placement of clients on devices, and how many train at once on each."""
+    """Placement of clients on devices, and the chunks of each."""
 
     devices: tuple[Any, ...]  # of jax.Device
     chunk_size: int  # clients that train at once per device
     num_clients: int
     judged_at_once: int  # clients per device that are evaluated at once
-    large_chunk: int = 0  # clients that train at once per device while a cohort has so many left, a multiple; 0: none
+    large_chunk: int = 0  # multiple of chunk_size, used while a cohort has so many left; 0: none
 
     @property
     def num_devices(self) -> int:
@@ -48,16 +48,16 @@ class Layout(NamedTuple):
 
     @property
     def owned(self) -> int:
-        """Clients whose state a device keeps (the last one of some devices may be padding)."""
+        """Number of clients per device (the last of some devices may be padding)."""
         return -(-self.num_clients // self.num_devices)
 
     def owner(self, client_ids: Array) -> Array:
-        """The devices that keep the states of clients. Neighbours have different ones, and so have the fastest clients
-        where a clock numbers them by speed."""
+        """The devices that keep the states of clients. Neighbours are on different ones, and so are the fastest clients
+        of a clock that numbers them by speed."""
         return client_ids % self.num_devices
 
     def row(self, client_ids: Array) -> Array:
-        """Their places among the clients of their owners."""
+        """Rows of clients among those of their owners."""
         return client_ids // self.num_devices
 
     def by_id(self, by_owner: Any) -> Any:
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
         return self._swapped(by_owner, self.num_devices, self.owned)
 
     def by_owner(self, by_id: Any) -> Any:
-        """Undoes `by_id`."""
+        """Undo `by_id`."""
         return self._swapped(by_id, self.owned, self.num_devices)
 
     @staticmethod
@@ -74,7 +74,7 @@ class Layout(NamedTuple):
 
     @property
     def window(self) -> int:
-        """Cohort positions of which all devices together serve one chunk each."""
+        """Number of cohort positions that all devices serve at once, a chunk each."""
         return self.num_devices * self.chunk_size
 
     @property
@@ -84,7 +84,7 @@ class Layout(NamedTuple):
 
     @property
     def parts(self) -> tuple[Layout, ...]:
-        """This layout with one size of chunks each, those of the large ones first."""
+        """This layout split by chunk size, large chunks first."""
         small = self._replace(large_chunk=0)
         return (small._replace(chunk_size=self.large_chunk), small) if self.large_chunk else (small,)
 
@@ -97,7 +97,7 @@ class Layout(NamedTuple):
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
     def shapes(self, tree: PyTree, by_client: bool = False, leading_axes: int = 0) -> PyTree:
-        """Shapes of arrays as they lie on these devices, which need not be there: to compile for them."""
+        """Shapes and placement of arrays on these devices, which need not exist, to compile for them."""
         sharding = self.sharding(by_client, leading_axes)
 
         def shape(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -108,7 +108,7 @@ class Layout(NamedTuple):
 
     @property
     def speaks(self) -> bool:
-        """True for the one process that shows progress, of those whose devices take part."""
+        """True for the one process that shows progress."""
         return jax.process_index() == min(device.process_index for device in self.devices)
 
 
@@ -120,15 +120,15 @@ def lay_out(
     judged_bytes: int = 0,
     carried_bytes: int = 0,
 ) -> Layout:
-    """Checks and completes what the user asked for.
+    """Check and complete the user's choice of devices and chunks.
 
     Args:
         devices: the devices themselves, how many of `jax.devices()`, or None for all of them.
         chunk_size: clients trained at once on each device; None for the measured default.
         num_clients: in the federation.
-        client_bytes: what a client holds while it trains, for the default chunk.
-        judged_bytes: what it holds while it is evaluated.
-        carried_bytes: what it trains then, with the optimizer's state.
+        client_bytes: of a client while it trains, for the default chunk.
+        judged_bytes: of a client while it is evaluated.
+        carried_bytes: of parameters and optimizer state that an evaluation trains.
 
     Raises:
         ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
@@ -159,12 +159,11 @@ def lay_out(
 def default_chunks(
     platform: str, client_bytes: int, judged_bytes: int, carried_bytes: int, each: int
 ) -> tuple[int, int, int]:
-    """Clients at once per device: while they train, while they train and many are left (0: no more), while judged.
+    """Clients at once per device: in training, in training while many are left (0: no more), in evaluation.
 
     Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
-    takes 1.4 times as long without (docs/performance.md). Where there is no memory for them, everybody is trained in
-    equal chunks. Everybody is judged there in as few equal chunks as there is memory for, data, state and what an
-    evaluation trains.
+    takes 1.4 times as long without (docs/performance.md). Without memory for them, full cohorts are trained in equal
+    chunks. Evaluations take as few equal chunks as the memory allows, for data, state and trained parameters.
     """
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":
@@ -175,16 +174,16 @@ def default_chunks(
 
 
 def _equal(clients: int, chunk: int) -> int:
-    """The smallest chunk that serves all clients in as many steps as `chunk` does."""
+    """The smallest chunk that serves all clients in as many steps as `chunk`."""
     return -(-clients // -(-clients // chunk))
 
 
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:
     """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
 
-    A chunk is served whole, so unless `everybody` is served it is also kept small against the federation: a cohort of
-    10 must not pay for 1,000. On an accelerator a step of 128 small clients should take no longer than one of 16; that
-    is reasoned, not measured.
+    A chunk is served whole, so unless `everybody` takes part it is also small against the federation: a cohort of 10
+    must not pay for 1,000. On an accelerator a step of 128 small clients should take no longer than one of 16; that is
+    reasoned, not measured.
     """
     floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
@@ -194,7 +193,7 @@ def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int
 
 
 def device_index(layout: Layout) -> Array:
-    """() int32: this device's place on the mesh axis."""
+    """() int32: this device's position on the mesh axis."""
     return jax.lax.axis_index(AXIS) if layout.num_devices > 1 else jnp.int32(0)
 
 
@@ -213,7 +212,7 @@ def as_bits(leaf: Array) -> Array:
 
 
 def of_bits(bits: Array, like: Any) -> Array:
-    """Undoes `as_bits`, for a leaf of the type of `like`."""
+    """Undo `as_bits`, for a leaf of the type of `like`."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(like))
     return bits.astype(jnp.bool_) if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, like.dtype)
@@ -228,21 +227,21 @@ class Window(NamedTuple):
 
     client_ids: Array  # (window,) int32, position-major by device (`window_positions`)
     active: Array  # (window,) bool: not padding
-    away: Array  # () bool: whether some are not served by their owner
+    away: Array  # () bool: True if some are not served by their owner
 
 
 def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
-    """A cohort in an order in which devices serve their own clients, as far as all have as many of them.
+    """Order a cohort so that devices serve their own clients first, as long as each device has one.
 
     Args:
         layout: of clients on devices.
         client_ids: (pool,) int32, of which the first `size` take part.
         size: () int32.
-        more: (pool,), to be ordered alike.
+        more: (pool,), ordered the same way.
 
     Returns:
-        () int32 how many positions from the first on are served by the owner of their client, `client_ids` and `more`;
-        who takes part stays in front.
+        () int32 number of leading positions that are served by their client's owner, `client_ids` and `more`;
+        participants stay in front.
     """
     if layout.num_devices == 1:
         return size, client_ids, *more
@@ -259,12 +258,12 @@ def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -
 
 
 def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
-    """Fetches states: rows (chunk_size, ...) of this device's positions, from leaves (owned, ...), its shard."""
+    """Fetch states: rows (chunk_size, ...) of this device's positions, from leaves (owned, ...), its shard."""
     return collect(layout, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window)
 
 
 def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
-    """Like `take`, for whatever `read` makes of rows of this device: as many in each leaf."""
+    """Like `take`, for the result of `read` on rows of this device: equally many in each leaf."""
     if layout.num_devices == 1:
         return read(window.client_ids)
     mine = layout.owner(window.client_ids) == device_index(layout)
@@ -297,7 +296,7 @@ def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
 
 
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
-    """Writes back the rows (chunk_size, ...) of this device's active positions; others stay."""
+    """Write back the rows (chunk_size, ...) of this device's active positions; others stay."""
     mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
     target = jnp.where(mine, layout.row(window.client_ids), layout.owned)  # out of range is dropped
 
@@ -336,7 +335,7 @@ def my_chunk(layout: Layout, window: Array) -> Array:
 def spread(
     function: Callable[..., Any], layout: Layout, in_by_client: PyTree, out_by_client: PyTree
 ) -> Callable[..., Any]:
-    """`shard_map` over the clients axis; True marks what is sharded by client. Plain on a single device."""
+    """`shard_map` over the clients axis; True marks arguments sharded by client. No wrapper on a single device."""
     if layout.num_devices == 1:
         return function
     specs = lambda flags: jax.tree.map(lambda by_client: P(AXIS) if by_client else P(), flags)  # noqa: E731
@@ -346,7 +345,7 @@ def spread(
 
 
 def place(layout: Layout, tree: PyTree) -> PyTree:
-    """Puts arrays on every device of the layout; several processes must all call it, with the same arrays."""
+    """Put arrays on every device of the layout; several processes must all call it, with the same arrays."""
     sharding = layout.sharding()
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -366,7 +365,7 @@ def place(layout: Layout, tree: PyTree) -> PyTree:
 
 
 def place_clients(layout: Layout, tree: PyTree) -> PyTree:
-    """Puts arrays (num_clients, ...) of the host with the owners of the clients, as leaves (owned * num_devices, ...).
+    """Put the host's arrays (num_clients, ...) on the owners of the clients, as leaves (owned * num_devices, ...).
 
     Padding repeats the last client.
     """

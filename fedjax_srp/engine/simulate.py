@@ -67,52 +67,51 @@ def simulate(
     throw: bool = False,
     name: str | None = None,
 ) -> History:
-    """Simulates federated learning on simulated wall-clock time.
+    """Simulate federated learning on simulated wall-clock time.
 
-    Whole segments of `eval_every` rounds and the evaluation after them run as one compiled program; a cohort that grows
-    from stage to stage does not compile anew, and neither does another key.
+    Whole segments of `eval_every` rounds and the evaluation after them run as one compiled program; neither a growing
+    cohort nor another key recompiles it.
 
     Args:
-        algorithm: what clients and server compute (`srp.algorithms`), or a `Method` (`srp.methods.get`), which brings
-            its participation along.
+        algorithm: the algorithm (`srp.algorithms`), or a `Method` (`srp.methods.get`) with its participation.
         data: `FederatedData`, a `LinearTask`, or any `FederatedSource`.
-        participation: who takes part in a round (`srp.participation`); default everybody.
-        clock: how long a unit of local work takes each client (`srp.clocks`), in time units; default Exp(1), drawn
-            once per client.
-        num_rounds: communication rounds at most.
+        participation: policy that selects the cohort (`srp.participation`); default all clients.
+        clock: time of a unit of local work of each client (`srp.clocks`), in time units; default Exp(1), drawn once per
+            client.
+        num_rounds: maximal number of communication rounds.
         key: root of all randomness, `jax.random.key(seed)`. Data order, straggler times, participation, training and
             evaluation have streams of their own, so every method meets the same stragglers under the same key.
         eval_every: rounds between evaluations; the last round is always evaluated.
-        eval_first: evaluate after each of the first so many rounds too, so that early times are not upper bounds.
-            A multiple of `eval_every` compiles one segment more, of one round; others compile two more.
+        eval_first: also evaluate after each of this many first rounds, so that early times are not upper bounds. A
+            multiple of `eval_every` compiles one segment more, of one round; others compile two more.
         chunk_size: clients that train at once on each device; None for a measured default. Memory follows it.
-        eval_last: evaluate after each of the last so many of the `num_rounds` rounds too, for means over them. A run
-            that is made longer goes on from before them.
+        eval_last: also evaluate after each of this many last rounds, for means over them. An extended run resumes from
+            before them.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
-        progress: show a progress bar; where there are several processes, the first one does.
-        checkpoint_dir: save the run after every segment and continue from there when called again, also with more
-            rounds or other limits than before; the result is that of a run that never stopped, bit for bit. The folder
-            holds two or three copies of all states, one or two in the end. One process at a time.
+        progress: show a progress bar, in the first process.
+        checkpoint_dir: save the run after every segment and resume from there when called again, also with more rounds
+            or other limits; the result equals that of an uninterrupted run, bit for bit. The folder holds two or three
+            copies of all states, one or two in the end. One process at a time.
         keep_clients: keep the states of all clients at the end, `history.client_states`.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
             "all" for every one, () for none.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
         shard_data: keep every client's examples on one device and move them to where the client trains, for
-            `FederatedData` that does not fit every device. Results stay the same, bit for bit.
+            `FederatedData` that do not fit every device. Results are the same, bit for bit.
         record_loss: record the training loss of each round as `history.metrics["training_loss"]`: the mean over the
             cohort of each client's mean over its local steps of the batch's loss before the step.
-        callback: called with a `srp.watch.Progress` after every evaluation of a round that is computed now; returning
-            True ends the run. `srp.watch` has some that log.
-        throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` says when.
+        callback: called with a `srp.watch.Progress` after every new evaluation; returning True ends the run.
+            `srp.watch` has some that log.
+        throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` has the round.
         name: of the run in tables and figures; default that of the method.
 
     Returns:
         A `History` of NumPy arrays.
 
     Raises:
-        ValueError: an argument out of range, or a run that cannot fit the memory, named with value and remedy.
+        ValueError: an argument out of range, or a run that cannot fit the memory, with the remedy.
         FloatingPointError: the run diverged and `throw` is set.
 
     Example:
@@ -158,9 +157,8 @@ def simulate_seeds(
     `values`, name -> (num_seeds,) floats, are hyper-parameters of the algorithm that differ between the runs of the
     batch, e.g. `{"learning_rate": [0.01, 0.1]}`, by short or full names.
 
-    A batch ends when each of its seeds has reached `time_limit` or `target`. Where memory asks for several batches,
-    each has its own folder in `checkpoint_dir` (a run that is continued keeps its batches), and each calls `callback`,
-    which ends that batch alone.
+    A batch ends when each of its seeds has reached `time_limit` or `target`. Several batches have a folder each in
+    `checkpoint_dir` (a resumed run keeps its batches) and call `callback` each, which ends only that batch.
 
     Returns:
         One `History` per key, in their order.
@@ -216,10 +214,10 @@ def simulate_seeds(
 
 
 def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
-    """Run the checks of the parts on the values of every run, which a program gets traced."""
+    """Run the checks of the parts on the values of every run, which programs trace."""
     algorithm = algorithm.algorithm if isinstance(algorithm, Method) else algorithm
     if not isinstance(algorithm, FederatedAlgorithm):
-        return  # which `prepare` says
+        return  # `prepare` reports this
     by_path = full_names(algorithm, values)
     for place, of_run in enumerate(zip(*by_path.values(), strict=True)):
         given = {name: float(value) for name, value in zip(by_path, of_run, strict=True)}

@@ -17,7 +17,7 @@ from fedjax_srp.parts import Leaf, part
 
 
 class State(NamedTuple):
-    """All that a round hands to the next, with the root of all randomness."""
+    """The state between rounds, with the root of all randomness."""
 
     key: Key
     server: PyTree
@@ -34,22 +34,22 @@ class Simulation:
     """Federated learning as pure functions of one device; `simulate` is the host's loop around the same round.
 
     A simulation is a part itself: floats of its algorithm, policy and clock, and the arrays of its data, are leaves. So
-    it is made inside a function of a rate, or handed to one, and seeds and rates are a `vmap`. The same key gives the
-    rounds that `simulate` computes.
+    it is built inside a function of a rate, or passed to one, and `vmap` batches seeds and rates. The same key gives
+    the rounds of `simulate`.
 
     Args:
-        algorithm: what clients and server compute, or a `Method`, which brings its participation along.
+        algorithm: the algorithm, or a `Method` with its participation.
         data: as for `simulate`.
-        participation: who takes part; default everybody.
-        clock: how long a unit of local work takes each client; default Exp(1), drawn once per client.
+        participation: policy that selects the cohort; default all clients.
+        clock: time of a unit of local work of each client; default Exp(1), drawn once per client.
         chunk_size: clients that train at once; None for a measured default.
         records_loss: `RoundInfo.metrics` has the training loss.
-        reverse_mode: every loop runs to a static bound, so that `jax.grad` can go backwards through rounds, which costs
-            time and memory; without it `jax.jacfwd` differentiates. Work of a client is at most `max_work` of the
-            policy, 1 where it has none; more of it gives nan.
+        reverse_mode: every loop runs to a static bound, so that `jax.grad` can differentiate rounds in reverse, at the
+            cost of time and memory; `jax.jacfwd` works without it. Work of a client is at most the policy's `max_work`,
+            default 1; more gives nan.
 
     Raises:
-        ValueError: a part that is none or breaks its contract, or an argument out of range.
+        ValueError: a part that breaks its contract, or an argument out of range.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -74,7 +74,7 @@ class Simulation:
         self._prepared()
 
     def _prepared(self, evaluations: Any = ()) -> Prepared:
-        """With defaults filled in, on one device; what was checked once is remembered."""
+        """The request with defaults, on one device; checks are cached."""
         given = self.algorithm, self.data, self.participation, self.clock, evaluations, self.chunk_size
         return prepare(Request(*given, devices=jax.devices()[:1], record_loss=self.records_loss))
 
@@ -93,9 +93,9 @@ class Simulation:
         return State(key, *start.state)
 
     def step(self, state: State) -> tuple[State, RoundInfo]:
-        """One round: the new state, and what the round was.
+        """One round: the new state, and its record.
 
-        Cohorts of a policy of your own are not checked here, as `simulate` does after a segment.
+        Cohorts are not checked here, as `simulate` does after a segment.
         """
         run, (key, *rest) = self._prepared(), state
         before = SimulationState(*rest)

@@ -11,22 +11,22 @@ from fedjax_srp.engine.contract import Shapes
 
 
 class Traffic(NamedTuple):
-    """Bytes that one participant handles in a round, and those of the states behind it."""
+    """Bytes of one participant in a round."""
 
     up: int  # sent
     down: int  # received
     held: int  # data, state and messages of a client while it trains
-    carried: int  # the largest carry of a loop in a client: what it trains, with the optimizer's state
+    carried: int  # a client's largest loop carry: parameters and optimizer state
     carried_judged: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
-    examples: int  # its data alone, as the model takes it
+    examples: int  # its data alone, as the model's input
     client_state: int
     server_state: int
-    shown: int  # what the server has of a client, for `mix`
+    shown: int  # the part of a client's state that the server knows, for `mix`
 
 
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
-    """Counts bytes."""
+    """Count the bytes of a participant."""
     sent = shapes.up if sends is None else (sends, shapes.up[1:])
     examples, state = num_bytes(shapes.train), num_bytes(shapes.state)
     return Traffic(

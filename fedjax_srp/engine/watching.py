@@ -1,4 +1,4 @@
-"""News of a run while it runs: the progress bar, and the `Progress` of a callback."""
+"""Progress of a run: the bar, and the `Progress` of a callback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedjax_srp.engine.records import Records
 from fedjax_srp.stored import jsonable
 from fedjax_srp.watch import Callback, Progress
 
-# What matters most comes first: what does not fit the terminal is cut off at the end.
+# The most important entries come first: a narrow terminal cuts off the end.
 SHAPE = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
 
 
@@ -32,11 +32,11 @@ class Watch(NamedTuple):
 
     progress: bool
     callback: Callback | None
-    seeds: range | None = None  # which of the keys run together
+    seeds: range | None = None  # the keys that run together
 
 
 class Bar:
-    """The progress bar of a run, and what else it says."""
+    """The progress bar of a run, and its messages."""
 
     def __init__(self, run: Prepared, num_rounds: int, silent: bool):
         self._run = run
@@ -44,10 +44,7 @@ class Bar:
 
     @contextlib.contextmanager
     def compiling(self, name: Any) -> Iterator[None]:
-        """Says what is compiled for as long as it takes, and leaves that out of the rate.
-
-        `name` is that of a function of the program.
-        """
+        """Show the name of a function while it is compiled, and exclude that time from the rate."""
         begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
         what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
@@ -59,14 +56,14 @@ class Bar:
             self._bar.set_postfix_str(shown or "", refresh=False)
 
     def continues(self, completed: int) -> None:
-        """Says from which round a run goes on."""
+        """Show the round from which a run resumes."""
         if not self._bar.disable:
             tqdm.write(f"{self._run.name} continues after round {completed}", file=sys.stderr)
             self._bar.initial = self._bar.n = completed
             self._bar.refresh()
 
     def update(self, length: int, records: Records) -> None:
-        """Shows so many rounds more, and what was recorded last."""
+        """Advance the bar, and show the last records."""
         run, shown = self._run, {}
         if run.evaluations:
             shown[score_name(run.data)] = f"{mean_scores(records.last, run.evaluations[0]).mean():.3g}"
@@ -84,7 +81,7 @@ class Bar:
 def origins(run: Prepared, root: Key) -> list[dict[str, str]]:
     """Identify the run of each seed by `run`: eight hexadecimal digits of parts, data, values and key.
 
-    Nothing where a part does not say what made it.
+    Empty where a part has no description.
     """
     if run.unknown:
         return [{}] * (run.num_seeds or 1)

@@ -111,7 +111,7 @@ def _estimated(left: Sequence[Unit], first: Mapping[Any, Unit], costs: Mapping[s
     for unit in left:
         measured = first[unit.members[0].point.run.program(*LIMITS)].id
         compiling[measured] = costs[measured].compile
-        running.append(costs[measured].per_round * unit.num_rounds() / len(unit.members))
+        running.append(costs[measured].per_round * unit.num_rounds() / len(unit.trainings()))
     return max((sum(compiling.values()) + sum(running)) / workers, max(running) + min(compiling.values()))
 
 
@@ -132,36 +132,44 @@ def plan(
         ValueError: the points that are wrong, in one line.
     """
     left = {member.point.id for member in units.members(points, folder) if not member.is_finished()}
-    share = -(-len(left) // workers)  # a worker's: more in one program would leave another without work
+    trainings = {point.run.training for point in points if point.id in left}
+    share = -(-len(trainings) // workers)  # a worker's: more in one program would leave another without work
     datasets, problems, sized = Datasets(), Problems(), []
     for alike in units.alike(points):
-        request = refusal = None
+        asked: dict[Any, Request | ValueError] = {}
         for point in (point for point in alike if point.id in left):
+            judges = point.run.name, point.run.evaluations  # the rest is the same program
             try:
                 _ = point.run.leaves  # which the parts judge
             except ValueError as error:
                 problems.add(error, point.name)
                 continue
-            try:
-                if request is None and refusal is None:  # the others are the same program
-                    request = _checked(point, datasets(point.run.data), devices)
-            except ValueError as error:
-                refusal = error
-            if refusal is not None:
+            if judges not in asked:
+                asked[judges] = _checked(point, datasets, devices)
+            if isinstance(refusal := asked[judges], ValueError):
                 problems.add(refusal, point.name)
-        most = min(len(alike), share if batch is None else batch)
+        most = min(len({point.run.training for point in alike}), share if batch is None else batch)
         if batch is None and most * alike[0].run.num_rounds < WORTH_IT:
             most = 1
-        if most > 1 and request is not None and not problems:
-            values = units.batch_of(alike[:most]).values
-            most = seeds_at_once(request._replace(values=values), most, sharers)
+        if most > 1 and asked and not problems:
+            first, *others = (request for request in asked.values() if isinstance(request, Request))
+            judges = [*dict.fromkeys(name for request in (first, *others) for name in request.evaluations or ())]
+            values = units.batch_of(alike).values
+            most = seeds_at_once(first._replace(values=values, evaluations=judges), most, sharers)
         sized.append((alike, max(most, 1)))
     problems.refuse()
     return units.arranged(sized, folder, batch)
 
 
-def _checked(point: Point, dataset: FederatedSource, devices: int | None) -> Request:
-    """What is asked of the engine, checked, with devices of this process to plan on where a worker has more."""
+def _checked(point: Point, datasets: Datasets, devices: int | None) -> Request | ValueError:
+    """What is asked of the engine, with devices of this process to plan on where a worker has more; or the error."""
+    try:
+        return _request(point, datasets(point.run.data), devices)
+    except ValueError as error:
+        return error
+
+
+def _request(point: Point, dataset: FederatedSource, devices: int | None) -> Request:
     given = point.run.simulation(dataset)
     asked = given["devices"]
     if asked is not None:
@@ -169,9 +177,9 @@ def _checked(point: Point, dataset: FederatedSource, devices: int | None) -> Req
             raise ValueError(f"devices={asked}: a run has {devices} here; give no more, or fewer workers")
         given["devices"] = min(asked, len(jax.devices()))
     request = Request(given["algorithm"], given["data"], **{n: given[n] for n in SEEDS_OPTIONS if n in given})
-    prepare(request)
+    evaluations = prepare(request).evaluations
     Limits(**{name: given[name] for name in Limits._fields}).check()
-    return request
+    return request._replace(evaluations=evaluations)
 
 
 def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:
@@ -183,9 +191,11 @@ def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> st
     if others:
         text += f" ({others} with another communication, whose summaries are written anew)"
     if left:
-        batches = [len(unit.members) for unit in left if len(unit.members) > 1]
+        batches = [len(unit.members) for unit in left if len(unit.trainings()) > 1]
+        trainings = sum(len({m.point.run.training for m in unit.members if not m.is_finished()}) for unit in left)
+        judged = f" by {trainings} training{'s' * (trainings > 1)}" if trainings < missing else ""
         together = f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
         anew = sum(unit.begins_anew() for unit in left)
         again = f", {anew} of them from the start, having no checkpoint of their own" if anew else ""
-        text += f"; {missing} to run{together}{again}, {sum(unit.num_rounds() for unit in left)} rounds at most"
+        text += f"; {missing} to run{judged}{together}{again}, {sum(unit.num_rounds() for unit in left)} rounds at most"
     return text

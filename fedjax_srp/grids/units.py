@@ -1,4 +1,4 @@
-"""Units of a grid: points that differ in seed and floats alone run together, as one vmapped program.
+"""Units of a grid: points that differ in seed, floats and what judges them run together, as one vmapped program.
 
 A grid's folder remembers which points run together, so that a grid that was killed ends with the bytes of one that was
 left alone: how sums are rounded may depend on the size of a batch.
@@ -88,9 +88,13 @@ class Unit(NamedTuple):
     members: tuple[Member, ...]
     shared: Path  # folder of what they share: the checkpoint of a batch, the last error
 
+    def trainings(self) -> dict[Hashable, int]:
+        """Return what is trained, each training with its rounds at most; points that differ in judges share one."""
+        return {member.point.run.training: member.point.run.num_rounds for member in self.members}
+
     def num_rounds(self) -> int:
-        """Return the rounds of all points together, at most."""
-        return sum(member.point.run.num_rounds for member in self.members)
+        """Return the rounds of all trainings together, at most."""
+        return sum(self.trainings().values())
 
     def is_finished(self) -> bool:
         """Return True if all points are."""
@@ -121,10 +125,9 @@ class Batch(NamedTuple):
 
 
 def batch_of(points: Sequence[Point]) -> Batch:
-    """Return what the points of a batch differ in: a float that follows from an option, as well as the option."""
+    """Return what the trainings of a batch differ in: a float that follows from an option, as well as the option."""
+    points = [*{point.run.training: point for point in points}.values()]
     keys = jnp.stack([jax.random.key(point.run.seed) for point in points])
-    if all(point.run.floats == points[0].run.floats for point in points):
-        return Batch(keys, {})
     leaves = [point.run.leaves for point in points]
     numbers = [name for name, leaf in leaves[0].items() if isinstance(leaf, float)]
     differing = [name for name in numbers if len({of_point[name] for of_point in leaves}) > 1]
@@ -132,14 +135,14 @@ def batch_of(points: Sequence[Point]) -> Batch:
 
 
 def alike(points: Iterable[Point]) -> list[list[Point]]:
-    """Return points by programs that can run them: they differ in seed and in floats that are its arguments.
+    """Return points by programs that can run them, see `Run.program`.
 
-    A run that ends by a limit ends when the slowest of its batch does, so these run alone.
+    A run that ends by a limit ends when the slowest of its batch does, so it is a program of one training.
     """
     groups: dict[Hashable, list[Point]] = {}
     for point in points:
         is_limited = point.run.target is not None or point.run.time_limit is not None
-        groups.setdefault((point.run.program(), point.id if is_limited else ""), []).append(point)
+        groups.setdefault(point.run.training if is_limited else point.run.program(), []).append(point)
     return list(groups.values())
 
 
@@ -150,9 +153,9 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
     them any more (a limit was set), or where it is larger than `at_most`; its finished points stay finished.
 
     Args:
-        groups: points that one program can run, and how many of them are to be in a new one.
+        groups: points that one program can run, and how many trainings of them are to be in a new one.
         out: folder of the grid.
-        at_most: points in a program; None for no limit on those of the book.
+        at_most: trainings in a program; None for no limit on those of the book.
 
     Raises:
         ValueError: another process does not let go of the book, a finished run whose record does not read, or a run
@@ -167,8 +170,9 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
 
         def is_kept(of_unit: Iterable[str]) -> bool:
             names = {*of_unit}
-            one_program = len({group[name] for name in names & of_id.keys()}) == 1
-            fits = one_program and (at_most is None or len(names) <= at_most)
+            asked = names & of_id.keys()
+            trainings = {of_id[name].run.training for name in asked}
+            fits = len({group[name] for name in asked}) == 1 and (at_most is None or len(trainings) <= at_most)
             return names <= of_id.keys() and (names <= finished or fits)
 
         kept = {unit: tuple(member[name] for name in of_unit) for unit, of_unit in book.items() if is_kept(of_unit)}
@@ -217,11 +221,14 @@ def members(found: Iterable[Point], out: Path) -> list[Member]:
 
 
 def _divided(members: Sequence[Member], at_once: int) -> list[tuple[Member, ...]]:
-    """In turn, into as few parts of equal size as `at_once` allows."""
-    num_parts = -(-len(members) // at_once)
-    sizes = [len(members) // num_parts + (part < len(members) % num_parts) for part in range(num_parts)]
-    rest = iter(members)
-    return [tuple(itertools.islice(rest, size)) for size in sizes]
+    """In turn, into as few parts of equally many trainings as `at_once` allows."""
+    trainings: dict[Hashable, list[Member]] = {}
+    for member in members:
+        trainings.setdefault(member.point.run.training, []).append(member)
+    num_parts = -(-len(trainings) // at_once)
+    sizes = [len(trainings) // num_parts + (part < len(trainings) % num_parts) for part in range(num_parts)]
+    rest = iter(trainings.values())
+    return [tuple(itertools.chain.from_iterable(itertools.islice(rest, size))) for size in sizes]
 
 
 def _unit_id(of_unit: Iterable[Member]) -> str:

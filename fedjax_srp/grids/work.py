@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 from fedjax_srp import stored
 from fedjax_srp._checks import is_ours
 from fedjax_srp.base import FederatedSource
+from fedjax_srp.engine.prepare import check_evaluations
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.grids.units import Member, Unit, batch_of
+from fedjax_srp.history import History
 from fedjax_srp.runs import folder as run_folder
-from fedjax_srp.runs import words
+from fedjax_srp.runs import judged, words
 from fedjax_srp.runs.loggers import apart, loggers
 from fedjax_srp.runs.run import load_data
 from fedjax_srp.watch import Progress, all_of
@@ -27,7 +30,7 @@ class Cost(NamedTuple):
     """Seconds that a short run of a unit took."""
 
     compile: float
-    per_round: float  # of all points together, evaluations included
+    per_round: float  # of all trainings together, evaluations included
 
 
 class Done(NamedTuple):
@@ -102,15 +105,22 @@ class Worker:
         history = self._simulated(unit, num_rounds=num_rounds, eval_first=0)[0]
         return Cost(history.compile_seconds, history.seconds_per_round)
 
-    def _simulated(self, unit: Unit, **options: Any) -> list[Any]:
-        """The histories of a unit's points, together."""
-        points = [member.point for member in unit.members]
-        given: dict[str, Any] = points[0].run.simulation(self._datasets(points[0].run.data))
-        given |= {"progress": False, **options}
-        if len(points) == 1:
-            return [simulate(**given)]
-        del given["key"]
-        return simulate_seeds(**given, **batch_of(points)._asdict())
+    def _simulated(self, unit: Unit, **options: Any) -> list[History]:
+        """The histories of a unit's points, together; each training once, judged in all ways that are asked for."""
+        runs = [member.point.run for member in unit.members]
+        given = [run.simulation(self._datasets(run.data)) for run in runs]
+        judges = [check_evaluations(each["algorithm"].algorithm, each["evaluations"]) for each in given]
+        asked = given[0] | {"evaluations": [*dict.fromkeys(itertools.chain(*judges))], "progress": False, **options}
+        if len(unit.trainings()) == 1:
+            found = [simulate(**asked)]
+        else:
+            del asked["key"]
+            found = simulate_seeds(**asked, **batch_of([member.point for member in unit.members])._asdict())
+        trained = dict(zip(unit.trainings(), found, strict=True))
+        return [
+            judged.as_method(trained[run.training], each["algorithm"], of_run)
+            for run, each, of_run in zip(runs, given, judges, strict=True)
+        ]
 
     def _run_one(self, member: Member, tell: Tell) -> None:
         with loggers(member.point.run, member.folder, among_others=True) as found:

@@ -1,4 +1,4 @@
-"""The linear world of the papers, y = w_i*^T B*^T x + z: subspaces, samples, and drawing only what a round needs."""
+"""The papers' linear model, y = w_i*^T B*^T x + z: subspaces, and samplers that draw only what a round needs."""
 
 from fedjax_srp.linear import samplers
 from fedjax_srp.linear.moments import method_of_moments

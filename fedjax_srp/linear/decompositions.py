@@ -1,8 +1,7 @@
-"""Decompositions of small matrices made of plain products and sums.
+"""Decompositions of small matrices by plain products and sums.
 
-On an accelerator LAPACK's place is taken by calls into a library, which no CUDA graph can hold. With a handful of
-columns the loops here are short, and they stand ill-conditioned and singular matrices as well as LAPACK does. (On a CPU
-LAPACK is faster.)
+On an accelerator library calls replace LAPACK, which CUDA graphs cannot contain. For a few columns the loops here are
+short, and as robust as LAPACK for ill-conditioned and singular matrices. (On a CPU LAPACK is faster.)
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from fedjax_srp.base import Array
 
-LARGEST = 16  # columns; with more the program gets long
+LARGEST = 16  # columns; more make the program long
 SWEEPS = 10  # of Jacobi's method, which converges quadratically: float64 and 16 columns need 7
 
 
@@ -22,8 +21,8 @@ def gram_schmidt(matrix: Array) -> Array:
 
     The second time makes the columns orthogonal to rounding whatever the condition of the matrix (Giraud, Langou,
     Rozloznik and van den Eshof 2005). A column counts as dependent on those before it when no more than 4 k eps of its
-    length is left; the unit vector that is furthest from their span takes its place. A column that is not finite
-    and those after it become nan.
+    length is left; the unit vector furthest from their span replaces it. A column that is not finite and those after it
+    become nan.
 
     Args:
         matrix: (d, k).
@@ -97,7 +96,7 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
 
 
 def _tournament(players: int) -> np.ndarray:
-    """(players - 1, players / 2, 2) int32: rounds in which everybody meets somebody else, and everybody once."""
+    """(players - 1, players / 2, 2) int32: rounds of a tournament of all pairs."""
     circle = np.arange(1, players)
     rounds = []
     for turn in range(players - 1):

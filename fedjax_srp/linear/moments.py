@@ -1,4 +1,4 @@
-"""The method of moments: a first guess of the shared subspace from one batch of every client."""
+"""The method of moments: an initial estimate of the shared subspace from one batch of every client."""
 
 from __future__ import annotations
 

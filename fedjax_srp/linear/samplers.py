@@ -1,4 +1,4 @@
-"""Samples of a round of Algorithm 2: in full, or only the part of them that the round can tell apart.
+"""Samples of a round of Algorithm 2: in full, or only the part on which the round depends.
 
 A round sees a fresh batch X (m, d), y only through F = X B and y (the head may be anything computed from those) and
 then through X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b with P an
@@ -32,7 +32,7 @@ class Sampler(NamedTuple):
     """The interface of Algorithm 2 to samples.
 
     Attributes:
-        locate: `(B, B*) -> position`, what `draw` needs to know of B* besides the client's truth.
+        locate: `(B, B*) -> position`, which `draw` needs of B* besides the client's truth.
         draw: `(key, B, position, client) -> batch`, with the fields `features`, F (rows, k), and `y` (rows,).
         descent: `(key, batch, w) -> message`, linear image of -grad_B f = (1/m) X^T r w^T with r = y - F w.
         mean_descent: `(key, B, B*, mean message, cohort_size) -> (d, k)`, the mean of -grad_B f over the cohort.
@@ -45,7 +45,7 @@ class Sampler(NamedTuple):
 
 
 class FullBatch(NamedTuple):
-    """A batch with all it has."""
+    """A full batch."""
 
     x: Array  # (m, d)
     features: Array  # (m, k)
@@ -53,7 +53,7 @@ class FullBatch(NamedTuple):
 
 
 def full(samples: int, fixed: bool = False) -> Sampler:
-    """Draws X (m, d) and y; afresh whenever asked or, if `fixed`, once and for all from the client's own key."""
+    """Draw X (m, d) and y: new samples in every call or, if `fixed`, always the same from the client's own key."""
 
     @exact_matmul
     def draw(key: Key, b: Array, position: tuple, client: LinearClient) -> FullBatch:
@@ -76,7 +76,7 @@ class Position(NamedTuple):
 
 
 class SubspaceBatch(NamedTuple):
-    """The part of a batch that a round can see, up to an orthogonal transformation of its samples."""
+    """The part of a batch on which a round depends, up to an orthogonal transformation of its samples."""
 
     features: Array  # (rows, k) F
     y: Array  # (rows,)
@@ -86,7 +86,7 @@ class SubspaceBatch(NamedTuple):
 
 
 class SubspaceMessage(NamedTuple):
-    """(1/m) X^T r w^T of a client, as far as it lies in span[B, B*], and the spread of the rest."""
+    """(1/m) X^T r w^T of a client within span[B, B*], and the spread of the rest."""
 
     inside: Array  # (k, k) along B
     outside: Array  # (p, k) along P
@@ -94,9 +94,9 @@ class SubspaceMessage(NamedTuple):
 
 
 def subspace(samples: int) -> Sampler:
-    """Draws a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
+    """Draw a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
 
-    Messages are not what a client would send, and the mean is that of equal weights.
+    Messages differ from a client's real upload, and the mean has equal weights.
     """
 
     @exact_matmul
@@ -137,8 +137,8 @@ def subspace(samples: int) -> Sampler:
 def _outside_basis(b: Array, truth: Array) -> Array:
     """P (d, min(k, d - k)): continues an orthonormal B to a basis of a space that contains span[B, B*].
 
-    Orthogonalises against B twice, from a start that has something of every direction of P even at B = B*. (One QR of
-    (d, 2k) costs a hundred times as much on a CPU as these of (d, k).)
+    Orthogonalises against B twice, from a start with components in every direction of P even at B = B*. (One QR of (d,
+    2k) costs a hundred times as much on a CPU as these of (d, k).)
     """
     dim, rank = b.shape
     if dim < 2 * rank:
@@ -161,7 +161,7 @@ def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
 
     Args:
         key: of this draw.
-        basis: (d, q), [B, P]. Were it not projected out, the directions of B and P would be counted twice.
+        basis: (d, q), [B, P], projected out so that its directions are not counted twice.
         covariance: (k, k), positive semi-definite and possibly singular.
     """
     values, vectors = eigh(covariance)

@@ -12,7 +12,7 @@ from fedjax_srp.linear.subspace import exact_matmul
 
 
 class LinearClient(NamedTuple):
-    """The truth of one client, from which samples are drawn; no algorithm may compute with it otherwise."""
+    """The truth of one client; algorithms may only draw samples from it."""
 
     representation: Array  # (d, k) B*, orthonormal columns
     head: Array  # (k,) w_i*
@@ -32,8 +32,8 @@ def draw_batch(key: Key, client: LinearClient, samples: int) -> tuple[Array, Arr
 def draw_design(key: Key, samples: int, columns: int) -> Array:
     """A matrix (rows, columns) whose Gram matrix has the law of that of a standard normal (samples, columns) matrix.
 
-    With samples to spare it is Bartlett's triangular root of a Wishart matrix, which costs columns^2 / 2 draws instead
-    of samples * columns; rows is then `columns`, otherwise `samples`.
+    With enough samples it is Bartlett's triangular root of a Wishart matrix, which costs columns^2 / 2 draws instead of
+    samples * columns; rows is then `columns`, otherwise `samples`.
     """
     if samples < 2 * columns:
         return jax.random.normal(key, (samples, columns))
@@ -69,10 +69,10 @@ def _chi_squared(key: Key, dof: Array) -> Array:
 
 
 def least_squares(features: Array, y: Array) -> Array:
-    """The w of smallest norm among those that minimise ||y - F w||: never nan, whatever the rank of F.
+    """The w of smallest norm among those that minimise ||y - F w||: never nan, for any rank of F.
 
     By modified Gram-Schmidt, on the columns of F and then on the rows of R, whose short loops vmap into plain vector
-    operations where LAPACK would be called once a client. A column counts as dependent on those before it when less
+    operations, unlike LAPACK's call for each client. A column counts as dependent on those before it when less
     than 32 k eps of its length is left.
 
     Args:
@@ -96,7 +96,7 @@ def least_squares(features: Array, y: Array) -> Array:
         y = y - q * targets[j]
     w = jnp.zeros_like(rows[0])
     basis: list[Array] = []
-    for row, target in zip(rows, targets, strict=True):  # each row fixes w along what is new in it
+    for row, target in zip(rows, targets, strict=True):  # each row fixes w along its new direction
         rest = row
         for u in basis:
             rest = rest - u * jnp.sum(u * rest)

@@ -18,8 +18,8 @@ def eigh(matrix: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); under vmap, one matrix after the other.
 
     Small ones on an accelerator are decomposed by `decompositions`. The batched decomposition of jaxlib 0.10 waits for
-    the thread pool that it runs in. Where every CPU device is in it at once (seeds vmapped over several devices),
-    nobody is left to work, and the program stands still for good.
+    the thread pool that it runs in. If all CPU devices wait at once (seeds vmapped over several devices), the program
+    deadlocks.
     """
     if _is_for_small(matrix.shape[1]):
         return jacobi_eigh(matrix)
@@ -35,7 +35,7 @@ def _is_for_small(columns: int) -> bool:
 def orthonormalize(matrix: Array) -> Array:
     """The Q factor of a QR decomposition, with signs chosen so that the diagonal of R is not negative.
 
-    Where the columns of `matrix` are independent this makes Q unique, and continuous in `matrix`.
+    For independent columns of `matrix` this makes Q unique, and continuous in `matrix`.
 
     Args:
         matrix: (d, k).
@@ -73,5 +73,5 @@ def principal_angle_distance(b1: Array, b2: Array) -> Array:
     """
     q1, q2 = orthonormalize(b1), orthonormalize(b2)
     outside = q2 - q1 @ (q1.T @ q2)
-    largest = eigh(outside.T @ outside)[0][-1]  # exact to a relative eps, being the largest
+    largest = eigh(outside.T @ outside)[0][-1]  # the largest is exact to a relative eps
     return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)

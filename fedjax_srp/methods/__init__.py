@@ -1,7 +1,7 @@
 """Methods by name: an algorithm with its participation, at the papers' hyper-parameters.
 
-The table has one row a method. Options are fields of dataclasses, written once: of the algorithm, of its `Training` and
-optimizer, of the policy and of the model (`fedjax_srp.options`). Python, the command line, the record of a run and the
+The table has one row a method. Options are fields of dataclasses, defined once: of the algorithm, of its `Training` and
+optimizer, of the policy and of the model (`fedjax_srp.options`). Python, the command line, records of runs and the
 manual read them there.
 """
 

@@ -1,4 +1,4 @@
-"""Methods made of their options."""
+"""Methods built from their options."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def get(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Method:
-    """A method at the hyper-parameters of the papers unless told otherwise (SRPFL, section 5 and appendix C).
+    """A method, by default at the hyper-parameters of the papers (SRPFL, section 5 and appendix C).
 
     Options are the fields of the algorithm (`srp.algorithms`) and of the parts in it, by short names: `epochs` of its
     `Training`, `learning_rate`, `momentum`, `weight_decay` of its `SGD`; the fields of its policy
     (`srp.participation`) and of its model (`srp.models`). `option_names` lists them.
 
     Args:
-        name: one of `names()`, an algorithm of `srp.algorithms` by its name, a class of algorithms of your own, or a
+        name: one of `names()`, an algorithm of `srp.algorithms` by its name, your own class of algorithms, or a
             function `(model, ...) -> FederatedAlgorithm`.
-        dataset: what it will run on; gives the model its shapes.
-        model: one of `srp.models.names()`, cut where the method wants it, or a `SplitModel` cut as you want it.
-        participation: a name of `srp.participation`, or a policy; None for that of the method. With `pool=N`, methods
+        dataset: gives the model its shapes.
+        model: one of `srp.models.names()`, cut where the method needs it, or a `SplitModel` with its own cut.
+        participation: a name of `srp.participation`, or a policy; None for the method's own. With `pool=N`, methods
             without doubling train N clients drawn at random.
-        shared: options for several methods, of which this one takes its own and ignores the others: for grids.
+        shared: options for several methods, of which this one ignores the others': for grids.
         **options: of this method.
 
     Returns:
@@ -46,7 +46,7 @@ def get(
 
     Raises:
         ValueError: an unknown name (with the nearest ones), an option that the method does not read, an argument out of
-            range, a model that does not take the examples of `dataset`.
+            range, a model that does not fit the examples of `dataset`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -69,7 +69,7 @@ def get(
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:
-    """Refuses numbers of participants below 1 and, where the data has a number of clients, above it."""
+    """Refuse numbers of participants below 1 or above the data's number of clients, if known."""
     num_clients = getattr(dataset, "num_clients", None)
     for argument, size in sizes.items():
         if size is not None and check_integer(argument, size, 1) > (num_clients or size):
@@ -77,7 +77,7 @@ def _check_sizes(dataset: Any, **sizes: int | None) -> None:
 
 
 def _model(name: str | Factory, choice: Choice, dataset: Any, model: str | SplitModel) -> SplitModel:
-    """A model cut where a method wants it."""
+    """A model cut where a method needs it."""
     options = choice.model
     if isinstance(model, SplitModel):
         return models.adjusted(model, dataset, options.get("augment"), options.get("initialization"))

@@ -17,7 +17,7 @@ from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import REQUIRED, Option, build, options_of
 
-WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get` for models that are given as such too
+WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get`, also for given models
 MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
 
 
@@ -30,17 +30,17 @@ class Routes(NamedTuple):
     policy: dict[str, Option]
 
     def sources(self) -> dict[Callable[..., Any], tuple[str, ...]]:
-        """Maker of a part -> its options that can be written down."""
+        """Maker of a part -> its options for the command line."""
         of_policy = {POLICIES[self.participation]: tuple(self.policy)} if self.policy else {}
         return {self.factory: tuple(name for name, option in self.algorithm.items() if not option.is_part)} | of_policy
 
 
 def routes(name: str | Factory, policy: str | None = None) -> Routes:
-    """The options of a method, but for those of its model.
+    """The options of a method, without those of its model.
 
     Args:
         name: of the method, or a class or function that makes an algorithm.
-        policy: the name of its participation; None for that of its row.
+        policy: the name of its participation; None for its row's.
 
     Raises:
         ValueError: no such method or participation.
@@ -68,7 +68,7 @@ def option_names(name: str | Factory, policy: str | None = None, model: str = "m
 
 
 class Choice(NamedTuple):
-    """A method with the options that were chosen for it."""
+    """A method with its chosen options."""
 
     name: str
     route: Routes
@@ -78,7 +78,7 @@ class Choice(NamedTuple):
     defaults: dict[str, Any]  # of the model
 
     def record(self) -> dict[str, Any]:
-        """Every option with its value, for the record of a run; objects that are not given are left out."""
+        """Every option with its value, for the record of a run, without objects that are not given."""
         whole = [self.route.algorithm[name].path for name in self.algorithm if self.route.algorithm[name].is_part]
         plain = {
             name: option.default
@@ -95,7 +95,7 @@ class Choice(NamedTuple):
 
 
 def traced(choice: Choice) -> dict[str, Any]:
-    """The options of a method that are arguments of its program, as floats: another value compiles nothing."""
+    """The options of a method that are arguments of its program, as floats: another value recompiles nothing."""
     record, known, factory = choice.record(), choice.route.algorithm, choice.route.factory
     is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
     leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
@@ -103,7 +103,7 @@ def traced(choice: Choice) -> dict[str, Any]:
 
 
 def leaves(choice: Choice) -> dict[str, Any]:
-    """The same by their places in the algorithm, those included that follow from others."""
+    """The same by their paths in the algorithm, including dependent ones."""
     made = choice.made(_STAND_IN)
     return {name: leaf for name, leaf in parts.values_of(made).items() if not name.startswith("model.")}
 
@@ -118,7 +118,7 @@ def choose(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Choice:
-    """The options of what `get` makes, which the data have no part in: arguments and errors as there."""
+    """The options for `get`, independent of the data: arguments and errors as there."""
     if not isinstance(participation, str | ParticipationPolicy | None):
         raise ValueError(
             f"participation={short(participation)} is neither a name nor a policy; call it, or give its name"
@@ -151,7 +151,7 @@ def choose(
 
 
 def _check_apart(route: Routes, of_model: Sequence[str]) -> None:
-    """Refuses names that two parts of a method read: one value would go to both."""
+    """Refuse names that two parts of a method read: one value would go to both."""
     where = {
         "its algorithm": route.algorithm,
         f"participation {route.participation!r}": route.policy,
@@ -168,10 +168,10 @@ def _check_apart(route: Routes, of_model: Sequence[str]) -> None:
 def _chosen(
     name: str | Factory, known: tuple[str, ...], options: Mapping[str, Any], shared: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The options of a method: its own, and those of the shared ones that it takes; refuses what nobody takes."""
+    """The options of a method: its own, and the shared ones that it reads; refuse options that no method reads."""
     what = name if isinstance(name, str) else name_of(name)
     strange = [option for option in (*options, *(shared or {})) if option not in known]
-    readers = _readers() if strange else {}  # slow, and only what is strange needs it
+    readers = _readers() if strange else {}  # slow, and only needed for unknown options
     for option in options:
         if option in known:
             continue
@@ -194,7 +194,7 @@ def _chosen(
 
 
 def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out what lies within a part that is given, unless a user asks for both, which is refused later."""
+    """Leave out options of a given part, unless a user gives both, which is refused later."""
     known = route.algorithm
     wholes = tuple(f"{known[o].path}." for o, v in given.items() if o in known and known[o].is_part and v is not None)
     within = [o for o in given if o in known and known[o].path.startswith(wholes)]
@@ -221,6 +221,6 @@ def _readers() -> dict[str, list[str]]:
 
 
 def name_of(maker: Callable[..., Any]) -> str:
-    """Name of a maker of parts: of a class its `name`, of a function its own."""
+    """Name of a maker of parts: a class's `name`, or a function's own name."""
     inner = maker.func if isinstance(maker, functools.partial) else maker
     return str(getattr(inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__))

@@ -1,4 +1,4 @@
-"""Methods and policies of one's own, beside those of the package."""
+"""Registration of your own methods and policies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedjax_srp.options import options_of, own_maker
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
-    """Adds a method of your own: `get`, the command line, tables and figures know it from then on.
+    """Register your own method for `get`, the command line, tables and figures.
 
     Args:
         name: of the method.
@@ -59,12 +59,12 @@ def register(name: str, factory: Factory, **row: Any) -> None:
 
 
 def register_participation(name: str, factory: Callable[..., ParticipationPolicy]) -> None:
-    """Adds a participation policy of your own: `get`, rows of methods and the command line know it from then on.
+    """Register your own participation policy for `get`, rows of methods and the command line.
 
     Args:
         name: of the participation.
         factory: a class of policies, or a function that returns one; its fields, or arguments, are options of every
-            method that is run with it, on the command line those with a type.
+            method with it, on the command line those with a type.
 
     Raises:
         ValueError: a name of the package's own, or a factory whose arguments cannot be given by name.

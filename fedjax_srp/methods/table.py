@@ -1,4 +1,4 @@
-"""The table of methods, one row each, and the policies that they may be run with."""
+"""The table of methods, one row each, and the policies by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recipe(NamedTuple):
     color: str | None = None  # of its curves, shared with its twin; None: the next one of a cycle
     twin: str | None = None  # the same algorithm without doubling
     source: str = ""
-    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, where others than their defaults
+    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, other than their defaults
 
     @property
     def doubling(self) -> bool:
@@ -37,7 +37,7 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
     """Every client takes part in every round, or every client of a pool drawn anew for it.
 
     Args:
-        pool: N, clients drawn uniformly without replacement, who all take part; None for all clients.
+        pool: N, participants drawn uniformly without replacement; None for all clients.
     """
     return participation.Full() if pool is None else participation.Uniform(check_integer("pool", pool, 1))
 
@@ -47,7 +47,7 @@ POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
 } | {"full": everybody}
 BUILT_IN_POLICIES = frozenset(POLICIES)
 
-# Okabe and Ito's palette, told apart with every common colour blindness.
+# Okabe and Ito's palette, suited to the common forms of colour blindness.
 BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
 SKY, WINE = "#56B4E9", "#882255"
 STAGES = "statistical_accuracy"
@@ -119,10 +119,10 @@ def names() -> list[str]:
 
 
 def recipe(name: str | Factory) -> Recipe:
-    """The row of one method; a factory, or the name of an algorithm that has no row, makes one of its own.
+    """The row of one method; a factory, or an algorithm without a row, gets a new one.
 
     Raises:
-        ValueError: no such method, with the nearest names; an algorithm that takes no model.
+        ValueError: no such method, with the nearest names; an algorithm without a model.
     """
     if callable(name):
         check_factory(name)
@@ -149,7 +149,7 @@ def _is_factory(factory: Any) -> bool:
 
 
 def check_factory(factory: Any) -> None:
-    """Raises a ValueError of one line unless it makes algorithms on examples: its first argument is the model."""
+    """Raise a ValueError of one line unless a factory makes algorithms on examples: its first argument is the model."""
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(

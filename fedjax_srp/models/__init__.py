@@ -59,7 +59,7 @@ _BUILT_IN: dict[str, Factory] = {
     "lstm": LSTM,
     "gpt": GPT,
 }
-FACTORIES = {**_BUILT_IN}  # and those that `register` adds
+FACTORIES = {**_BUILT_IN}  # plus registered ones
 
 
 def names() -> list[str]:
@@ -68,7 +68,7 @@ def names() -> list[str]:
 
 
 def register(name: str, factory: Factory) -> None:
-    """Adds a model of your own: `get`, every method and the command line know it from then on.
+    """Register your own model for `get`, every method and the command line.
 
     Args:
         name: of the model.
@@ -107,11 +107,10 @@ def get(
     Args:
         name: one of `names()`.
         dataset: gives `example_shape` and `num_classes`.
-        head_layers: how many of the last layers are above the cut: 1 for FedRep's head, 2 for what LG-FedAvg shares.
-        augment: what happens to inputs in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of
-            them, as the authors' code does on CIFAR; None for nothing.
-        initialization: where parameters start: "torch" for the defaults of PyTorch, in which FedRep's experiments
-            were run; None for those of Flax.
+        head_layers: number of last layers above the cut: 1 for FedRep's head, 2 for the layers that LG-FedAvg shares.
+        augment: augmentation in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of them, as in
+            the authors' code on CIFAR; None for none.
+        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
         **options: of the model of that name.
     """
     check_dataset(dataset)
@@ -125,7 +124,7 @@ def get(
 
 
 def adjusted(model: SplitModel, dataset: Any, augment: str | None, initialization: Any) -> SplitModel:
-    """A model with augmentation and initialization by name, each None for what it has already."""
+    """A model with augmentation and initialization by name; None keeps the model's own."""
     if initialization is not None:
         model = dataclasses.replace(model, initialization=initialization)
     return model if augment is None else dataclasses.replace(model, augment=augmentation(augment, dataset))
@@ -133,7 +132,7 @@ def adjusted(model: SplitModel, dataset: Any, augment: str | None, initializatio
 
 @checked
 def options(name: str) -> dict[str, Any]:
-    """Option -> default: what `get` passes to the model of a name. Its cut follows from `head_layers`."""
+    """Option -> default, of a model by name. Its cut follows from `head_layers`."""
     if name not in FACTORIES:
         raise unknown("model", name, FACTORIES)
     known = options_of(FACTORIES[name])
@@ -142,7 +141,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuses what the model of that name does not take."""
+    """Refuse options that the model of that name does not take."""
     known = options(name)
     for option in given:
         if option not in known:

@@ -15,14 +15,14 @@ from fedjax_srp.parts import AtLeast, part
 
 @part
 class CropAndFlip:
-    """A random crop of each padded image, then a mirror image with probability 1/2: what the SRPFL authors' code does.
+    """A random crop of each padded image, then a mirror image with probability 1/2, as in the SRPFL authors' code.
 
     Each image is shifted by -padding, ..., padding rows and as many columns, all (2 * padding + 1) ** 2 equally likely.
     Called with a key and images (batch, h, w, c) or (batch, h, w) of floats, it returns images.
 
     Args:
         padding: pixels added on each side before cropping to the old size.
-        fill: value of the added pixels as the model sees them: a scalar, one per channel, or anything that broadcasts
+        fill: value of the added pixels in the model's input: a scalar, one per channel, or anything that broadcasts
             over an image. Black is 0 only before normalisation; afterwards it is -mean / std, `FederatedData.offset`.
 
     Example:
@@ -52,7 +52,7 @@ class CropAndFlip:
         key_shift, key_flip = jax.random.split(key)
         shift = jax.random.randint(key_shift, (2, batch, 1), -self.padding, self.padding + 1)
         flips = jax.random.bernoulli(key_flip, 0.5, (batch, 1))
-        # Where each pixel comes from; the image's other side is read backwards.
+        # Source of each pixel; mirrored images are read backwards.
         columns = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
         rows = jnp.arange(height, dtype=jnp.int32)[None] + shift[0]  # (batch, height)
         columns = jnp.where(flips, width - 1 - columns, columns) + shift[1]  # (batch, width)
@@ -74,7 +74,7 @@ def _within(index: Array, size: int) -> Array:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raises a ValueError of one line unless models can be shaped for a data set."""
+    """Raise a ValueError of one line unless models can be shaped for a data set."""
     for name in ("example_shape", "num_classes"):
         if not hasattr(dataset, name):
             raise ValueError(
@@ -87,11 +87,11 @@ AUGMENTATIONS = ("crop_flip",)
 
 
 def augmentation(name: str, dataset: Any) -> CropAndFlip:
-    """An augmentation by name, as the papers use it, filled for a data set.
+    """An augmentation of the papers by name, with the fill of a data set.
 
     Args:
         name: "crop_flip": `CropAndFlip` with padding 4, filled with black.
-        dataset: gives `example_shape`, and black as `offset` where it has one.
+        dataset: gives `example_shape`, and black as `offset` if it has one.
     """
     check_choice("augment", name, AUGMENTATIONS)
     check_dataset(dataset)

@@ -1,8 +1,8 @@
 """Convolutions that stay fast when every client has its own weights.
 
-A vmap over clients with kernels of their own makes XLA's convolution a grouped one, and on a CPU even the gradient of a
-plain one runs at a few GFLOP/s. The two other strategies here are matrix products forwards and backwards, batched or
-not: windows times matrix (im2col), and Winograd's minimal filtering.
+A vmap over clients with their own kernels makes XLA's convolution a grouped one, and on a CPU even the gradient of a
+plain one runs at a few GFLOP/s. The two other strategies are matrix products forwards and backwards, batched or not:
+windows times matrix (im2col), and Winograd's minimal filtering.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
 
 Strategy = Literal["auto", "patches", "winograd", "xla"]
-POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # where Winograd's polynomials are evaluated, and at infinity
-WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than the products they save
+POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # nodes of Winograd's polynomials, beside infinity
+WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than they save
 
 
 def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
-    """Return the strategy that "auto" is on this backend for a kernel (height, width, c, n); others as they are."""
+    """Return the strategy of "auto" on this backend for a kernel (height, width, c, n); others unchanged."""
     check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
@@ -43,7 +43,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
-    """Raises a ValueError of one line unless examples are images of a size that a model takes."""
+    """Raise a ValueError of one line unless examples are images of a size that a model takes."""
     if len(shape) not in (2, 3) or min(shape[:2]) < smallest:
         raise ValueError(
             f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; mlp "
@@ -57,15 +57,15 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     Args:
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
-        strategy: "patches", "winograd", "xla", or "auto": measured on a CPU; elsewhere "xla", which is not measured.
-        stride: of the windows, in both directions; with more than 1, patches take the place of winograd.
+        strategy: "patches", "winograd", "xla", or "auto": measured on a CPU; elsewhere "xla", without measurements.
+        stride: of the windows, in both directions; above 1, patches replace winograd.
 
     Returns:
         (batch, 1 + (h - kernel height) // stride, 1 + (w - kernel width) // stride, n).
     """
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
-        dtype = jnp.result_type(x, kernel)  # products of matrices see to that themselves
+        dtype = jnp.result_type(x, kernel)  # matrix products do so themselves
         x, kernel = x.astype(dtype), kernel.astype(dtype)
         return jax.lax.conv_general_dilated(
             x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -125,7 +125,7 @@ def _winograd(x: Array, kernel: Array) -> Array:
     x = jnp.pad(x, ((0, 0), (0, bottom), (0, right), (0, 0)))
 
     def combine(matrix: np.ndarray, parts: Sequence[Array]) -> Array:
-        """Sums of `parts` with the coefficients in each row, stacked in front."""
+        """Sums of `parts` with the coefficients in each row, stacked along a leading axis."""
         return jnp.stack([sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c) for row in matrix])
 
     def matrix(a: np.ndarray, b: np.ndarray) -> Array:
@@ -145,9 +145,9 @@ def _winograd(x: Array, kernel: Array) -> Array:
 
 
 def max_pool(x: Array) -> Array:
-    """The largest of each 2 x 2 block, (batch, h, w, c) -> (batch, h // 2, w // 2, c); an odd last row is left out.
+    """The largest of each 2 x 2 block, (batch, h, w, c) -> (batch, h // 2, w // 2, c); an odd last row is dropped.
 
-    Where several entries of a block are largest they share the gradient.
+    Equal largest entries of a block share the gradient.
     """
     batch, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]
@@ -155,7 +155,7 @@ def max_pool(x: Array) -> Array:
 
 
 def _around(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and behind a row of an image, as flax has them for "SAME"."""
+    """Zeros before and after a row of an image, as in flax for "SAME"."""
     zeros = max((-(-length // stride) - 1) * stride + size - length, 0)
     return zeros // 2, zeros - zeros // 2
 
@@ -169,9 +169,9 @@ class Convolution(nn.Module):
         strategy: of `convolve`.
         param_dtype: of kernel and bias.
         padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the image, so that it
-            keeps its size; or how many rows and columns of zeros on each side.
+            keeps its size; or the number of rows and columns of zeros on each side.
         stride: of the windows, in both directions.
-        use_bias: whether a bias is added.
+        use_bias: add a bias.
     """
 
     channels: int

@@ -1,8 +1,11 @@
-"""Any flax module as a model, cut in front of one of its layers."""
+"""Any module of flax or Equinox as a model, cut in front of one of its layers."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +19,7 @@ from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, wi
 from fedjax_srp.parts import Count, checked_value
 
 Params = dict[str, Any]  # layer -> its parameters
-Calls = dict[str, Array]  # layer -> what it was called with, in the order of first calls
+Calls = dict[str, Array]  # layer -> its input, in the order of first calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +27,12 @@ class _Linen:
     module: nn.Module
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
-        """The parameters, and the names of all else that the module keeps."""
+        """The parameters, and the names of the module's other collections."""
         variables: Any = self.module.init(key, x)
         return variables.get("params", {}), {*variables} - {"params"}
 
     def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
-        """The output, where the layer `head` gets `features` if there are any."""
+        """The output; if there are `features`, the layer `head` gets these."""
         calls: Calls = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -77,10 +80,85 @@ class _NNX:
         return module(x), calls
 
 
+@dataclasses.dataclass(frozen=True)
+class _Equinox:
+    make: Callable[[Key], Any]  # key -> module
+
+    def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
+        """As `_Linen.init`."""
+        del x
+        module = self.make(key)
+        params: Params = {}
+        for layer, name, leaf in self._arrays(module):
+            params.setdefault(layer, {})[name] = leaf
+        eqx = importlib.import_module("equinox")
+        others = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
+        return params, {type(leaf).__name__ for leaf in others if isinstance(leaf, eqx.nn.StateIndex)}
+
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
+        """As `_Linen.run`; the module takes one example."""
+        eqx, module = importlib.import_module("equinox"), self.make(jax.random.key(0))
+        given = [params[layer][name] for layer, name, _ in self._arrays(module)]
+        static = eqx.filter(module, eqx.is_inexact_array, inverse=True)
+        structure = jax.tree.structure(eqx.filter(module, eqx.is_inexact_array))
+        order: list[str] = []
+
+        def one(x: Array, features: Array | None) -> tuple[Array, list[Array]]:
+            order.clear()
+            inputs: list[Array] = []
+
+            def listening(name: str, layer: Any) -> Any:
+                def call(given: Array, *args: Any, **kwargs: Any) -> Any:
+                    given = features if name == head and features is not None and name not in order else given
+                    if name not in order:
+                        order.append(name)
+                        inputs.append(given)
+                    return layer(given, *args, **kwargs)
+
+                return call if isinstance(layer, eqx.Module) else layer
+
+            whole = eqx.combine(jax.tree.unflatten(structure, given), static)
+            for name, value in list(vars(whole).items()):
+                if isinstance(value, list | tuple):
+                    layers = type(value)(listening(f"{name}_{place}", layer) for place, layer in enumerate(value))
+                    object.__setattr__(whole, name, layers)
+                else:
+                    object.__setattr__(whole, name, listening(name, value))
+            return whole(x), inputs
+
+        outputs, inputs = jax.vmap(one)(x, features)
+        return outputs, dict(zip(order, inputs, strict=True))
+
+    def _arrays(self, module: Any) -> list[tuple[str, str, Array]]:
+        """(layer, name in it, array) of each parameter; of a list of layers, each is one."""
+        eqx = importlib.import_module("equinox")
+        found = []
+        for path, leaf in jax.tree.leaves_with_path(eqx.filter(module, eqx.is_inexact_array)):
+            depth = 2 if isinstance(getattr(module, path[0].name), list | tuple) else 1
+            layer, name = (
+                jax.tree_util.keystr(part, simple=True, separator="_") for part in (path[:depth], path[depth:])
+            )
+            found.append((layer, name, leaf))
+        return found
+
+
+def _source(module: Any) -> Any:
+    """Return the adapter for the module's library."""
+    if isinstance(module, nn.Module):
+        return _Linen(without_lists(module))
+    if (eqx := sys.modules.get("equinox")) is not None:  # else there is no module of it
+        if isinstance(module, type):
+            return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
+        with contextlib.suppress(Exception):  # any error of a module of nnx for a key
+            if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
+                return _Equinox(module)
+    return _NNX(module)
+
+
 class _Half(nn.Module):
     """The layers of a module before its layer `head`, or from there on.
 
-    The other half runs as well, on zeros, and XLA leaves it out since nothing follows from it.
+    The other half runs as well, on zeros, and XLA removes it as dead code.
     """
 
     source: Any
@@ -112,17 +190,17 @@ def from_module(
     loss: Callable[[Array, Array], Array] = cross_entropy,
     dtype: Any = jnp.float32,
 ) -> Split:
-    """Makes a model of any flax module, of linen or nnx, cut in front of one of its layers.
+    """Make a model of any module of linen, nnx or Equinox, cut in front of one of its layers.
 
-    Layers are the modules that the outermost one calls, by their names in its parameters. What follows from the input
-    of `head` is the head: all that it does not follow from must come before, so no connection may pass it by. The
-    module is called as `module(x)`, keeps parameters alone, and starts as flax draws it.
+    Layers are the modules that the outermost one calls, by their names in its parameters. The head is computed from the
+    input of `head` alone, so no connection may bypass it. The module is called as `module(x)`, one of Equinox for each
+    example, has no state but parameters, and is initialized by its library.
 
     Args:
-        module: of linen; or a function of rngs that makes one of nnx.
+        module: of linen; or a function of rngs that builds one of nnx, or of a key that builds one of Equinox.
         input_shape: of one example.
         num_classes: width of the output.
-        head: name of the first layer of the head.
+        head: name of the first layer of the head; `layers_2` for the third of a list.
         name: of the model in messages and records.
         loss: `(outputs, y) -> (batch,)`, of each example.
         dtype: of the inputs; integers are tokens.
@@ -135,7 +213,7 @@ def from_module(
     """
     check_dtype(dtype, jnp.number)
     input_shape = checked_value("input_shape", input_shape, tuple[Count, ...])
-    source: Any = _Linen(without_lists(module)) if isinstance(module, nn.Module) else _NNX(module)
+    source = _source(module)
     example = jax.ShapeDtypeStruct(input_shape, jnp.dtype(dtype))
     x = jnp.ones((2, *example.shape), example.dtype)
     try:
@@ -143,9 +221,9 @@ def from_module(
         if others:
             raise ValueError(f"it keeps {', '.join(sorted(others))}, and only parameters are trained and averaged")
         outputs, calls = source.run(params, x, head)
-    except Exception as error:  # whatever flax and the module say
-        said = " ".join(str(error).split())
-        raise ValueError(f"module={short(module)}: {said}; give a linen module, or rngs -> a module of nnx") from error
+    except Exception as error:  # whatever the library and the module say
+        said, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
+        raise ValueError(f"module={short(module)}: {said}; give a linen module, {kinds}") from error
     problem = f"is no layer; choose from {', '.join(calls)}"
     if head in calls:
         above = list(calls)[list(calls).index(head) :]

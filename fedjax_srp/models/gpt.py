@@ -57,18 +57,18 @@ class Block(nn.Module):
 
 @part
 class GPT(SplitModel):
-    """A transformer for next tokens, such as GPT-2 in small (Radford et al., 2019): layers embedding (tokens and
+    """A transformer for next tokens, a small GPT-2 (Radford et al., 2019): layers embedding (tokens and
     positions), block1, block2, ..., norm, out.
 
-    An example is a row of tokens, its labels the tokens one place further on, for data as of `srp.data.next_tokens`.
-    The loss is the mean cross-entropy over the places whose label is not 0, which is padding. A place sees those before
-    it alone, so padding behind a text does not matter.
+    An example is a row of tokens, its labels are the next tokens, as in `srp.data.next_tokens`. The loss is the mean
+    cross-entropy over the positions whose label is not 0, which is padding. Attention is causal, so padding after a
+    text does not matter.
 
     Args:
         input_shape: (length,) tokens of one example.
         num_classes: number of tokens with the padding; width of `out`.
         embedding: channels of a token.
-        blocks: how many.
+        blocks: number of blocks.
         heads: of attention in each block; embedding is a multiple of it.
         cut: first layer of the head, of embedding, block1, ..., norm, out; None for a model without a head.
 
@@ -109,5 +109,5 @@ class GPT(SplitModel):
 
     @property
     def input_dtype(self) -> Any:
-        """Of the inputs: tokens."""
+        """Type of the inputs: tokens."""
         return jnp.int32

@@ -1,7 +1,7 @@
-"""Initial parameters other than Flax's defaults, for comparisons with experiments that were run elsewhere.
+"""Initial parameters other than Flax's defaults, for comparisons with other experiments.
 
-Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch, in
-which FedRep's experiments were run, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the variance.
+Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch, used
+in FedRep's experiments, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the variance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedjax_srp.base import Array, Key, named_key
 
 
 def check_torch(model: str, params: Any) -> None:
-    """Raises a ValueError of one line unless `torch_params` knows the layers: dense ones, convolutions, or empty ones.
+    """Raise a ValueError of one line unless `torch_params` knows the layers: dense ones, convolutions, or empty ones.
 
     Args:
         model: its name.
@@ -31,7 +31,7 @@ def check_torch(model: str, params: Any) -> None:
 
 
 def torch_params(key: Key, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as `torch.nn.Linear` and `torch.nn.Conv2d` start them, whatever the model's cut.
+    """Parameters initialized as `torch.nn.Linear` and `torch.nn.Conv2d`, for any cut of the model.
 
     Args:
         key: of the model's initialization.

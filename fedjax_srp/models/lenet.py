@@ -1,4 +1,4 @@
-"""LeNet-5 as the SRPFL paper has it."""
+"""The LeNet-5 of the SRPFL paper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rate = Annotated[Static[float], AtLeast(0), Below(1), "give a probability in [0,
 
 def pooled_relu(x: Array) -> Array:
     """ReLU and 2 x 2 max pooling, (batch, h, w, c) -> (batch, h // 2, w // 2, c)."""
-    return jax.nn.relu(max_pool(x))  # as the ReLU before the pooling, on a quarter of the values
+    return jax.nn.relu(max_pool(x))  # equals ReLU before pooling, on a quarter of the values
 
 
 @part
@@ -49,7 +49,7 @@ class LeNet5(SplitModel):
         dropout_rate: probability with which training drops an output of fc2.
         convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the measured choice on a
             CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop), and xla
-            elsewhere, which is not measured.
+            elsewhere, without measurements.
         cut: first layer of the head, of conv1, conv2, fc1, fc2, out; None for a model without a head.
     """
 

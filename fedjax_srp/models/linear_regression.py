@@ -18,9 +18,10 @@ def half_square(outputs: Array, y: Array) -> Array:
 
 @part
 class LinearRegression(SplitModel):
-    """x -> x w, without an intercept; what algorithms descend is half the squared error.
+    """x -> x w, without an intercept; the loss is half the squared error.
 
-    It is all head, the layer `out` with its `kernel` w (dim, 1). For data such as `srp.data.linear_regression`.
+    The whole model is head, the layer `out` with its `kernel` w (dim, 1). For data such as
+    `srp.data.linear_regression`.
 
     Args:
         input_shape: (d,), inputs of an example.

@@ -15,7 +15,7 @@ from fedjax_srp.parts import Above, Count, Leaf, part
 
 
 class Unfinished(NamedTuple):
-    """The features of a model that runs in its head: the inputs, and the base."""
+    """The features of a model that runs only in its head: the inputs, and the base."""
 
     x: Array
     base: PyTree
@@ -60,7 +60,7 @@ class LoRA(SplitModel):
 
     @property
     def input_dtype(self) -> Any:
-        """Of the inputs."""
+        """Type of the inputs."""
         return self.model.input_dtype
 
     @property
@@ -73,13 +73,13 @@ class LoRA(SplitModel):
         return []
 
     def _kernels(self, base: PyTree) -> dict[str, Any]:
-        """The kernels that get low-rank matrices, by their paths."""
+        """The kernels with low-rank matrices, by their paths."""
         kept = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
         leaves = {jax.tree_util.keystr(p, simple=True, separator="/"): w for p, w in jax.tree.leaves_with_path(kept)}
         return {path: w for path, w in leaves.items() if path.endswith("/kernel") and w.ndim == 2}
 
     def init(self, key: Key) -> SplitParams:
-        """The parameters before training: A is normal with variance 1 / inputs, B is 0, so W is that of the base."""
+        """The initial parameters: A is normal with variance 1 / inputs, B is 0, so the model equals the base."""
         base = _layers(self.model.init(key) if self.pretrained is None else self.pretrained)
 
         def matrices(path: str, kernel: Array) -> dict[str, Array]:
@@ -90,7 +90,7 @@ class LoRA(SplitModel):
         return SplitParams(base, {path: matrices(path, kernel) for path, kernel in self._kernels(base).items()})
 
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
-        """Nothing yet: all layers wait for the low-rank matrices."""
+        """The inputs and the base: all layers need the low-rank matrices."""
         return Unfinished(self._augmented(x, key), representation)
 
     def stem(self, representation: PyTree, x: Array) -> Array:
@@ -118,7 +118,7 @@ class LoRA(SplitModel):
         return self.model.logits(SplitParams(*sides), features.x, key)
 
     def loss(self, logits: Array, y: Array) -> Array:
-        """That of the base."""
+        """The loss of the base."""
         return self.model.loss(logits, y)
 
 
@@ -137,23 +137,22 @@ def lora(
 ) -> LoRA:
     """A model whose dense kernels are W + scaling A B (LoRA, Hu et al., 2022), cut between W and the matrices A and B.
 
-    What is personal is the algorithm's affair, as for every cut: FedPer and FedRep keep the low-rank matrices at the
-    client and share the base, LG-FedAvg shares the matrices and keeps the base. With `is_frozen` nobody's base has a
-    gradient: in LG-FedAvg the matrices alone then travel and are all that is trained (FedIT, Zhang et al., 2024), in
-    FedPer clients only learn their own; give the optimizer no weight decay, which would move the base. Methods that
-    look at features (MOON, FedProto, kNN-Per) do not go with it.
+    As for every cut, the algorithm decides what is personal: FedPer and FedRep share the base, LG-FedAvg shares the
+    matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT, Zhang
+    et al., 2024), FedPer trains only personal ones; use no weight decay, which would move the base. Methods that need
+    features (MOON, FedProto, kNN-Per) do not work with it.
 
     Args:
-        model: the base; where it is cut does not matter.
+        model: the base; its cut does not matter.
         rank: r, of A (inputs, r) and B (r, outputs).
         scaling: alpha / r.
         layers: names of the layers of the base whose kernels get matrices; None for all. Kernels are dense ones, not
             those of convolutions and embeddings.
-        is_frozen: whether the base stays as it is.
-        pretrained: parameters of the base before the first round, as `model.init` has them; None draws them.
+        is_frozen: keep the base constant.
+        pretrained: initial parameters of the base, as returned by `model.init`; None draws them.
 
     Raises:
-        ValueError: a layer that is none, a model without dense kernels, parameters of another model.
+        ValueError: an unknown layer, a model without dense kernels, parameters of another model.
 
     Example:
         >>> import fedjax_srp as srp

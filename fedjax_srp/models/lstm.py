@@ -36,8 +36,8 @@ class Embedding(nn.Module):
 class Recurrence(nn.Module):
     """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output.
 
-    Padding, wherever it stands, leaves state and output as they are. The columns of the kernels are the gates i, f, g,
-    o; the bias of f starts at 1, the others at 0.
+    Padding, at any position, does not change state and output. The columns of the kernels are the gates i, f, g, o; the
+    bias of f starts at 1, the others at 0.
     """
 
     features: int
@@ -80,7 +80,7 @@ class LSTM(SplitModel):
     Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
 
     Args:
-        input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or behind the text.
+        input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or after the text.
         num_classes: width of `out`.
         vocabulary: number of tokens with the padding; a larger token is read as padding.
         embedding: channels of a token.
@@ -110,5 +110,5 @@ class LSTM(SplitModel):
 
     @property
     def input_dtype(self) -> Any:
-        """Of the inputs: tokens."""
+        """Type of the inputs: tokens."""
         return jnp.int32

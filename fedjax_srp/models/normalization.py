@@ -1,9 +1,9 @@
-"""BatchNorm: its running statistics stand among the parameters, and move with the batches that a client trains on.
+"""BatchNorm: its running statistics are among the parameters, and follow the batches of local training.
 
 A layer whose module holds `flax.linen.BatchNorm` has its statistics under `STATISTICS` in its parameters, so they are
-averaged, kept by a client and checkpointed as any leaf. No optimizer moves them. In training a batch is normalised by
-the mean and variance of its real examples, and the cotangent of a statistic is how far it is from its new value, by
-which local training takes it there; whoever is judged is normalised by the statistics as they are.
+averaged, personalized and checkpointed as any leaf. No optimizer moves them. In training a batch is normalised by the
+mean and variance of its real examples, and the cotangent of a statistic is its difference to the new value, which local
+training subtracts. Evaluation uses the statistics unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _weights: ContextVar[Array | None] = ContextVar("weights", default=None)
 
 @contextlib.contextmanager
 def counted(weights: Array) -> Iterator[None]:
-    """Tells the models that are trained here which rows of a batch are examples: those of positive weight, (batch,).
+    """Set, for models trained in this context, the rows of a batch that are examples: positive weights, (batch,).
 
-    Where none is, a batch is normalised by all its rows: its loss counts nothing, but must be no nan.
+    A batch without examples is normalised by all its rows: its loss does not count, but must not be nan.
     """
     token = _weights.set(weights)
     try:
@@ -38,7 +38,7 @@ def counted(weights: Array) -> Iterator[None]:
 
 
 def _decided(in_training: bool) -> Callable[..., Any]:
-    """Tells every BatchNorm within a module whether it is in training, and which rows count."""
+    """Set the mode and the counted rows of every BatchNorm within a module."""
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module, weights = context.module, _weights.get()
@@ -59,7 +59,7 @@ def _decided(in_training: bool) -> Callable[..., Any]:
 
 
 def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]]:
-    """The parameters of a module with its statistics among them, and the names of all else that it keeps."""
+    """The parameters of a module including its statistics, and the names of its other collections."""
     with nn.intercept_methods(_decided(in_training=False)):
         variables: Any = module.init(key, x)
     params = variables.get("params", {})
@@ -70,7 +70,7 @@ def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]
 
 
 def apply_module(module: nn.Module, params: PyTree, x: Array, in_training: bool) -> Array:
-    """`module(x)`; in training by the statistics of `x`, and differentiated the running ones move."""
+    """`module(x)`; in training with the statistics of `x`, and cotangents for the running ones."""
     if STATISTICS not in params:
         return module.apply({"params": params}, x)  # type: ignore[return-value]
     held = params[STATISTICS]
@@ -85,7 +85,7 @@ def apply_module(module: nn.Module, params: PyTree, x: Array, in_training: bool)
 
 @jax.custom_vjp
 def _moving(out: Array, held: PyTree, new: PyTree) -> Array:
-    """`out`; the cotangent of the statistics `held` is what separates them from the `new` ones."""
+    """`out`; the cotangent of the statistics `held` is their difference to the `new` ones."""
     del held, new
     return out
 
@@ -129,9 +129,9 @@ def without_statistics(gradient: PyTree) -> PyTree:
 
 
 def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Array], Array], weights: Array) -> PyTree:
-    """Parameters after a step, with statistics from `old` that have moved by the batch of `objective`.
+    """Parameters after a step, with the statistics of `old` updated by the batch of `objective`.
 
-    The gradient is the one that the step has taken, which the compiler knows; without an example nothing moves.
+    The compiler reuses the gradient of the step; a batch without examples changes nothing.
     """
     if not has_statistics(params):
         return params

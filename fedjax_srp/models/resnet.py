@@ -85,7 +85,7 @@ class ResNet18(SplitModel):
         input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8.
         num_classes: width of `out`.
         channels: of the four stages; the last three halve the image. Small ones make small models, for tests.
-        norm: "batch" for BatchNorm, whose statistics are averaged, or kept by `FedBN`; "group" for GroupNorm, which
+        norm: "batch" for BatchNorm, whose statistics are averaged, or personal in `FedBN`; "group" for GroupNorm, which
             has none.
         groups: of GroupNorm; 2 in "Adaptive Federated Optimization" (Reddi et al., 2021).
         convolution: as for `LeNet5`.

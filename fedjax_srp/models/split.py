@@ -48,10 +48,10 @@ class Layer(NamedTuple):
     Attributes:
         name: of the layer and its parameters.
         module: a flax module.
-        activation: applied to what the module returns.
+        activation: applied to the module's output.
         noise: `(key, x) -> x`, applied after that in training (dropout).
-        block: on a CPU, how many examples the model handles at once when it is judged; None for any number. For layers
-            with large intermediate results, which should stay in the cache.
+        block: on a CPU, number of examples at once in evaluations; None for any number. For layers with large
+            intermediate results, which should stay in the cache.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Layer(NamedTuple):
 
 
 def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
-    """Raises a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
+    """Raise a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
     try:
         is_type = dtype is not None and not isinstance(dtype, jax.Array | np.ndarray)
         fits = is_type and jnp.issubdtype(jnp.dtype(dtype), kind)
@@ -75,21 +75,20 @@ def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
 
 @part
 class SplitModel:
-    """A model in two parts, a stack of layers cut in front of the layer named `cut`. Which part is personal is the
-    algorithm's affair, not the model's.
+    """A model in two parts, a stack of layers cut in front of the layer named `cut`. The algorithm decides which part
+    is personal.
 
-    With a key a model is in training: inputs are augmented and dropout drops. Without, it is judged. A subclass defines
-    `stack`, the layers; equal fields make equal models.
+    With a key a model is in training mode, with augmentation and dropout; without, in evaluation mode. A subclass
+    defines `stack`, the layers; equal fields make equal models.
 
     Args:
         input_shape: shape of one example.
         num_classes: width of the output.
         cut: first layer of the head; None leaves the head empty, so that the whole model is representation.
         dtype: of the parameters.
-        augment: what happens to inputs in training, anew in every step: `CropAndFlip()`, or a function `(key, x) -> x`.
-            None of the features can then be kept from epoch to epoch, so head epochs cost more.
-        initialization: where parameters start: "torch" for the defaults of PyTorch, in which FedRep's experiments were
-            run; None for those of Flax.
+        augment: augmentation in every training step: `CropAndFlip()`, or a function `(key, x) -> x`. Features then
+            cannot be reused between epochs, so head epochs cost more.
+        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
 
     Attributes:
         takes_classes: True if the loss takes integer labels.
@@ -125,12 +124,12 @@ class SplitModel:
         raise NotImplementedError(f"{type(self).__name__} defines no stack(self)")
 
     def loss(self, logits: Array, y: Array) -> Array:
-        """The loss that algorithms descend, of each example: (batch, num_classes), (batch,) -> (batch,)."""
+        """The training loss of each example: (batch, num_classes), (batch,) -> (batch,)."""
         return cross_entropy(logits, y)
 
     @property
     def input_dtype(self) -> Any:
-        """Of the inputs."""
+        """Type of the inputs."""
         return self.dtype
 
     @property
@@ -152,7 +151,7 @@ class SplitModel:
 
     @property
     def _settled(self) -> list[Layer]:
-        """The first layers of the representation, up to the first noise; none where inputs are augmented."""
+        """The first layers of the representation, up to the first noise; none if inputs are augmented."""
         below = self._sides[0]
         if self.augment is not None:
             return []
@@ -160,7 +159,7 @@ class SplitModel:
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Names of the layers that `stem` has behind it; `rest` does without their parameters."""
+        """Names of the layers of `stem`; `rest` does not need their parameters."""
         return tuple(layer.name for layer in self._settled)
 
     def recut(self, cut: str | None) -> Any:
@@ -173,7 +172,7 @@ class SplitModel:
         return self.recut(self.layer_names[-head_layers] if head_layers else None)
 
     def init(self, key: Key) -> SplitParams:
-        """The parameters before training."""
+        """The initial parameters."""
         params, x = {}, jnp.zeros((1, *self.input_shape), self.input_dtype)
         below, above = self._sides
         for layer in (*below, *above):
@@ -191,7 +190,7 @@ class SplitModel:
         return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
 
     def is_normalisation(self, params: PyTree) -> PyTree:
-        """A flag for each leaf of parameters: what FedBN keeps, here BatchNorm's scales, biases and statistics."""
+        """A flag for each leaf that FedBN personalizes: BatchNorm's scales, biases and statistics."""
         return is_batch_norm(params)
 
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
@@ -223,16 +222,16 @@ class SplitModel:
         return sequential(run)(representation, x) if in_turn else run(representation, x)
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """From what `stem` returned to features: `represent` is `rest` after `stem`, its BatchNorm being judged."""
+        """From the output of `stem` to features: `rest(stem(x))` is `represent(x)` without BatchNorm's training."""
         settled, x = self._settled, self._augmented(x, key)
         if settled:
             x = _noisy(settled[-1], x, key)
         return _apply(self._sides[0][len(settled) :], representation, x, key, is_frozen=True)
 
     def check_fits(self, data: Any) -> None:
-        """Raises a `ValueError` of one line where the examples or labels of `data`, as far as known, do not fit."""
+        """Raise a `ValueError` of one line if the known examples or labels of `data` do not fit."""
         client = None
-        if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # which was looked at as a whole
+        if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # checked before sharding
             client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
         examples = client if isinstance(client, Examples) else None
         shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
@@ -251,7 +250,7 @@ class SplitModel:
             raise ValueError(f"model {self.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}")
 
     def _misfit(self, x: Any, y: Any) -> tuple[str, str] | None:
-        """Texts of what the model takes and what a client's examples (x, y) are, where these do not fit."""
+        """Descriptions of the model's inputs and of a client's examples (x, y) if they do not fit."""
         if self.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
             if self.takes_tokens:
                 return "takes integer tokens", f"{x.dtype} inputs; choose model='mlp'"
@@ -298,7 +297,7 @@ def _apply_noisy(
 
 @contextlib.contextmanager
 def _in_layer(layer: Layer, x: Array) -> Iterator[None]:
-    """Names the layer that failed, in one line."""
+    """Name the layer that failed, in one line."""
     try:
         yield
     except (TypeError, ValueError, FlaxError) as error:
@@ -329,7 +328,7 @@ def without_lists(module: nn.Module) -> nn.Module:
 
 @part
 class Split(SplitModel):
-    """A model of one's own: a stack of flax modules.
+    """Your own model: a stack of flax modules.
 
     Args:
         input_shape: shape of one example.

@@ -1,4 +1,4 @@
-"""Participation policies: who takes part in a round, by the clients' times and by what participants reported."""
+"""Participation policies: selection of a round's participants by the clients' times and reports."""
 
 from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
 from fedjax_srp.participation.buffered import Buffered

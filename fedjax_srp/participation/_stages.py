@@ -1,4 +1,4 @@
-"""Stages of a growing cohort: how many clients take part in each, and how many rounds it lasts."""
+"""Stages of a growing cohort: the cohort size and the number of rounds of each."""
 
 from itertools import accumulate
 
@@ -17,6 +17,6 @@ def stage_sizes(initial: int, pool: int) -> list[int]:
 
 
 def stage_ends(lengths: int | tuple[int, ...], num_stages: int) -> Array:
-    """The round after each stage but the last, which does not end: (num_stages - 1,) int32; not listed is 0 rounds."""
+    """The round after each stage but the last, which does not end: (num_stages - 1,) int32; unlisted ones have 0."""
     listed = (lengths if isinstance(lengths, tuple) else (lengths,) * num_stages) + (0,) * num_stages
     return jnp.asarray([min(end, INT32_MAX) for end in accumulate(listed[: num_stages - 1])], jnp.int32)

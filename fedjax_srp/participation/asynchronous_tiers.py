@@ -11,29 +11,29 @@ from fedjax_srp.parts import Count, part
 
 
 class AsynchronousTiersState(NamedTuple):
-    """The round that each tier is in, at the last server step."""
+    """The current round of each tier, at the last server step."""
 
     cohorts: Array  # (tiers, k) int32
-    remaining: Array  # (tiers,) float, time units until the round of the tier ends; meaningless where one begins
-    begins: Array  # (tiers,) bool: which tiers begin a round now, with the times of this round
+    remaining: Array  # (tiers,) float, time units until the round of the tier ends; unused where one begins
+    begins: Array  # (tiers,) bool: tiers that begin a round now, of this round's times
 
 
 @part
 class AsynchronousTiers(ParticipationPolicy):
-    """Each tier, clients of about the same speed, has synchronous rounds of its own; a round is that of one tier.
+    """Each tier, clients of similar speed, has its own synchronous rounds; a round is one of one tier.
 
     FedAT (Chai et al., 2021): clients are sorted by their expected times into `tiers` of equal size (the last one takes
-    who is left over). In each tier `k` clients, drawn uniformly, train side by side; when all of them are done, the
-    server steps and the tier begins its next round with others. Tiers never wait for each other. `Cohort.stage` is the
-    tier, 0 the fastest, by which the algorithm `FedAT` knows it; with any other algorithm a tier trains on the
-    server's newest model, which flatters an asynchronous server. With one tier it is `Uniform(k)`.
+    the remainder). In each tier `k` clients, drawn uniformly, train concurrently; when all are done, the server steps
+    and the tier begins its next round with newly drawn ones. Tiers never wait for each other. `Cohort.stage` is the
+    tier, 0 the fastest, for the algorithm `FedAT`; with any other algorithm a tier trains on the server's newest model,
+    which flatters an asynchronous server. With one tier it is `Uniform(k)`.
 
-    Cohorts are ordered by time, ties by client id. A communication cost changes which tier is done when, so none can
-    be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
+    Cohorts are ordered by time, ties by client id. A communication cost changes the order of the tiers' rounds, so none
+    can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: clients of a tier's round.
-        tiers: how many.
+        tiers: number of tiers.
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""An asynchronous server: clients work on jobs of their own, and the server steps when its buffer is full."""
+"""An asynchronous server: clients work concurrently, and the server steps when its buffer is full."""
 
 from typing import ClassVar, NamedTuple
 
@@ -13,34 +13,33 @@ from fedjax_srp.parts import Count, part
 class BufferedState(NamedTuple):
     """State of all jobs at the last server step.
 
-    The state has the time that remains of each job, not the time at which it ends: absolute times grow, and float32
-    then has no digits left for the difference of two of them.
+    The state has the remaining time of each job, not its end: absolute times grow, and float32 cannot resolve the
+    difference of two of them.
     """
 
-    remaining: Array  # (num_clients,) float, time units until the client's job ends; meaningless where one begins
-    begins: Array  # (num_clients,) bool: who begins a job now, which takes this round's time
-    busy: Array | None = None  # (num_clients,) bool: who is at work, where not everybody is
-    drawn: Array | None = None  # (k - 1,) int32: who begins when the next client has delivered, in this order
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused where one begins
+    begins: Array  # (num_clients,) bool: clients that begin a job now, of this round's time
+    busy: Array | None = None  # (num_clients,) bool: busy clients; None: all
+    drawn: Array | None = None  # (k - 1,) int32: clients that begin at the next deliveries, in order
 
 
 @part
 class Buffered(ParticipationPolicy):
-    """Clients work on jobs of their own; a round is one server step, with the `k` jobs that end first.
+    """Clients work concurrently; a round is one server step, with the `k` jobs that end first.
 
-    A job takes the realised time of the round in which it begins. The round lasts from the last server step to the
-    k-th of these ends. What clients do with an old model is the algorithm's: `FedBuff`, `FedAsync`. With any other
-    algorithm a participant trains on the model of the round in which it delivers: updates are never stale, which
-    flatters an asynchronous server.
+    A job takes the realised time of the round in which it begins. The round lasts from the last server step to the k-th
+    of these ends. `FedBuff` and `FedAsync` train on old models. With any other algorithm a participant trains on the
+    model of the round in which it delivers: updates are never stale, which flatters an asynchronous server.
 
     Without a limit all clients work all the time. Those whose jobs ended wait for the new model and begin their next
-    job at the server step; the others go on with the model they have. Whoever is fast delivers in proportion. With
-    k = 1 nobody waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
+    job at the server step; the others go on with their model. Fast clients deliver more often. With k = 1 no client
+    waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
 
     With `concurrency=M`, as in FedBuff (Nguyen et al., 2022), M clients work at any time. When one delivers, another
-    begins at once with the model that the server has then, drawn uniformly from those who are not at work, so that
-    slow clients get their turn; who has delivered into the buffer may be drawn again behind the server step.
+    begins at once with the model that the server has then, drawn uniformly from the idle clients, so that slow clients
+    take part as often; a client that has delivered may be drawn again after the server step.
 
-    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes who arrives when, so
+    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes the order of arrivals, so
     none can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
 
     Args:
@@ -69,7 +68,7 @@ class Buffered(ParticipationPolicy):
     concurrency: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> BufferedState:
-        """Everybody begins, or the first who are drawn."""
+        """All clients begin, or the first drawn ones."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
         if self.concurrency is None:
             return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
@@ -84,7 +83,7 @@ class Buffered(ParticipationPolicy):
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
         if state.busy is not None:
-            return self._replacing(key, state._replace(remaining=remaining, busy=state.busy | state.begins), times)
+            return self._replacing(key, state.busy | state.begins, remaining, jnp.asarray(state.drawn), times)
         # d = the k-th smallest r_i
         client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
@@ -92,7 +91,9 @@ class Buffered(ParticipationPolicy):
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
         return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
 
-    def _replacing(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+    def _replacing(
+        self, key: Key, busy: Array, remaining: Array, drawn: Array, times: ClientTimes
+    ) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first, where another client begins at each end."""
 
         def end(busy: Array, remaining: Array) -> tuple[Array, Array]:
@@ -105,7 +106,7 @@ class Buffered(ParticipationPolicy):
             ends = jobs[1][client] + times.realised[new]
             return (busy.at[new].set(True), jobs[1].at[new].set(ends)), client
 
-        (busy, remaining), delivered = jax.lax.scan(replace, (state.busy, state.remaining), state.drawn)
+        (busy, remaining), delivered = jax.lax.scan(replace, (busy, remaining), drawn)
         last, busy = end(busy, remaining)
         duration = remaining[last]
         # those of the next round: the first begins at the server step, each other one when a client delivers

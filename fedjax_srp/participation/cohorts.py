@@ -1,4 +1,4 @@
-"""Building blocks of policies, yours too: pools, orders of clients by time, cohorts."""
+"""Building blocks of policies: pools, orders of clients by time, cohorts."""
 
 import math
 
@@ -13,7 +13,7 @@ from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
     """`size` of the client ids, uniformly without replacement, in no order: (size,) int32. All of them need no draw.
 
-    Those that are not available are drawn only where the others are too few; `pick` leaves them out.
+    Clients that are not available are drawn only if the others are too few; `pick` leaves them out.
     """
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
@@ -28,8 +28,8 @@ def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = N
 def random_floats(key: Key, size: int) -> Array:
     """I.i.d. floats to rank by, (size,) float32: ties, which favour the lower id, hardly ever happen.
 
-    A uniform float has just 23 random bits. Here two bits of the exponent are fixed, which leaves 2**30 values, all of
-    them normal numbers.
+    A uniform float has only 23 random bits. Fixing two bits of the exponent instead leaves 2**30 values, all normal
+    numbers.
     """
     bits = jax.random.bits(key, (size,), jnp.uint32)
     bits = bits & jnp.uint32(0xBFFFFFFF) | jnp.uint32(0x20000000)
@@ -37,12 +37,12 @@ def random_floats(key: Key, size: int) -> Array:
 
 
 def order_by_time(times: Array, client_ids: Array) -> Array:
-    """The given ids, fastest first, ties by id; `times` are those of all clients."""
+    """The given ids, fastest first, ties by id; `times` has all clients."""
     return lax.sort((times[client_ids], client_ids), num_keys=2)[1]
 
 
 def speed_tiers(expected: Array, tiers: int) -> Array:
-    """The tier of each client, 0 the fastest, (num_clients,) int32: of equal size, the last takes who is left over."""
+    """The tier of each client, 0 the fastest, (num_clients,) int32: of equal size, the last with the remainder."""
     rank = jnp.arange(expected.shape[0], dtype=jnp.int32)
     by_rank = jnp.minimum(rank // (expected.shape[0] // tiers), tiers - 1)
     return jnp.zeros_like(rank).at[order_by_time(expected, rank)].set(by_rank)
@@ -54,12 +54,12 @@ def k_fastest(times: Array, k: int) -> Array:
 
 
 def times_by(times: ClientTimes, by: str) -> Array:
-    """The times a policy ranks clients by."""
+    """The times by which a policy ranks clients."""
     return times.expected if by == "expected" else times.realised
 
 
 def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | None = None) -> Cohort:
-    """A cohort of one unit of work each; everybody and stage 0 unless told otherwise."""
+    """A cohort with one unit of work each; by default all clients and stage 0."""
     everybody, first_stage = jnp.asarray(client_ids.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
     return Cohort(
         client_ids=client_ids,
@@ -70,23 +70,23 @@ def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | Non
 
 
 def there(times: ClientTimes, wanted: Array) -> Array:
-    """Those of the wanted clients who are available, (num_clients,) bool."""
+    """The wanted clients that are available, (num_clients,) bool."""
     return wanted if times.available is None else wanted & times.available
 
 
 def only(times: ClientTimes, wanted: Array) -> ClientTimes:
-    """Times under which nobody else is available, where somebody may be away at all."""
+    """Times under which only these clients are available, if clients may be away at all."""
     return times if times.available is None else times._replace(available=wanted)
 
 
 def ask(
     times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
 ) -> Cohort:
-    """The cohort of a server that wants `size` of the given clients, the fastest; all of them unless told otherwise.
+    """The cohort of a server that wants the `size` fastest of the given clients; by default all of them.
 
-    Where clients come and go, it asks those who are available. By realised times it asks all of these and goes on when
-    `size` have reported; by expected times it asks the `size` that it believes to be the fastest and waits for them.
-    It waits no longer for a client that has left, and goes on with those who are done.
+    Where clients come and go, it asks the available ones. By realised times it asks all of these and goes on when
+    `size` have reported; by expected times it asks the `size` with the shortest and waits for them. It does not wait
+    for a client that has left, and goes on with those that are done.
     """
     if times.available is None:
         return pick(times, client_ids, size, stage, by)
@@ -110,10 +110,10 @@ def pick(
 def until(
     cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | float | None = None
 ) -> Cohort:
-    """The cohort of a server that asks these clients and goes on with those who have reported by then, in their order.
+    """The cohort of a server that asks these clients and ends the round early, with those that have reported, in order.
 
-    It goes on at the `quorum`-th report, at the time `limit` or, if nobody has reported by then, at the first report
-    behind it; at the latest when the given round ends, which without a duration is when everybody is done or has left.
+    The round ends at the `quorum`-th report, at the time `limit` or, without a report by then, at the first report;
+    at the latest when the given round ends, which without a duration is when all clients are done or have left.
     """
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked
@@ -121,9 +121,9 @@ def until(
     stays = needed if times.stays is None else times.stays[cohort.client_ids]
     reported = jnp.where(works & (needed <= stays), needed, jnp.inf)
     gone = jnp.max(jnp.where(works & (needed > stays), stays, jnp.zeros((), needed.dtype)))
-    keys = reported, (~works).astype(jnp.int32), cohort.client_ids  # those who work for nothing stand behind the others
+    keys = reported, (~works).astype(jnp.int32), cohort.client_ids  # clients that do not report come last
     reported, _, client_ids, work = lax.sort((*keys, cohort.work), num_keys=3)
-    # From here on times are compared with `reported` alone: computed again they may differ in a last bit.
+    # From here on compare times with `reported` only: recomputed ones may differ in the last bit.
     end = jnp.full_like(gone, jnp.inf)
     if limit is not None:
         end = jnp.minimum(end, jnp.maximum(limit, reported[0]))
@@ -138,7 +138,7 @@ def until(
 
 
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:
-    """(pool,) float: how long the work of each takes, T_i * work; a clock's communication comes once."""
+    """(pool,) float: time of the work of each, T_i * work; a clock's communication counts once."""
     work = cohort.work.astype(times.realised.dtype)
     durations = times.realised[cohort.client_ids] * work
     if times.communication is not None:
@@ -148,28 +148,28 @@ def work_times(cohort: Cohort, times: ClientTimes) -> Array:
 
 
 def number_on_time(share: float, size: int) -> int:
-    """Number of clients that a share is, rounded up, at least one."""
+    """A share as a number of clients, rounded up, at least one."""
     return max(1, math.ceil(share * size - 1e-9))
 
 
 def share_on_time(share: float, cohort: Cohort) -> Array:
-    """The same of a cohort whose size is traced: () int32."""
+    """The same for a cohort of traced size: () int32."""
     sizes = np.arange(cohort.client_ids.shape[0] + 1)
     return jnp.asarray(np.maximum(1, np.ceil(share * sizes - 1e-9)), jnp.int32)[cohort.size]
 
 
 def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Cohort:
-    """The cohort, its clients doing as many units of work as fit into the time in which `on_time` of them do all.
+    """The cohort with as many units of work as fit into the time in which `on_time` of its clients do all.
 
-    The server waits until so many have done `max_work` units; the others then hand in what they have, which is one
-    unit at least, and everybody waits for that. Where too few stay that long, it waits until the last one is done or
-    has left.
+    The server waits until so many have done `max_work` units; the others then send the work they have done, at least
+    one unit, for which the server waits too. If too few stay that long, it waits until the last one is done or has
+    left.
 
     Args:
-        cohort: who takes part.
-        times: of all clients; the realised ones count, and communication once however much fits.
-        max_work: units of work that nobody exceeds.
-        on_time: () int32, how many clients do all of it, 1 <= on_time <= size.
+        cohort: the participants.
+        times: of all clients; realised times count, communication only once.
+        max_work: the most units of work of a client.
+        on_time: () int32, number of clients that do all of it, 1 <= on_time <= size.
     """
     each = times.realised[cohort.client_ids]
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
@@ -192,8 +192,8 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
         done = jnp.sort(jnp.where(takes_part & (max_work * each <= ends), each, jnp.inf))[on_time - 1]
         enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
-    # floor(max_work * T_k / T_i), of a quotient that rounding may have brought below a whole number; those on time are
-    # told by their time
+    # floor(max_work * T_k / T_i); rounding may bring the quotient below a whole number, so clients on time are found by
+    # their time
     quotient = max_work * enough / jnp.maximum(each, enough)
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
     cohort = cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
@@ -201,6 +201,6 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:
-    """Raises a ValueError of one line if `value` exceeds the limit."""
+    """Raise a ValueError of one line if `value` exceeds the limit."""
     if value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")

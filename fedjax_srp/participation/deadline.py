@@ -1,4 +1,4 @@
-"""Rounds that end in time, with whoever is done."""
+"""Rounds with a deadline or a quorum."""
 
 from typing import Annotated
 
@@ -10,20 +10,19 @@ from fedjax_srp.parts import Above, Count, part
 
 @part
 class Deadline(ParticipationPolicy):
-    """Rounds of another policy that end at a deadline or at a quorum, with those who are done; others work for nothing.
+    """Rounds of another policy that end at a deadline or at a quorum; later reports are discarded.
 
-    A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever comes first; where
-    nobody is done at `limit`, at the first report. The reporting window of production systems (Bonawitz et al., 2019,
+    A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever is first; if no
+    client is done at `limit`, at the first report. The reporting window of production systems (Bonawitz et al., 2019,
     section 2.2): `Deadline(limit=60.0, quorum=100, policy=Uniform(130))`.
 
-    Cohorts are ordered by the time of their report, ties by client id. The metric `wasted_time` is the time that
-    clients worked in this round for nothing, in time units, all of them together: of the participants that the other
-    policy would have had, those that come too late.
+    Cohorts are ordered by the time of their report, ties by client id. The metric `wasted_time` is the total time, in
+    time units, of the other policy's participants that report too late.
 
     Args:
         limit: the deadline, in time units; None for none.
-        quorum: reports with which the server goes on; None for all.
-        policy: asks the clients. Its stages, reports and metrics are as without a deadline.
+        quorum: number of reports that ends the round; None for all.
+        policy: selects the clients. Its stages, reports and metrics are as without a deadline.
 
     Example:
         >>> import jax
@@ -60,7 +59,7 @@ class Deadline(ParticipationPolicy):
 
     @property
     def max_work(self) -> int:
-        """Units of work that nobody exceeds."""
+        """The most units of work of a client."""
         return getattr(self.policy, "max_work", 1)
 
     def init(self, key: Key, num_clients: int) -> PolicyState:
@@ -68,14 +67,14 @@ class Deadline(ParticipationPolicy):
         return self.policy.init(key, num_clients)
 
     def select(self, key: Key, state: PolicyState, times: ClientTimes) -> tuple[Cohort, PolicyState]:
-        """Those who are done."""
+        """The clients that are done in time."""
         cohort, state = self.policy.select(key, state, times)
         return until(cohort, times, self.quorum, self.limit), state
 
     def update(self, state: PolicyState, info: RoundInfo) -> PolicyState:
-        """What the other policy learns."""
+        """The update of the other policy."""
         return self.policy.update(state, info)
 
     def metrics(self, state: PolicyState) -> dict[str, Array]:
-        """Those of the other policy."""
+        """The metrics of the other policy."""
         return dict(self.policy.metrics(state))

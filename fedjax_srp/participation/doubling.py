@@ -1,4 +1,4 @@
-"""SRPFL's participation: the few fastest first, twice as many in every stage."""
+"""SRPFL's participation: the fastest clients, doubled in every stage."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -12,9 +12,9 @@ from fedjax_srp.parts import AtLeast, Count, part
 
 
 class DoublingState(NamedTuple):
-    """The progress of the run, and the key of the pools of the stages."""
+    """The next round, and the key of the stages' pools."""
 
-    round: Array  # () int32, the round to come
+    round: Array  # () int32, the next round
     key: Key
 
 
@@ -31,11 +31,10 @@ class Doubling(ParticipationPolicy):
     Args:
         initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there
             is one stage.
-        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or
-            several, as theory gives them, whose entry r >= 0 is the number of rounds of stage r. A stage of 0 rounds
-            is skipped, and so is every stage that is not listed. After the listed rounds the policy stays for the rest
-            of the run in the last stage, the first with n0 * 2**r >= N; so an entry for the last stage itself is
-            allowed and without effect.
+        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or several,
+            as theory gives them, whose entry r >= 0 is the number of rounds of stage r. Stages of 0 rounds and unlisted
+            stages are skipped. After the listed rounds the policy stays in the last stage, the first with n0 * 2**r >=
+            N, for which an entry has no effect.
         pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
         redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
         by: the times that rank the pool.
@@ -68,7 +67,7 @@ class Doubling(ParticipationPolicy):
             check_at_most("doubling: initial", self.initial, "pool", self.pool)
 
     def init(self, key: Key, num_clients: int) -> DoublingState:
-        """Before round 0, with the key of the pools."""
+        """The state before round 0, with the key of the pools."""
         if self.pool is not None:
             check_at_most("doubling: pool", self.pool, "num_clients", num_clients)
         check_at_most("doubling: initial", self.initial, "num_clients", num_clients)
@@ -78,7 +77,7 @@ class Doubling(ParticipationPolicy):
         return DoublingState(jnp.zeros((), jnp.int32), key)
 
     def select(self, key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
-        """The fastest of the pool, as many as the stage has."""
+        """The fastest clients of the pool, n of the stage."""
         num_clients = times.realised.shape[0]
         sizes = stage_sizes(self.initial, self.pool or num_clients)
         stage = jnp.sum(state.round >= stage_ends(self.rounds_per_stage, len(sizes)), dtype=jnp.int32)
@@ -88,5 +87,5 @@ class Doubling(ParticipationPolicy):
         return ask(times, drawn, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by), state
 
     def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
-        """The round to come."""
+        """Advance the round."""
         return state._replace(round=info.round + 1)

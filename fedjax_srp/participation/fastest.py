@@ -1,4 +1,4 @@
-"""Only the fast clients."""
+"""The fastest clients."""
 
 from typing import Literal
 
@@ -14,9 +14,9 @@ class Fastest(ParticipationPolicy):
     """In every round the `k` fastest of all clients take part, or of a pool drawn anew.
 
     Of all clients: the baseline "k fastest nodes" of FLANP, section 5, where the others never take part if speeds are
-    fixed. By realised times the server asks everybody and goes on when k answers are in (SRPFL, Remark 3.2); by
-    expected times it asks those it believes to be fast. Of a pool, by realised times: over-selection, as production
-    systems do it (Bonawitz et al., 2019, who ask 1.3 k).
+    fixed. By realised times the server asks all clients and goes on when k answers are in (SRPFL, Remark 3.2); by
+    expected times it asks those expected to be fast. Of a pool, by realised times: over-selection, as in production
+    systems (Bonawitz et al., 2019, who ask 1.3 k).
 
     Cohorts are ordered by the times that rank, ties by client id.
 
@@ -42,7 +42,7 @@ class Fastest(ParticipationPolicy):
     pool: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
-        """Nothing to remember."""
+        """No state."""
         check_at_most("fastest: k", self.k, "num_clients" if self.pool is None else "pool", self.pool or num_clients)
         check_at_most("fastest: pool", self.pool or 1, "num_clients", num_clients)
         return ()

@@ -27,6 +27,6 @@ class Full(ParticipationPolicy):
     """
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        """Everybody who is available."""
+        """All available clients."""
         everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return ask(times, everybody), state

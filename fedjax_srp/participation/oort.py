@@ -1,4 +1,4 @@
-"""Clients that promise most: high loss, many examples, not too slow."""
+"""Clients of high utility: high loss, many examples, not too slow."""
 
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -20,45 +20,45 @@ from fedjax_srp.parts import Above, AtLeast, Count, Share, part
 
 
 class OortState(NamedTuple):
-    """Knowledge of each client, and the pacer's."""
+    """Statistics of each client, and the pacer's."""
 
     utility: Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
     last: Array  # (num_clients,) int32, L: the round in which a client last took part, from 1; 0 for never
-    duration: Array  # (num_clients,) float, D: how long that took
+    duration: Array  # (num_clients,) float, D: its time in that round
     preferred: Array  # () float, T: the preferred duration of a round; 0 before the first
-    gained: Array  # (2 * window,) float: utility of the participants of the last rounds, the newest last
+    gained: Array  # (2 * window,) float: utility of the participants of the last rounds, newest last
     round: Array  # () int32, R: the round in progress, from 1
 
 
 @part
 class Oort(ParticipationPolicy):
-    """Clients are drawn by a utility of their losses, their examples and their speed; some are always newcomers.
+    """Clients are drawn by a utility of loss, number of examples and speed; a share of them are newcomers.
 
     Oort (Lai et al., 2021, Algorithm 1). The utility of a client that has taken part is
 
         (U + sqrt(0.1 log R / L)) (T / D)^alpha where D > T,   U = examples * loss,
 
-    with R the round, L the one in which it last took part, D how long it then took, T the preferred duration. Those
-    within `cutoff` of the utility that just gets in are drawn in proportion to it; a share of the cohort are clients
-    that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is `explore` at first
-    and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step` when the
-    participants of the last `window` rounds had less utility together than those of the `window` rounds before.
+    with R the round, L the one in which it last took part, D its time then, T the preferred duration. Clients are drawn
+    in proportion to their utility among those above `cutoff` times the lowest that would be selected; a share of the
+    cohort are clients that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is
+    `explore` at first and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step`
+    when the participants of the last `window` rounds had less total utility than those of the `window` rounds before.
 
     Choices where the paper leaves one: U has the mean loss of the last local training, where Oort has the root of the
-    mean square of the examples' losses; utilities above their 95 % quantile count as that; the pacer compares at the
-    end of every `window` rounds; T begins as one step. Clients are never barred for having been picked often.
+    mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at the end of
+    every `window` rounds; T begins at one step. Clients are never excluded for frequent selection.
 
     Cohorts are ordered by realised time, ties by client id. The metric `preferred_duration` is T.
 
     Args:
         k: K, clients per round.
-        step: Delta, by which the pacer raises T, in time units.
+        step: Delta, the pacer's increment of T, in time units.
         window: W, rounds that the pacer compares.
         straggler_penalty: alpha, of clients that are slower than T.
         explore: the share of newcomers in the first round.
-        decay: of that share, a round.
-        explore_least: what it never falls below.
-        cutoff: c, share of the utility of the last one that gets in.
+        decay: factor of that share per round.
+        explore_least: lower bound of that share.
+        cutoff: c, share of the lowest utility that would be selected.
 
     Example:
         >>> import fedjax_srp as srp
@@ -77,7 +77,7 @@ class Oort(ParticipationPolicy):
     cutoff: Share = 0.95
 
     def init(self, key: Key, num_clients: int) -> OortState:
-        """Nobody is known."""
+        """No client has taken part."""
         check_at_most("oort: k", self.k, "num_clients", num_clients)
         unknown = jnp.zeros(num_clients)
         pacer = jnp.zeros(()), jnp.zeros(2 * self.window)
@@ -120,7 +120,7 @@ class Oort(ParticipationPolicy):
         return cohort, state
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
-        """Util of all clients, (num_clients,) float; that of newcomers means nothing."""
+        """Util of all clients, (num_clients,) float; meaningless for newcomers."""
         known = state.last > 0
         most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
@@ -129,7 +129,7 @@ class Oort(ParticipationPolicy):
         return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
     def update(self, state: OortState, info: RoundInfo) -> OortState:
-        """Utilities as participants reported them."""
+        """The utilities of the participants' reports."""
         said = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
         utility = jnp.where(jnp.isnan(said), state.utility, said)
         gained = jnp.append(state.gained[1:], jnp.nansum(said))
@@ -142,7 +142,7 @@ class Oort(ParticipationPolicy):
 
 def _drawn(key: Key, weight: Array, allowed: Array, size: Array) -> Array:
     """(num_clients,) bool: `size` of the allowed, without replacement, one after the other in proportion to weights."""
-    # The largest of log weight + Gumbel noise; clients of weight 0 come where nobody else is left.
+    # The largest of log weight + Gumbel noise; clients of weight 0 come last.
     score = jnp.log(jnp.maximum(weight, 1e-30)) + jax.random.gumbel(key, weight.shape)
     score = jnp.where(allowed, score, -jnp.inf)
     rank = jnp.argsort(jnp.argsort(score, descending=True)).astype(jnp.int32)

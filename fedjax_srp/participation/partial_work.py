@@ -1,4 +1,4 @@
-"""Everybody takes part, with as much work as fits the clock."""
+"""Full participation with partial work of slow clients."""
 
 from typing import ClassVar
 
@@ -13,19 +13,18 @@ from fedjax_srp.parts import Count, Share, Static, part
 class PartialWork(ParticipationPolicy):
     """Every client takes part in every round, slow ones with fewer units of local work.
 
-    The server waits until a share of the clients has done `max_work` units of work; the others hand in what they have
-    then: client i has done floor(max_work * T / T_i) units, T being the time of the last client on time. One unit is
-    the least, and the round lasts as long as the slowest needs for what it does. No speed has to be known beforehand.
-
-    The unequal numbers of local steps of FedNova (Wang et al., 2020) and the partial work of FedProx (Li et al., 2020).
-    The papers draw them at random; FLANP, which compares with FedNova, does not say. A unit is what the algorithm does
-    for one: a step with `Training(steps=1)`, else an epoch or several, and the clock's time is that of a unit.
+    The server waits until a share of the clients has done `max_work` units of work; the others then send their work so
+    far: client i has done floor(max_work * T / T_i) units, at least one, T being the time of the last client on time.
+    The round lasts until the slowest client has sent its work. No speed has to be known beforehand. The unequal numbers
+    of local steps of FedNova (Wang et al., 2020) and the partial work of FedProx (Li et al., 2020). The papers draw
+    them at random; FLANP, which compares with FedNova, does not say. The algorithm defines a unit: a step with
+    `Training(steps=1)`, else an epoch or several. The clock's time is that of a unit.
 
     Cohorts are ordered by realised time, ties by client id.
 
     Args:
-        max_work: units of work that nobody exceeds.
-        on_time: share of the clients that do all of it, rounded up; 1 for everybody, who then do equal work.
+        max_work: the most units of work of a client.
+        on_time: share of the clients that do all of it, rounded up; with 1 all do equal work.
 
     Example:
         >>> import jax
@@ -45,7 +44,7 @@ class PartialWork(ParticipationPolicy):
     on_time: Static[Share] = 0.5
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        """Everybody, with the work that fits."""
+        """All available clients, each with the work that fits."""
         num_clients = times.realised.shape[0]
         cohort = pick(times, jnp.arange(num_clients, dtype=jnp.int32))
         waits_for = jnp.int32(number_on_time(self.on_time, num_clients))

@@ -1,4 +1,4 @@
-"""Clients whose loss is high."""
+"""Clients of high loss."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from fedjax_srp.parts import Count, part
 class PowerOfChoice(ParticipationPolicy):
     """Of some candidates drawn at random, the `k` with the highest loss take part, whatever their speed.
 
-    Power of choice (Cho, Wang and Joshi, 2022) in its variant rpow-d, which asks nobody beforehand: the loss of a
+    Power of choice (Cho, Wang and Joshi, 2022) in its variant rpow-d, which polls no client beforehand: the loss of a
     client is the mean over the steps of its last local training, and infinite until it has taken part. The paper draws
     candidates in proportion to their examples, which a server knows beforehand; here all are equally likely. With
     `candidates` = `k` it is `Uniform`.
@@ -37,13 +37,13 @@ class PowerOfChoice(ParticipationPolicy):
     candidates: Count = 20
 
     def init(self, key: Key, num_clients: int) -> Array:
-        """(num_clients,) float, the last loss of each: nobody has one."""
+        """(num_clients,) float, the last loss of each, infinite."""
         check_at_most("power_of_choice: k", self.k, "candidates", self.candidates)
         check_at_most("power_of_choice: candidates", self.candidates, "num_clients", num_clients)
         return jnp.full(num_clients, jnp.inf)
 
     def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
-        """Those with the highest losses; ties, such as those of newcomers, fall as they were drawn."""
+        """The candidates with the highest losses; ties, such as newcomers, in the order of the draw."""
         priority, known = random_floats(key, losses.shape[0]), losses
         if times.available is not None:
             priority, known = (jnp.where(times.available, value, -jnp.inf) for value in (priority, known))

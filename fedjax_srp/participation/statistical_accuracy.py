@@ -1,4 +1,4 @@
-"""FLANP's participation: the few fastest first, twice as many whenever their data have no more to give."""
+"""FLANP's participation: the fastest clients, doubled when they reach statistical accuracy."""
 
 import math
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -14,9 +14,9 @@ Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
 
 
 class StatisticalAccuracyState(NamedTuple):
-    """The progress of the run, and what the criterion said of the last round."""
+    """The stage, and the criterion in the last round."""
 
-    stage: Array  # () int32, of the round to come; one too many behind the last stage
+    stage: Array  # () int32, of the next round; one more than the last stage after its end
     scale: Array  # () float, the threshold of one client, or of the first stage; nan until it is known
     threshold: Array  # () float, of the norm of the gradient in the last round
     is_met: Array  # () bool
@@ -27,19 +27,19 @@ class StatisticalAccuracy(ParticipationPolicy):
     """The n fastest clients take part until they reach the statistical accuracy of their data; then n doubles.
 
     FLANP, Algorithm 2: a stage of n clients ends with the first round after which the squared norm of grad L_n(w) is at
-    most 2 mu c / (n s), where L_n is the mean loss of these clients and c / (n s) its statistical accuracy. Then
-    n <- min(2n, N), and w stays, a warm start. Cohorts of fixed speeds are nested. Behind the last stage the paper's
-    run ends; here it goes on with everybody. A stage whose criterion never holds lasts for the rest of the run.
-    `history.stages()` says of each stage when it began and whether its criterion held, and so does the summary.
+    most 2 mu c / (n s), where L_n is the mean loss of these clients and c / (n s) its statistical accuracy. Then n <-
+    min(2n, N), and w stays, a warm start. With fixed speeds cohorts are nested. After the last stage the paper's run
+    ends; here it goes on with all clients. A stage whose criterion never holds lasts for the rest of the run.
+    `history.stages()` and the summary have each stage's first round and whether its criterion held.
 
     Without the three constants, the heuristic of section 5.4: the norm itself has a threshold, at first a share of the
-    norm after the first round, which is halved with each doubling. (The paper does not say where it starts; the rule
-    above shrinks the norm by 1 / sqrt(2).)
+    norm after the first round, which is halved with each doubling. (The paper gives no start; the rule above shrinks
+    the norm by 1 / sqrt(2).)
 
-    The criterion is checked once a round, behind the update, as section 3.2 says: so a stage has one round at least
-    (the loop that Algorithm 2 prints would allow none), and participants compute and send one more gradient, over all
-    their examples. The metrics of the history have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`,
-    and `stage_completed`. Cohorts are ordered by the times that rank, ties by client id.
+    The criterion is checked once a round, after the update, as in section 3.2: so a stage has at least one round (the
+    loop in Algorithm 2 would allow none), and participants compute and send one more gradient, over all their examples.
+    The metrics have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`, and `stage_completed`. Cohorts
+    are ordered by the times that rank, ties by client id.
 
     Args:
         initial: n0, participants of the first stage.
@@ -49,9 +49,9 @@ class StatisticalAccuracy(ParticipationPolicy):
         samples_per_client: s.
         first_threshold: share of the first norm at which the first stage ends, of the heuristic.
         shrinkage: of the threshold, from a stage to the next, of the heuristic.
-        by: the times that rank the clients. FLANP sorts them once, by what is known of them; by realised times the
-            cohort changes from round to round where the clock does.
-        max_work: units of local work in a round, as of `PartialWork`.
+        by: the times that rank the clients. FLANP sorts them once, by known speeds; by realised times the cohort may
+            change from round to round.
+        max_work: units of local work in a round, as in `PartialWork`.
         on_time: share of the cohort that does them all; the others do what fits, as in `PartialWork`.
 
     Example:
@@ -84,7 +84,7 @@ class StatisticalAccuracy(ParticipationPolicy):
             )
 
     def init(self, key: Key, num_clients: int) -> StatisticalAccuracyState:
-        """Stage 0; the scale is known where the constants are."""
+        """Stage 0, with the scale if the constants are known."""
         check_at_most("statistical_accuracy: initial", self.initial, "num_clients", num_clients)
         scale = math.nan
         if self.strong_convexity and self.accuracy_constant and self.samples_per_client:
@@ -95,7 +95,7 @@ class StatisticalAccuracy(ParticipationPolicy):
     def select(
         self, key: Key, state: StatisticalAccuracyState, times: ClientTimes
     ) -> tuple[Cohort, StatisticalAccuracyState]:
-        """The fastest clients, as many as the stage has."""
+        """The fastest clients, n of the stage."""
         num_clients = times.realised.shape[0]
         sizes = stage_sizes(self.initial, num_clients)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
@@ -107,7 +107,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         return with_partial_work(cohort, times, self.max_work, waits_for), state
 
     def update(self, state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
-        """The next stage, where the criterion holds."""
+        """The next stage if the criterion holds."""
         norm, scale = info.global_grad_norm, state.scale
         if self.strong_convexity is not None:
             # sqrt(2 mu c / (n s))
@@ -115,7 +115,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         else:
             scale = jnp.where(jnp.isnan(scale) & jnp.isfinite(norm), self.first_threshold * norm, scale)
             threshold = scale * self.shrinkage ** info.stage.astype(float)
-        is_met = norm <= threshold  # never where one of them is nan
+        is_met = norm <= threshold  # False if one of them is nan
         return StatisticalAccuracyState(info.stage + is_met.astype(jnp.int32), scale, threshold, is_met)
 
     def metrics(self, state: StatisticalAccuracyState) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Clients of one speed at a time."""
+"""Clients of similar speed."""
 
 from typing import Literal
 
@@ -12,20 +12,20 @@ from fedjax_srp.parts import Count, part
 
 @part
 class Tiered(ParticipationPolicy):
-    """In every round `k` clients of one tier take part; a tier is clients of about the same speed.
+    """In every round `k` clients of one tier take part; the clients of a tier have similar speeds.
 
     TiFL (Chai et al., 2020): clients are sorted by their expected times into `tiers` of equal size (the last one takes
-    who is left over), one tier is drawn, and of its clients `k` uniformly without replacement, so that nobody waits
-    for a client of a slower tier. TiFL's adaptive choice makes tiers likelier whose test accuracy is low, and gives
-    each tier credits that it uses up. Policies see no test data: `by="loss"` draws tiers in proportion to the mean of
-    their clients' last training losses, all alike until each tier has reported, without credits.
+    the remainder), one tier is drawn, and of its clients `k` uniformly without replacement, so that no client waits for
+    a slower tier. TiFL's adaptive choice prefers tiers of low test accuracy and limits each tier by credits. Policies
+    see no test data: `by="loss"` draws tiers in proportion to the mean of their clients' last training losses, all
+    equally likely until each tier has reported, without credits.
 
-    Cohorts are ordered by realised time, ties by client id. The metric `tier` is that of the round, 0 the fastest.
+    Cohorts are ordered by realised time, ties by client id. The metric `tier` is the tier of the round, 0 the fastest.
 
     Args:
         k: clients per round.
-        tiers: how many.
-        by: "uniform" draws each tier alike, "loss" those with high losses more often.
+        tiers: number of tiers.
+        by: "uniform" draws all tiers equally often, "loss" those with high losses more often.
 
     Example:
         >>> import jax
@@ -45,7 +45,7 @@ class Tiered(ParticipationPolicy):
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The loss, where it counts."""
+        """The loss, with `by="loss"`."""
         return (TRAINING_LOSS,) if self.by == "loss" else ()
 
     def init(self, key: Key, num_clients: int) -> tuple[Array, Array]:
@@ -55,7 +55,7 @@ class Tiered(ParticipationPolicy):
         return jnp.full(num_clients, jnp.nan), jnp.int32(0)
 
     def select(self, key: Key, state: tuple[Array, Array], times: ClientTimes) -> tuple[Cohort, tuple[Array, Array]]:
-        """Some of one tier."""
+        """Clients of one tier."""
         losses, num_clients = state[0], times.expected.shape[0]
         tier_of = speed_tiers(times.expected, self.tiers)
         # P(tier) is the mean loss of its clients over the sum of these means

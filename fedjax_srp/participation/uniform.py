@@ -1,4 +1,4 @@
-"""A few clients at random."""
+"""Random clients."""
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
@@ -31,10 +31,10 @@ class Uniform(ParticipationPolicy):
     k: Count
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
-        """Nothing to remember."""
+        """No state."""
         check_at_most("uniform: k", self.k, "num_clients", num_clients)
         return ()
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        """Another draw in every round."""
+        """A new draw in every round."""
         return ask(times, draw_pool(key, times.realised.shape[0], self.k, times.available)), state

@@ -54,10 +54,10 @@ class Band(NamedTuple):
     low: np.ndarray
     mean: np.ndarray
     high: np.ndarray
-    running: np.ndarray  # number of curves that have not ended before x
+    running: np.ndarray  # number of curves that reach x
 
 
-# Of methods without a colour of their own: Tol and Okabe and Ito, told apart with every common colour blindness.
+# Of methods without their own colour: Tol and Okabe and Ito, suited to the common forms of colour blindness.
 CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
 LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 CYCLE = tuple(itertools.product(LINESTYLES, CYCLE_COLORS))
@@ -80,8 +80,8 @@ THIN = {"linewidth": 0.9, "marker": ".", "markersize": 4}
 SINGLE = "thin lines: single runs"
 HELD = "thinner: some runs have ended and keep their last value"
 TIME_LABEL = "simulated time (time units)"
-MAX_MARKED = 40  # evaluations on a line up to which each gets a dot
-MAX_ENTRIES, MAX_LETTERS = 5, 35  # of a legend, and of its longest entry: up to there it lies within the axes
+MAX_MARKED = 40  # evaluations on a line, up to which each has a dot
+MAX_ENTRIES, MAX_LETTERS = 5, 35  # of a legend, and of its longest entry: larger legends are below the axes
 LETTER, HANDLE = 0.067, 0.75  # mean width of a letter in a legend, and of a line with the room around it, in inches
 ROW, AXIS = 0.2, 0.5  # height of a line of text in a legend, and of an axis with its name, in inches
 
@@ -106,7 +106,7 @@ def draw(
 ) -> tuple[dict[str, Any], list[str]]:
     """Draw one line per group; return legend label -> artist, and notes on how to read the lines.
 
-    Repeats are drawn as their mean with a band, or a thin line each: if asked for, or if some begin after others end.
+    Repeats are drawn as their mean with a band, or as a thin line each: on request, or if some begin after others end.
     """
     from matplotlib.lines import Line2D
 
@@ -154,7 +154,7 @@ def are_apart(curves: Sequence[Curve]) -> bool:
 
 
 def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
-    """Put curves together where one of them has a point, from where all have begun to where the last one ends.
+    """Combine curves at the points of all, from where all have begun to where the last one ends.
 
     A curve that has ended keeps its last value, so that the mean ends with the mean of the last values.
     """
@@ -170,13 +170,13 @@ def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
 
 
 def pieces(running: np.ndarray) -> list[tuple[int, slice]]:
-    """Return the parts of a band with equally many running curves, each joined to the one before."""
+    """Return the parts of a band with equally many running curves, each joined to the last."""
     ends = [*(np.flatnonzero(np.diff(running)) + 1).tolist(), len(running)]
     return [(int(running[end - 1]), slice(max(0, begin - 1), end)) for begin, end in itertools.pairwise([0, *ends])]
 
 
 def log_ticks(ax: Axes) -> None:
-    """Put plain numbers on a logarithmic axis of time, as many as its range has room for."""
+    """Put plain numbers on a logarithmic axis of time, as many as fit."""
     from matplotlib import ticker
 
     low, high = ax.get_xlim()
@@ -189,7 +189,7 @@ def groups(histories: Histories) -> dict[str, list[History]]:
     """Return label -> repeats, in the order given; a label that is no text becomes one.
 
     Raises:
-        ValueError: nothing is there, or two labels are one text.
+        ValueError: no histories, or two labels with the same text.
     """
     groups: dict[str, list[History]] = {}
     if isinstance(histories, Mapping):
@@ -208,10 +208,10 @@ def groups(histories: Histories) -> dict[str, list[History]]:
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:
-    """Return `groups`, after a look at whether runs of one name in a list differ in nothing but the seed.
+    """Return `groups`, after checking that runs of one name in a list differ in nothing but the seed.
 
     Raises:
-        ValueError: as `groups`; runs of one name differ in more, so that a mean says nothing, or one is there twice.
+        ValueError: as `groups`; runs of one name differ in more, or one is listed twice.
     """
     found = groups(histories)
     if isinstance(histories, Mapping):
@@ -237,7 +237,7 @@ def checked_groups(histories: Histories) -> dict[str, list[History]]:
 
 
 def evaluation_names(groups: Mapping[str, Sequence[History]], evaluation: str | None) -> list[str]:
-    """Return the names of the evaluations that will be drawn, all of which are there."""
+    """Return the names of the evaluations to draw, after checking that the runs have them."""
     names: dict[str, None] = {}
     for run in itertools.chain.from_iterable(groups.values()):
         if not len(run.scores(evaluation)):
@@ -250,7 +250,7 @@ def evaluation_names(groups: Mapping[str, Sequence[History]], evaluation: str | 
 
 
 def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -> str:
-    """Return the name of an axis of scores: the data that judged, the kind of score, the evaluation if it is one."""
+    """Return the name of an axis of scores: the test data, the kind of score, the evaluation if there is one."""
     runs = [run for repeats in groups.values() for run in repeats]
     judged, score = (
         "/".join(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("judged_on", "score_name")
@@ -259,7 +259,7 @@ def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -
 
 
 def plain(text: str) -> str:
-    """Return a text as matplotlib draws it letter by letter, dollars too, which would begin mathematics."""
+    """Escape a text for matplotlib, in which dollars would begin mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -269,14 +269,14 @@ def key(label: str) -> str:
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return a style per label: that of the method it names, solid where its cohorts grow, else the next of the cycle.
+    """Return a style per label: its method's, solid for growing cohorts, else the next of the cycle.
 
-    Beside methods that have a style of their own, those of the cycle are solid last, since solid says growing cohorts.
-    Before a comma it is a row of a table, whose method counts where no other row has it: "SRPFL, clock=fixed".
+    Beside methods with their own style, the cycle uses solid lines last, since solid means growing cohorts. In the name
+    of a table's row, "SRPFL, clock=fixed", the method before the comma counts unless another row has it.
     """
     styles: dict[str, Style] = {}
     recipes = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
-    # a label may have commas of its own, "FLANP (FedAvg, criterion)"
+    # a label may contain commas, "FLANP (FedAvg, criterion)"
     known = {label: [word for word in recipes if f"{label},".startswith(f"{word},")] for label in labels}
     named = {label: max(words, key=len, default=label.partition(",")[0]) for label, words in known.items()}
     rows_of = Counter(named.values())
@@ -301,7 +301,7 @@ def labels(
     names: Sequence[str] = (),
     count: bool = True,
 ) -> dict[str, str]:
-    """Return the legend's text for each group: with the evaluation where lines differ in it, and who diverged."""
+    """Return the legend's text for each group: with the evaluation if lines differ in it, and divergence."""
     labels: dict[str, str] = {}
     for label, style in styles(groups).items():
         runs = groups[label]
@@ -321,7 +321,7 @@ def legend(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
 
     width = ax.get_window_extent().width / ax.figure.dpi
     is_small = len(handles) <= MAX_ENTRIES and max(map(len, handles)) <= MAX_LETTERS
-    if is_small or ax.figure.get_layout_engine() is None:  # which would make room below
+    if is_small or ax.figure.get_layout_engine() is None:  # a layout engine would make room below
         title = "\n".join(_wrapped(notes, width))
         ax.legend([*handles.values()], _wrapped(handles, width), title=title or None, framealpha=0.9, edgecolor="none")
         return 0.0
@@ -345,7 +345,7 @@ def legend_below(
     texts = _wrapped(handles, width)
     longest = max(len(line) for text in texts for line in text.splitlines())
     fitting = max(1, min(4, int(width / (HANDLE + LETTER * longest))))
-    rows = -(-len(texts) // fitting)  # ceiling, so that twins stand above each other
+    rows = -(-len(texts) // fitting)  # ceiling, so that twins are above each other
     title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
     columns = [texts[first : first + rows] for first in range(0, len(texts), rows)]
     legend = owner.legend([*handles.values()], texts, ncols=len(columns), title=title or None, frameon=False, **place)
@@ -359,7 +359,7 @@ def _wrapped(texts: Iterable[str], width: float) -> list[str]:
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """Return a figure without pyplot, so nothing global refers to it, which a notebook displays all the same."""
+    """Return a figure without pyplot's global state; notebooks display it all the same."""
     import matplotlib.figure
 
     class NotebookFigure(matplotlib.figure.Figure):

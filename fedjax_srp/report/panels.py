@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 HEIGHT, PANEL = 4.5, 3.9  # in inches: of the figure, at least, and of all but its legend
 FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png", "accuracy{}.pdf")
-HIDDEN = 0.8  # share of every run that a cut may leave out
+HIDDEN = 0.8  # share of every run that a cut may hide
 
 
 def figure(histories: table.Repeats, target: table.Target, communications: Sequence[float], title: str = "") -> Figure:
     """Draw accuracy over simulated time, a panel a communication cost, the target dotted.
 
-    A panel ends a little after the last run has reached the target, with the longest run where one never does. Where
-    that would leave out more than 80 % of every run in some panel, all show whole runs.
+    A panel ends a little after the last run has reached the target, with the longest run if one never does. If that
+    would hide more than 80 % of every run in some panel, all show whole runs.
     """
     import matplotlib as mpl
 
@@ -44,7 +44,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         ]
         cuts = _cuts(columns, target.accuracy, communications)
         for ax, cost, shown, cut in zip(panels, communications, columns, cuts, strict=True):
-            if not shown:  # nothing but runs whose rounds overlap
+            if not shown:  # only runs with overlapping rounds
                 ax.set_axis_off()
                 continue
             more, how = drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels)
@@ -57,7 +57,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
                 ax.set_xlim(0, cut)
         panels[0].set_ylabel(drawing.score_label(groups, names))
         final = [run.final_accuracy for runs in groups.values() for run in runs]
-        lowest = min(filter(math.isfinite, final), default=1.0)  # no curve stays below the panel
+        lowest = min(filter(math.isfinite, final), default=1.0)  # no curve is below the panel
         panels[0].set_ylim(max(0.0, min((target.accuracy if is_known else 1.0) - 0.4, lowest - 0.1)), 1.0)
         notes += [f"dotted: target of {table.shown(target)}"] * is_known
         ordered = {text: handles[text] for text in [*labels.values(), *handles] if text in handles}
@@ -69,7 +69,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
 def files(
     folder: Path, frame: pd.DataFrame, text: str, draw: Callable[[], Figure], suffix: str = ""
 ) -> dict[Path, Callable[[Path], object]]:
-    """Return the writers of the `FILES` of a comparison, for `stored.replace`; without a figure that fails.
+    """Return the writers of the `FILES` of a comparison, for `stored.replace`, without a figure if drawing fails.
 
     Args:
         folder: they are written to.
@@ -89,7 +89,7 @@ def files(
 
 
 def _cuts(columns: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:
-    """Return the ends of the panels, a little after the target; None where one is not cut."""
+    """Return the ends of the panels, a little after the target; None for uncut ones."""
     cuts: list[float | None] = []
     for shown, cost in zip(columns, costs, strict=True):
         runs = [run for repeats in shown.values() for run in repeats]

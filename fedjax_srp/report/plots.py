@@ -1,10 +1,10 @@
 """Figures over simulated time. Matplotlib is imported when a figure is drawn, and pyplot never.
 
-Everything here takes `histories` as one `History`, a list of them, or a dict from label to `History` or to a list of
-repeats. Histories of one name in a list are repeats too, so they may differ in nothing but the seed: use a dict to tell
-runs of the same method apart. A method of the paper keeps its colour in every figure, solid where participation doubles
-and dashed for its non-doubling twin. A legend with many or long entries stands below; within axes of the caller's, if
-their figure has no layout (`layout="constrained"`) that would make room for it.
+All functions take `histories` as one `History`, a list of them, or a dict from label to `History` or to a list of
+repeats. Histories of one name in a list are repeats too, so they may differ in nothing but the seed: use a dict to
+separate runs of the same method. A method of the paper keeps its colour in every figure, solid with doubling and dashed
+for its non-doubling twin. A large legend is below the axes; within the caller's axes, if their figure has no layout
+(`layout="constrained"`) that makes room for it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def accuracy_over_time(
 ) -> Figure:
     """Draw the mean accuracy of every method over simulated time.
 
-    Lines join the evaluations; a hollow circle marks where a new stage of participation begins. Repeats are drawn as
+    Lines join the evaluations; a hollow circle marks the beginning of a stage of participation. Repeats are drawn as
     their mean with a band, interpolated between evaluations, from where all have begun to the end of the longest: a run
     that has ended keeps its last value, and the line gets thinner. So a line ends with the final accuracy of the table.
-    Where some repeats begin after others end, each is a thin line of its own.
+    If some repeats begin after others end, each is a thin line.
 
     Args:
         histories: see the module.
@@ -59,7 +59,7 @@ def accuracy_over_time(
 
     Raises:
         ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that are no
-            repeats; another spread or x.
+            repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
@@ -76,7 +76,7 @@ def metric_over_time(
     spread: Spread = "range",
     x: X = "time",
 ) -> Figure:
-    """Draw a per-round metric over simulated time, logarithmic where all that is drawn is positive.
+    """Draw a per-round metric over simulated time, on a logarithmic axis if all values are positive.
 
     Args:
         histories: see the module.
@@ -88,7 +88,7 @@ def metric_over_time(
 
     Raises:
         ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one name that are no
-            repeats; another spread or x.
+            repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
     runs = [run for repeats in groups.values() for run in repeats]
@@ -121,17 +121,17 @@ def of_run(history: History, communication: float, evaluation: str | None, ax: A
 def contraction_over_run(
     histories: History | Sequence[History], a: float, initial: float | None = None, ax: Axes | None = None
 ) -> Figure:
-    """Draw the distance of a run on a linear task over its rounds, and the prediction of SRPFL's theory beside it.
+    """Draw the distance of a run on a linear task over its rounds, and the prediction of SRPFL's theory.
 
     The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with the run's own
     number n of participants, from the distance measured after round 1; dotted, the fixed point of every stage. Values
-    above 1 say nothing and are cut. Vertical lines mark where a stage begins, with its n.
+    above 1 are meaningless and cut. Vertical lines mark the beginning of a stage, with its n.
 
     Args:
         histories: one run, or repeats with equal numbers of participants, drawn as their mean with a band from the
             lowest to the highest.
         a: `theory.contraction_rate`.
-        initial: n0, which scales the noise of the prediction and nothing else; None takes the participants of round 1.
+        initial: n0, which only scales the noise of the prediction; None takes the participants of round 1.
         ax: axes to draw in; None makes a figure.
 
     Raises:
@@ -191,7 +191,7 @@ def figure3(
 
     Raises:
         ValueError: when there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are
-            no repeats, or the data sets have no titles; another spread, no cost among costs.
+            no repeats, or the data sets have no titles; an unknown spread, an invalid cost.
     """
     import matplotlib as mpl
 
@@ -248,7 +248,7 @@ def _x_label(communication: float, x: X) -> str:
 
 
 def _logarithmic(ax: Axes) -> None:
-    """Make an axis logarithmic if all that is drawn is positive; matplotlib refuses it where nothing is."""
+    """Make an axis logarithmic if all values are positive; matplotlib needs at least one."""
     if 0 < ax.dataLim.ymin < np.inf:
         ax.set_yscale("log")
 

@@ -1,6 +1,6 @@
-"""Rows of a table: runs that differ in the seed alone are repeats of one row, all others are rows of their own.
+"""Rows of a table: runs that differ only in the seed are repeats of one row, all others have their own rows.
 
-`History.config` says what made a run, whether Python or the command line saved it.
+`History.config` has the settings of a run, saved by Python or by the command line.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Made = Mapping[Place, str]  # option -> its value, equal where values are
 _SEED = ("key", "seed", "seeds", "num_seeds")
 _NO_EFFECT = (
     *("chunk_size", "large_chunk", "num_devices", "device", "shard_data", "unknown", "record_loss"),
-    "evaluations",  # but for the default one, which is compared
+    "evaluations",  # except for the default one, which is compared
 )
-_SAID_TWICE = ("name", "method", "arguments", "dataset_options")  # by other options, or by the checksum of the data
+_SAID_TWICE = ("name", "method", "arguments", "dataset_options")  # in other options, or in the checksum of the data
 _TASK = ("dataset", "num_clients")  # a table each
 _OF_METHOD = (  # differ between methods by nature
     *(("algorithm",), ("participation",), ("evaluation",)),
@@ -40,7 +40,7 @@ _SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "
 
 
 class Run(NamedTuple):
-    """Run folder, with what made the run."""
+    """Run folder, with the settings of the run."""
 
     folder: Path
     history: History
@@ -48,13 +48,13 @@ class Run(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """Key where it is recorded, which is the same in Python and on the command line."""
+        """The key if recorded, the same in Python and on the command line."""
         known = (self.history.config.get(name) for name in ("key", "seed"))
         return str(next((seed for seed in known if seed is not None), self.folder))
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Parts that do not say what made them."""
+        """Parts without a description."""
         return tuple(map(str, self.history.config.get("unknown") or ()))
 
 
@@ -75,17 +75,17 @@ class Rows(NamedTuple):
 class _Row(NamedTuple):
     method: str
     made: Made
-    said: Made  # the same, with what is known of the data
+    said: Made  # the same, with the facts of the data
     runs: list[Run]
 
 
 def read(folder: Path) -> Run:
-    """Return the run of a folder; errors as of `History.load`."""
+    """Return the run of a folder; errors as in `History.load`."""
     return of(History.load(folder), folder)
 
 
 def judged_by(run: Run, evaluation: str | None) -> Run:
-    """Return the run with this evaluation as its default one; None leaves it as it is.
+    """Return the run with this evaluation as its default one; None changes nothing.
 
     Raises:
         ValueError: it has no such evaluation.
@@ -107,7 +107,7 @@ def of(history: History, folder: Path) -> Run:
 
 
 def scored_by(histories: Iterable[History]) -> str:
-    """Return the end of a message that none of these runs was judged by accuracy: the reason, and the remedy."""
+    """Return the reason and the remedy for a message that none of these runs has accuracies."""
     evaluated = [history for history in histories if history.accuracies and len(history.eval_round)]
     if names := sorted({history.score_name for history in evaluated}):
         drawn = "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
@@ -129,7 +129,7 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
 
 
 def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Return the runs without copies, equal to the last bit; and the copies, each with the run that stays."""
+    """Return the runs without bit-identical copies; and the copies, each with the run that it repeats."""
     kept: dict[Any, list[Run]] = {}
     twice = []
     for run in runs:
@@ -168,7 +168,7 @@ def rows(runs: Sequence[Run]) -> Rows:
 
 
 def _made(history: History) -> dict[Place, str]:
-    """Return all that made a run but the seed, and options that change no result."""
+    """Return the settings of a run without the seed and options that change no result."""
     left_out = {*_SAID_TWICE, *_SEED, *_NO_EFFECT, *_TASK}
     made = {place: text for place, text in _flat(history.config) if place[0] not in left_out}
     for place in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
@@ -176,7 +176,7 @@ def _made(history: History) -> dict[Place, str]:
     for place in [*made]:
         section, option = place[0], place[-1].rpartition(".")[2]
         if option != place[-1] and made[place] == made.get((section, option)):
-            del made[place]  # of an optimizer beside that of training, where it is as there
+            del made[place]  # of a second optimizer that equals that of training
     for part in ("algorithm", "participation"):
         for (*within, last), text in _flat((history.config.get("method") or {}).get(part, {})):
             if last == PART and within and within != ["model"]:
@@ -189,12 +189,12 @@ def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
         if isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            is_ours = name == PART and value.startswith(_PACKAGE)  # parts of others are called with their module
+            is_ours = name == PART and value.startswith(_PACKAGE)  # other packages' parts are named with their module
             yield (*before, name), value.rpartition(".")[2] if is_ours else _text(value)
 
 
 def _text(value: Any) -> str:
-    """Return one text for equal numbers, also for 0.1 and its neighbour in float32."""
+    """Return one text for equal numbers, also for 0.1 and its float32 value."""
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if not isinstance(value, float):
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
 
 
 def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
-    """Return runs that were made alike as one row each, and notes; a row a folder where their results disagree."""
+    """Return runs of equal settings as one row each, and notes; one row per folder if their results disagree."""
     groups: dict[Any, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.history.name, sorted(run.made.items()), run.seed, run.folder)):
         groups.setdefault((run.history.name, frozenset(run.made.items())), []).append(run)
@@ -238,7 +238,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
-    """True if runs that were made alike differ in the seed, False if equal seeds gave unequal results.
+    """True if runs of equal settings differ in the seed, False if equal seeds gave unequal results.
 
     Raises:
         ValueError: two folders hold the same run.
@@ -263,7 +263,7 @@ def _same_results(one: History, other: History) -> bool:
 
 
 def _differing(found: Sequence[_Row]) -> list[Place]:
-    """Return the options that differ among the rows that have them; those of a method, within one."""
+    """Return the options that differ among the rows that have them; options of a method, within it."""
     differing: dict[Place, None] = {}
     for place in dict.fromkeys(place for row in found for place in row.said):
         having = [row for row in found if place in row.said]
@@ -278,7 +278,7 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
 
 
 def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]]:
-    """Return the key to sort a row by: numbers by size, words by letter, options that it lacks first."""
+    """Return the sort key of a row: numbers by size, words by letter, missing options first."""
 
     def rank(text: str | None) -> tuple[int, float, str]:
         if text is None:
@@ -292,7 +292,7 @@ def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]
 
 
 def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place]]:
-    """Return the options in the name of every row: the differing ones that it has; more where names would be equal."""
+    """Return the options in the name of every row: the differing ones that it has; more if names would be equal."""
     places = {place for row in found for place in row.said}
     shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
@@ -318,7 +318,7 @@ def _name(row: _Row, shown: Sequence[Place], places: set[Place]) -> str:
 
 
 def _called(place: Place, places: set[Place]) -> str:
-    """Return an option in as few words as tell it apart from the others, with the sign before its value."""
+    """Return the shortest unique name of an option, with the sign before its value."""
     if place == _DATA:
         return "data "
     if place == ("dataset_options", "seed"):
@@ -332,21 +332,21 @@ def _called(place: Place, places: set[Place]) -> str:
 
 
 def _without_name(place: Place) -> Place:
-    """Return the place of a part for that of its class: the part is called by its class."""
+    """Return the place of a part, given that of its class."""
     return place[:-1] if place[-1] in ("name", PART) and len(place) > 2 else place
 
 
 def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
-    """Return the row of the same algorithm without doubling: all that both have is equal, if need be but the length.
+    """Return the row of the same algorithm without doubling, of equal options, if need be except for the length.
 
-    A time to a target is the same however long a run goes on after it.
+    The time to a target does not depend on the length of the run after it.
     """
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
     wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
     for left_out, order in ((_OF_METHOD, 1), ((*_OF_METHOD, *_LIMITS), -1)):  # of other lengths, the longest
         for other, name in [*zip(found, names, strict=True)][::order]:
-            # an option that is None there may be none of this method's, such as the pool of a policy
+            # an option that is None there may not exist for this method, such as the pool of a policy
             shared = [place for place in other.made if place not in left_out]
             if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
                 return name

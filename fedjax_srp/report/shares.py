@@ -1,4 +1,4 @@
-"""Who did the work: the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
+"""Shares of the work: the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ HEADER = ("slowest tenth %", "Gini", "never %", "wasted time", "staleness", "MB 
 
 
 def shares(runs: Sequence[History], target: float) -> dict[str, float]:
-    """Return means over the runs of a method, nan for what a run does not know.
+    """Return means over the runs of a method, nan for values that a run lacks.
 
     `slowest_tenth`, final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
-    that clients took part in, and `never`, the share of those that did in none; `wasted_time`, of clients that worked
-    for nothing, over the run; `staleness`, mean over the rounds; `bytes_to_target`, of all participants, inf unless
-    every run reached the target.
+    that clients took part in, and `never`, the share of clients without any; `wasted_time`, sum over the run;
+    `staleness`, mean over the rounds; `bytes_to_target`, of all participants, inf unless every run reached the target.
     """
     found = {
         "slowest_tenth": [last(run.slowest_scores()) for run in runs],
@@ -38,7 +37,7 @@ def _metric(run: History, name: str, of: object) -> float:
 
 
 def texts(found: dict[str, float]) -> list[str]:
-    """Return what `shares` found, in the columns of `HEADER`."""
+    """Format the result of `shares` for the columns of `HEADER`."""
     percent, plain = (lambda value: _text(100 * value, 1)), (lambda value: _text(value, 2))
     shown = {"slowest_tenth": percent, "never": percent, "bytes_to_target": lambda value: _text(value / 1e6, 2)}
     return [shown.get(name, plain)(value) for name, value in found.items()]

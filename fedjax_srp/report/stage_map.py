@@ -1,9 +1,8 @@
-"""Map of who takes part when, as far as the files of a run tell it.
+"""Map of participants over the rounds, derived from the files of a run.
 
-A run records how many clients took part in a round and how long the round lasted, not who they were. Where n clients
-took part, and the round lasted exactly as long as the n-th fastest client needs while the next one needs longer, they
-were the n fastest. Where times do not prove that (they are drawn afresh in every round, clients are chosen at random),
-there is no map.
+A run records the cohort size and the duration of a round, not the participants. If n clients took part, and the round
+lasted exactly as long as the n-th fastest client needs while the next one needs longer, they were the n fastest. If
+times do not prove that (drawn in every round, or clients chosen at random), there is no map.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_COLUMNS = 500  # of rounds
 
 
 def took_the_fastest(history: History) -> bool:
-    """True if the files prove that every round took the fastest clients, or all of them."""
+    """True if the times prove that every round had the fastest clients, or all."""
     if not history.num_rounds or history.asynchronous:
         return False
     times, sizes = np.sort(history.client_time), history.cohort_size
@@ -27,10 +26,10 @@ def took_the_fastest(history: History) -> bool:
 
 
 def shares(history: History) -> np.ndarray | None:
-    """Return (bands, columns) float32: the share of a band of clients, the fastest first, that takes part in rounds.
+    """Return (bands, columns) float32: the participating share of each band of clients, fastest first, by round.
 
-    Up to `MAX_BANDS` clients and `MAX_COLUMNS` rounds each has its own, and shares are 0 or 1; more are put together,
-    with `np.array_split`. None where the files do not tell who took part.
+    Up to `MAX_BANDS` clients and `MAX_COLUMNS` rounds have their own row and column, and shares are 0 or 1; more are
+    grouped by `np.array_split`. None if the participants are unknown.
     """
     if not took_the_fastest(history):
         return None
@@ -42,5 +41,5 @@ def shares(history: History) -> np.ndarray | None:
 
 
 def _edges(count: int, most: int) -> np.ndarray:
-    """Return the first places of `count` things cut by `np.array_split` into at most so many parts, and the end."""
+    """Return the boundaries of `np.array_split` of `count` things into at most `most` parts."""
     return np.cumsum([0, *map(len, np.array_split(np.arange(count), min(count, most)))])

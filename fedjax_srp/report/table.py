@@ -22,14 +22,14 @@ Repeats = Mapping[str, Sequence[History]]  # method -> its runs, one a seed
 
 
 class Target(NamedTuple):
-    """Accuracy that every method is timed to, and where it comes from."""
+    """Target accuracy of all methods, and its origin."""
 
     accuracy: float
     reason: str
 
 
 def check_target(target: float | None) -> None:
-    """Refuse a target that is no accuracy."""
+    """Refuse a target that is not an accuracy."""
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
@@ -53,8 +53,8 @@ def check_communications(costs: Sequence[float]) -> None:
 def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
     """Return a fraction of the reference's final accuracy, mean over its runs; without it, of the best method's.
 
-    It is rounded to 0.1 %, as accuracies are shown. Of several rows of the reference the best one counts; of rows that
-    are equal at 0.1 %, the first.
+    It is rounded to 0.1 %, as accuracies are shown. Of several rows of the reference the best counts; of rows equal at
+    0.1 %, the first.
 
     Args:
         histories: method -> its runs.
@@ -77,20 +77,20 @@ def comparison(
 ) -> pd.DataFrame:
     """Return a table with one row a method.
 
-    Columns: `method`; `evaluation` that judged its runs; `judged_on`, "test" or "validation" data; `twin`, the same
-    algorithm without doubling; `runs`; `diverged`, how many of them; `clock_communication`, what the clock itself adds
-    to a round, to which a cost C comes on top (nan where it is not known); `final_accuracy`, `worst_decile` and, by
-    expected speed of the clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over
-    the runs, and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, how many runs
-    reached it; `reached_at_once`, how many had by their first evaluation, so that their time is an upper bound;
-    `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for
-    every communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
-    the twin's mean time over the method's (nan where either is missing, infinite or a bound); `compile_seconds` and
-    `host_seconds` of the simulator for all runs together, the latter with everything.
+    Columns: `method`; `evaluation` of its runs; `judged_on`, "test" or "validation" data; `twin`, the same algorithm
+    without doubling; `runs`; `diverged`, their number; `clock_communication`, the clock's own communication time per
+    round, beside a cost C (nan if unknown); `final_accuracy`, `worst_decile` and, by expected speed of the clients,
+    `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs, and their sample
+    standard deviations `..._std` (nan for one run); `target`; `reached`, the number of runs that reached it;
+    `reached_at_once`, of those by their first evaluation, whose time is an upper bound; `slowest_tenth`, `gini`,
+    `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every communication cost C
+    `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`, the twin's mean time over
+    the method's (nan if either is missing, infinite or a bound); `compile_seconds` and `host_seconds` of the simulator
+    for all runs together, the latter in all.
 
     Args:
         histories: method -> its runs.
-        target: mean accuracy to time, see `common_target`; nan where no accuracy is known, and nothing reaches it.
+        target: mean accuracy to time, see `common_target`; nan without accuracies, and never reached.
         communications: costs per communicating round, in time units.
         twins: method -> its twin; None for those of `srp.methods`.
     """
@@ -179,12 +179,12 @@ def render(frame: pd.DataFrame, target: Target) -> str:
 
 
 def named(method: str) -> str:
-    """Return the label of a method for a terminal, to which no letter of it is a command."""
+    """Return the label of a method for a terminal, without control characters."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label(method))
 
 
 def _in_the_clock(runs: Sequence[History]) -> float:
-    """Return what the clock of these runs adds to a round for communication; nan unless it is one known number."""
+    """Return the communication time that the clock of these runs adds to a round; nan unless it is one known number."""
     options = [run.config.get("clock_options") for run in runs]
     known = [math.nan if of is None else of.get("communication", 0.0) for of in options]
     is_one = all(isinstance(cost, int | float) for cost in known) and len(set(known)) == 1
@@ -192,12 +192,12 @@ def _in_the_clock(runs: Sequence[History]) -> float:
 
 
 def seconds(runs: Sequence[History], what: str) -> float:
-    """Return seconds of the simulator for all runs, "compile" or "host"; those that ran together carry those of all."""
+    """Return the simulator's seconds for all runs, "compile" or "host"; each run of a batch has those of the batch."""
     return sum(getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1) for run in runs)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation; the latter nan for one value, and where the mean is not finite."""
+    """Return mean and sample standard deviation; the latter nan for one value or a mean that is not finite."""
     array = np.asarray(values, np.float64)
     mean = float(array.mean()) if len(array) else math.nan
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
@@ -211,7 +211,7 @@ def time_to(run: History, target: float, cost: float = 0.0) -> float:
 
 
 def shown(target: Target) -> str:
-    """Return a target in percent: at 0.1, as accuracies are shown, unless it was given more precisely."""
+    """Return a target in percent, to 0.1 unless it was given more precisely."""
     percent = 100 * target.accuracy
     if math.isnan(percent):
         return "a target that is not known"
@@ -219,7 +219,7 @@ def shown(target: Target) -> str:
 
 
 def _column(cost: float) -> str:
-    """Return a cost for the name of a column, as short as tells it from any other."""
+    """Return a cost for the name of a column, in the shortest unique form."""
     return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
 
 

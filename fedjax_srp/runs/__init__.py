@@ -1,1 +1,1 @@
-"""A run as one value, the words that describe it, and the folder that it ends in."""
+"""A run as one value, its options as words, and its folder."""

@@ -40,7 +40,7 @@ def parse(text: str, num_clients: int) -> Clock:
     """Return the clock that a text names.
 
     Raises:
-        ValueError: something is wrong with it, in one line.
+        ValueError: an invalid text, in one line.
     """
     if (name := text.partition("(")[0].strip()) in CALLED | clocks.OWN:
         return _called(name, text, num_clients)
@@ -70,7 +70,7 @@ def parse(text: str, num_clients: int) -> Clock:
 
 
 def _called(name: str, text: str, num_clients: int) -> Clock:
-    """A clock called by its name, with what stands between the brackets: numbers, distributions, clocks and texts."""
+    """A clock by its name, with the arguments in brackets: numbers, distributions, clocks and texts."""
     maker = (CALLED | clocks.OWN)[name]
 
     def value(node: ast.expr) -> Any:
@@ -96,7 +96,7 @@ def _called(name: str, text: str, num_clients: int) -> Clock:
 
 
 def _evaluate(node: ast.expr, num_clients: int) -> Any:
-    """Numbers, arithmetic, N, distributions and clocks; nothing else is executed."""
+    """Evaluate numbers, arithmetic, N, distributions and clocks; nothing else is executed."""
     match node:
         case ast.Constant(value=int() | float() as value):
             return value

@@ -1,4 +1,4 @@
-"""The folder of a run: simulated into it, continued after a kill, left alone when it is finished."""
+"""The folder of a run: written by a simulation, resumed after a kill, unchanged when finished."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def execute(
     load: Callable[[Mapping[str, Any]], FederatedSource] | None = None,
     callback: watch.Callback | None = None,
 ) -> None:
-    """Simulate a run into a folder, or continue it; leave it alone where it is finished.
+    """Simulate a run into a folder, or resume it; a finished one is not changed.
 
     Args:
-        run: what is simulated.
-        folder: made where missing.
-        overwrite: run it again; the folder keeps what it holds until the new run is finished.
+        run: to simulate.
+        folder: created if missing.
+        overwrite: run it again; the folder keeps its content until the new run is finished.
         progress: show a progress bar.
         say: prints one line.
-        load: gives the data where the run is not finished; None for `load_data`.
+        load: returns the data of an unfinished run; None for `load_data`.
         callback: as in `simulate`.
 
     Raises:
@@ -55,7 +55,7 @@ def execute(
     with contextlib.ExitStack() as stack:
 
         def hold() -> _Found:
-            """Takes the folder, and looks again: others may have run in it until now."""
+            """Lock the folder and check it again, since others may have used it."""
             stack.enter_context(stored.held(writable(folder), "out"))
             return _found(folder, run, overwrite)
 
@@ -66,7 +66,7 @@ def execute(
         given: dict[str, Any] = {}
         if not found.finished:
             given = run.simulation((load or load_data)(run.data))
-            if not is_held:  # only now, so that what fails to start makes no folder
+            if not is_held:  # only now, so that a failed start makes no folder
                 found = hold()
         if found.finished:
             return _left_alone(folder, run, found.asks_anew, say)
@@ -94,11 +94,11 @@ def execute(
 
 
 def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], None]) -> None:
-    """Says that a folder holds the finished run, and how that ended; its summary is written for another cost."""
+    """Print that a folder has the finished run, and its result; rewrite its summary for another cost."""
     history, cost = History.load(folder), run.communication
     table.check_communication(cost)
     said = outcome(history, run.target, cost)
-    if asks_anew:  # of the history itself, whose models then stay in the folder
+    if asks_anew:  # of the history itself, whose models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
         history.save(folder, target=run.target, communication=cost)
     anew, again = f"its summary and figure are those of communication={cost:g} now", "--overwrite runs it again"
@@ -107,7 +107,7 @@ def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], No
 
 
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
-    """Write the folder of a run, with the options that made it."""
+    """Write the folder of a run, with its options."""
     history = dataclasses.replace(history, config=_config(history, run))
     history.save(folder, target=run.target, communication=run.communication, models=models)
 
@@ -117,10 +117,10 @@ def _config(history: History, run: Run) -> dict[str, Any]:
 
 
 def made(folder: Path) -> dict[str, Any]:
-    """Return the record of the run that a folder holds, finished.
+    """Return the record of the finished run in a folder.
 
     Raises:
-        DamagedError: it does not read.
+        DamagedError: it is unreadable.
     """
     try:
         return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
@@ -129,16 +129,16 @@ def made(folder: Path) -> dict[str, Any]:
 
 
 class _Found(NamedTuple):
-    """What a folder holds of a run."""
+    """State of a run's folder."""
 
     place: Path  # of its checkpoints
     finished: bool = False
-    begun: bool = False  # there is a checkpoint to go on from
+    begun: bool = False  # there is a checkpoint to resume from
     asks_anew: bool = False  # it is finished, with a summary for another cost of communication
 
 
 def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
-    """Looks for this run, finished or begun; refuses what another run left, and what would be lost."""
+    """Find this run, finished or begun; refuse folders of other runs, and losing results."""
     what = run.record
     if overwrite:
         place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
@@ -150,7 +150,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
         known = made(folder) if finished else stored.read_json(place / _ARGUMENTS) if begun else what
     except stored.DamagedError as error:
         if begun:
-            return _Found(place, begun=True)  # the checkpoints know whose they are
+            return _Found(place, begun=True)  # the checkpoints check their run
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     for name in {**what, **known}:
         if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
@@ -172,7 +172,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
 
 
 def _tidy(folder: Path, place: Path | None) -> None:
-    """Leaves the checkpoint of the finished run and no other; none for None."""
+    """Remove all checkpoints but that of the finished run; all for None."""
     checkpoints = folder / "checkpoint"
     if place != checkpoints:
         stored.remove(checkpoints)
@@ -189,7 +189,7 @@ def _size(folder: Path) -> str:
 
 
 def outcome(history: History, target: float | None, communication: float) -> str:
-    """Return a finished run in a few words."""
+    """Return a short text of a finished run."""
     summary = history.summary(target, communication)
     words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
     words.append(f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}")

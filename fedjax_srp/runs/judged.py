@@ -1,4 +1,4 @@
-"""Methods that train alike and are judged apart, as FedAvg and FedAvg-FT: one training serves them all."""
+"""Methods that differ only in their evaluation, as FedAvg and FedAvg-FT: one training serves all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes fi
 
 
 def trainings(methods: Iterable[Method]) -> list[list[Method]]:
-    """Return methods by what they train: those of a list differ in name and first evaluation alone."""
+    """Group methods by training: those of a list differ only in name and first evaluation."""
     found: list[tuple[tuple[object, object], list[Method]]] = []
     for method in methods:
-        trained = _trained(method.algorithm), method.participation
+        trained = trained_by(method.algorithm), method.participation
         same = next((of for other, of in found if other == trained), None)
         if same is None:
             found.append((trained, [method]))
@@ -24,18 +24,18 @@ def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     return [of for _, of in found]
 
 
-def _trained(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
     """Return the algorithm with the first evaluation of its class."""
     default = {field.name: field.default for field in dataclasses.fields(algorithm)}.get(EVALUATION)
     return dataclasses.replace(algorithm, **{EVALUATION: default}) if default is not None else algorithm
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
-    """Return the run of a method that trains alike as one of this method.
+    """Return the run of a method of equal training as one of this method.
 
     Args:
-        history: has been judged by these evaluations, and by others.
-        method: what it is called, and which evaluation comes first in its record.
+        history: with these evaluations, and others.
+        method: gives the name and the first evaluation of the record.
         evaluations: in their order.
     """
     made, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}

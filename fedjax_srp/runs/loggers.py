@@ -1,4 +1,4 @@
-"""What logs a run: TensorBoard and Weights & Biases, as its options say."""
+"""Loggers of a run by its options: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedjax_srp.runs.run import Run
 
 @contextlib.contextmanager
 def loggers(run: Run, folder: Path, among_others: bool = False) -> Iterator[list[watch.Callback]]:
-    """Callbacks that log a run; a run that is continued in its folder goes on under the same name there.
+    """Callbacks that log a run; a resumed run continues under the same name.
 
     Args:
         run: with its options.
         folder: of the run.
-        among_others: it is one of a grid, so that each has a folder of its own within that of TensorBoard.
+        among_others: the run is one of a grid, where each has its own folder within TensorBoard's.
 
     Raises:
         ValueError: a logger is not installed.
@@ -41,7 +41,7 @@ def loggers(run: Run, folder: Path, among_others: bool = False) -> Iterator[list
 
 
 def apart(callbacks: Sequence[watch.Callback]) -> watch.Callback:
-    """Return a callback for runs that are one program: each gets the rows of its own."""
+    """Return a callback for runs of one program, which gives each its own rows."""
 
     def call(progress: watch.Progress) -> None:
         for place in progress.seeds or ():

@@ -1,4 +1,4 @@
-"""A run as one value: what the command line and grids make, and what is simulated."""
+"""A run as one value, built by the command line and grids."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedjax_srp.options import build
 from fedjax_srp.participation import Full
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
-from fedjax_srp.runs import clocks, words
+from fedjax_srp.runs import clocks, judged, words
 from fedjax_srp.stored import jsonable
 
-LIMITS = ("num_rounds", "time_limit", "target")  # may differ where a run is made longer
-AFTERWARDS = "communication"  # what a finished run answers for any value
+LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
+AFTERWARDS = "communication"  # a finished run covers any value
 ASIDE = (AFTERWARDS, "data_dir")  # change no simulation; other machines have the same data elsewhere
 OF_OBJECTS = ("validation", "partition_seed")  # the options of the data that data given as an object have
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -34,27 +34,26 @@ _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run: who learns with what, on which data, at which times, for how long.
+    """One run: method, data, policy, model, clock and simulation options.
 
-    Method, policy, model, clock and data are names with options, or objects. Nothing is loaded or built until it is
-    asked for.
+    Method, policy, model, clock and data are names with options, or objects. Nothing is loaded or built before use.
 
     Attributes:
-        method: name of a method or of an algorithm, or one that was made.
+        method: name of a method or of an algorithm, or an object.
         data: arguments of `srp.data.load`; or {"data": an object, "validation": ..., "seed": ...}, see `load_data`.
-        participation: who takes part; None for that of the method.
-        model: name of a model, or one that was made.
-        options: of method, policy and model by name, as `srp.methods.get` takes them; those that are given.
-        clock: words, see `fedjax_srp.runs.clocks`, or one that was made.
-        seed: of everything random but the partition of the data.
+        participation: name of a policy, or an object; None for the method's own.
+        model: name of a model, or an object.
+        options: the given ones of method, policy and model, as for `srp.methods.get`.
+        clock: words, see `fedjax_srp.runs.clocks`, or an object.
+        seed: of all randomness except the partition of the data.
         communication: cost of a communicating round in time units, for the summary and the figure.
         num_rounds: as in `srp.simulate`, and so are eval_every to record_loss.
         checkpoint: save the state after every evaluation.
-        models: put the final states of the server and of all clients into the folder.
+        models: save the final states of the server and of all clients.
         tensorboard: folder for TensorBoard; changes no simulation, as `wandb`.
         wandb: project of Weights & Biases.
-        load: Python files that register what is given by name.
-        names: option -> how an object is called, for one that cannot be described.
+        load: Python files that register names.
+        names: option -> name of its object, for one without a description.
     """
 
     method: str | FederatedAlgorithm | Method
@@ -87,9 +86,9 @@ class Run:
         if not 0 <= self.seed < _SEEDS:
             raise ValueError(f"seed={self.seed}: must lie between 0 and {_SEEDS - 1}")
 
-    def __getstate__(self) -> dict[str, Any]:  # without what is cached, which may hold functions of loaded files
+    def __getstate__(self) -> dict[str, Any]:  # without cached values, which may hold functions of loaded files
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"record": self.record}  # where its classes have other names, in a process, it is this run
+        return fields | {"record": self.record}  # it stays this run in a process where its classes have other names
 
     @functools.cached_property
     def choice(self) -> methods.Choice | None:
@@ -103,7 +102,7 @@ class Run:
 
     @functools.cached_property
     def own(self) -> Method:
-        """The method that is given as an object, with its policy."""
+        """The method given as an object, with its policy."""
         if isinstance(self.method, Method) or not isinstance(self.method, FederatedAlgorithm):
             if isinstance(self.method, Method) and self.participation is None:
                 return self.method
@@ -116,12 +115,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the method, with its policy where that is another."""
+        """The name of the method, with its policy if that differs from the method's own."""
         return self.own.name if self.choice is None else self.choice.name
 
     @functools.cached_property
     def floats(self) -> dict[str, float]:
-        """The options of the method that are arguments of its program: another value compiles nothing."""
+        """The options of the method that are arguments of its program: another value recompiles nothing."""
         if self.choice is None:
             return {name: float(leaf) for name, leaf in self.leaves.items() if isinstance(leaf, numbers.Real)}
         written = self._written()
@@ -129,14 +128,14 @@ class Run:
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
-        """The leaves of the algorithm by their dotted names, but for those of its model."""
+        """The leaves of the algorithm by their dotted names, without those of its model."""
         if self.choice is not None:
             return methods.leaves(self.choice)
         return {name: leaf for name, leaf in values_of(self.own.algorithm).items() if not name.startswith("model.")}
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """What a run folder says of the run: every option with its value, objects described, JSON-able.
+        """The record of the run in its folder: every option with its value, objects described, JSON-able.
 
         Raises:
             ValueError: an option that the method does not read, no method.
@@ -156,7 +155,7 @@ class Run:
         return jsonable(head | of_method | self._record_of_data() | self._of_simulation() | own)
 
     def _written(self) -> dict[str, str]:
-        """Option of method, policy or model -> how it is written."""
+        """Option of method, policy or model -> its written form."""
         policy = self.participation if isinstance(self.participation, str) else None
         model = self.model if isinstance(self.model, str) else None
         return {name: word for word, name in words.read_by(str(self.method), policy, model).items()}
@@ -182,23 +181,36 @@ class Run:
     def _of_simulation(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in words.SIMULATION if name != "progress"}
 
+    @functools.cached_property
+    def training(self) -> Hashable:
+        """A key that is equal for runs of one training, which differ only in their evaluation."""
+        return self.program(), self.seed, *self.floats.items()
+
     def program(self, *left_out: str) -> Hashable:
-        """Return what is equal for runs of one program: those that differ in seed and in `floats` alone.
+        """Return a key that is equal for runs of one program: they differ in seed, `floats` and evaluation.
+
+        The evaluation is part of it if it also decides when the run ends, or what is logged meanwhile.
 
         Args:
             *left_out: options that may differ too.
         """
-        rest = {name: value for name, value in self.record.items() if name not in (*self.floats, "seed", *left_out)}
-        structure = None
-        if self.choice is None:
-            structure = jax.tree.structure(self.own.algorithm)
+        decides = self.target is not None or self.evaluations == () or self.tensorboard or self.wandb
+        judges = () if decides else ("method", judged.EVALUATION, "evaluations")
+        left_out = (*self.floats, "seed", *judges, *left_out)
+        rest = {name: value for name, value in self.record.items() if name not in left_out}
+        if self.choice is not None:
+            factory: Any = self.choice.route.factory
+            judges_alone = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION} and not decides
+            structure: Any = factory.func if judges_alone else factory
+        else:
+            structure = jax.tree.structure(self.own.algorithm if decides else judged.trained_by(self.own.algorithm))
             rest["algorithm"] = describe(getattr(self.own.algorithm, "model", None))
             rest["arrays"] = {name: describe(leaf) for name, leaf in self.leaves.items() if name not in self.floats}
         rest |= {"floats": [*self.floats], "models": self.models, "checkpoint": self.checkpoint}
         return json.dumps(jsonable(rest), sort_keys=True), structure
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
-        """Return the arguments of `simulate`, but for the folder of checkpoints.
+        """Return the arguments of `simulate`, without the folder of checkpoints.
 
         Raises:
             ValueError: an argument out of range.
@@ -223,12 +235,12 @@ class Run:
 
 
 def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a record the simulation depends on."""
+    """Return the part of a record on which the simulation depends."""
     return {name: value for name, value in record.items() if name not in ASIDE}
 
 
 def load_data(given: Mapping[str, Any]) -> FederatedSource:
-    """Return the data of a run; of those that are an object, a share held out for validation where that is asked for.
+    """Return the data of a run; a data object has a share held out if `validation` is given.
 
     Raises:
         ValueError: an option out of range.
@@ -244,13 +256,12 @@ def load_data(given: Mapping[str, Any]) -> FederatedSource:
 
 
 def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
-    """Return the run that words describe, as they stand on the command line or in a grid.
+    """Return the run of options in the words of the command line or a grid.
 
     Args:
-        given: option -> value, in the words of `fedjax-srp run` with underscores; None is as good as not given. In
-            Python "data" may stand instead of "dataset", and method, participation, model, clock and data may be
-            objects.
-        names: option -> how its object is called.
+        given: option -> value, in the words of `fedjax-srp run` with underscores; None means not given. In Python
+            "data" may replace "dataset", and method, participation, model, clock and data may be objects.
+        names: option -> name of its object.
 
     Raises:
         ValueError: an option without effect; no method, or a method and an algorithm; no data.
@@ -273,7 +284,7 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
     fields = {field.name for field in dataclasses.fields(Run)} - {"method", "data", "options", "names"}
     of_run = {name: value for name, value in given.items() if name in fields}
     made = Run(method=method, data=_data(given), options=options, names=names or {}, **of_run)
-    _ = made.choice or made.own  # which refuse what they do not read
+    _ = made.choice or made.own  # these refuse options that they do not read
     if "redraw" in given and "pool" not in given:
         raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
     return made

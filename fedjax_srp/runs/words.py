@@ -1,4 +1,4 @@
-"""Words of a run: the options of `fedjax-srp run` and of a grid, read off the functions and parts that they go to."""
+"""Words of a run: the options of `fedjax-srp run` and of a grid, read from the functions and parts that take them."""
 
 from __future__ import annotations
 
@@ -78,26 +78,26 @@ REST = table(
     option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
     option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 )
-FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others are of methods, policies, models
+FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # the rest is of methods, policies and models
 
 
 def word(owner: str, name: str) -> str:
-    """Return an option of a part as it is written here: "method.alpha", since data have an `alpha` too.
+    """Return the word for an option of a part: "method.alpha", since data have an `alpha` too.
 
     Args:
         owner: one of `OWNERS`.
-        name: as `srp.methods.get` calls it.
+        name: in `srp.methods.get`.
     """
     return f"{owner}.{name}" if name in FIXED else name
 
 
 def read_by(method: str, participation: str | None, model: str | None) -> dict[str, str]:
-    """Return the options that a method reads: as written here -> as `srp.methods.get` calls them.
+    """Return the options that a method reads: word -> name in `srp.methods.get`.
 
     Args:
         method: name of a method or an algorithm.
-        participation: name of a policy; None for that of the method.
-        model: name of a model; None for one that is given as such.
+        participation: name of a policy; None for the method's own.
+        model: name of a model; None for a model object.
 
     Raises:
         ValueError: no such method, participation or model.
@@ -109,7 +109,7 @@ def read_by(method: str, participation: str | None, model: str | None) -> dict[s
 
 
 def groups() -> dict[str, dict[str, Option]]:
-    """Return all options by heading, those of methods, policies and models that are registered now among them."""
+    """Return all options by heading, including those of currently registered methods, policies and models."""
     of_owner = _by_owner()
     return {
         "data": DATA,
@@ -120,7 +120,7 @@ def groups() -> dict[str, dict[str, Option]]:
 
 
 def _by_owner() -> dict[str, dict[str, Option]]:
-    """Owner -> its options, None by default, which leaves one to the part. One of several stands with the first."""
+    """Owner -> its options, by default None for the part's default. Shared options are with their first owner."""
     makers = {owner: _makers(owner) for owner in OWNERS}
     found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
     for owner, of_owner in makers.items():
@@ -137,7 +137,7 @@ def _by_owner() -> dict[str, dict[str, Option]]:
 
 
 def _makers(owner: str) -> dict[str, Callable[..., Any]]:
-    """Name -> maker of such a part; "" for what serves all of them."""
+    """Name -> maker of such a part; "" for the maker of common options."""
     if owner == "method":
         factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
         return {methods.name_of(factory): factory for factory in factories}
@@ -145,10 +145,10 @@ def _makers(owner: str) -> dict[str, Callable[..., Any]]:
 
 
 def _help(same: list[tuple[str, Option]], how_many: int) -> str:
-    """Return the meaning of an option to those who read it; that to most of them stands without their names."""
+    """Return the meanings of an option to its readers; the most common one without their names."""
     texts: dict[str, list[str]] = {}
     for name, each in same:
-        default = "that of training" if each.is_optional else each.default  # of an optimizer beside it
+        default = "that of training" if each.is_optional else each.default  # of a second optimizer
         words = [each.help.rstrip(".").replace("`", "")]
         if default not in (None, REQUIRED):
             words.append(f"default {' '.join(map(str, default)) if isinstance(default, tuple) else default}")
@@ -160,7 +160,7 @@ def _help(same: list[tuple[str, Option]], how_many: int) -> str:
 
 
 def load(files: Sequence[str]) -> None:
-    """Run Python files that register methods and the like; they find modules that lie beside them.
+    """Run Python files that register methods and the like; they can import modules beside them.
 
     Raises:
         ValueError: no such file, or one that fails.

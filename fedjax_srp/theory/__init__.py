@@ -1,11 +1,11 @@
 """The papers' theory of rounds and simulated time, as functions of NumPy floats and arrays.
 
-Every function cites its equation, and `KIND` says how far its value can be trusted:
+Every function cites its equation, and `KIND` rates its value:
 
 * "exact": an identity under the stated model of times;
-* "exact recursion": follows without further bounds when inequality (9) is taken as an equality in every round;
+* "exact recursion": exact if inequality (9) holds as an equality in every round;
 * "valid bound": proven and checked;
-* "printed bound": as the paper prints it. It may fail; `fedrep_time_bound` and `flanp_ratio_bound` do.
+* "printed bound": as printed in the paper. It may fail; `fedrep_time_bound` and `flanp_ratio_bound` do.
 
 Numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated learning";
 Reisizadeh et al., "Straggler-resilient federated learning"). n0 participants at first, N in the end; stage r has

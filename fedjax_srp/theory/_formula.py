@@ -1,4 +1,4 @@
-"""Refusal of wrong arguments, the same for every formula."""
+"""Checks of arguments for every formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def formula(function: Callable[P, R]) -> Callable[P, R]:
-    """Makes a formula refuse, in one line, arguments that are no numbers or for which it has no value."""
+    """Make a formula refuse, in one line, arguments that are not numbers or for which it is undefined."""
     checking, signature = checked(function, least=1), inspect.signature(function)
 
     @functools.wraps(function)

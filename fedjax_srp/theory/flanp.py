@@ -72,7 +72,7 @@ def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
 def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, noise: float, c: float) -> float:
     """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
 
-    R and tau as `flanp_stage_rounds` and `flanp_local_steps` have them.
+    R and tau as in `flanp_stage_rounds` and `flanp_local_steps`.
 
     Args:
         times: (N,) T_i, or the expectations of T_(i); they are sorted here.
@@ -101,7 +101,7 @@ def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, 
 def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
     """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
-    A ratio of rounds that suffice, not of those that are needed.
+    A ratio of sufficient rounds, not of necessary ones.
     """
     times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
     return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)

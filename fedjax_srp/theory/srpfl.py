@@ -223,7 +223,7 @@ def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, ra
 
 @formula
 def fedrep_rounds_bound(a: float, num_clients: int, chat: float) -> float:
-    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound and none."""
+    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound. It is none."""
     return (2 * math.log(1 / (_checked_chat(chat) - 1)) + math.log(num_clients)) / -math.log1p(-_checked(a))
 
 

@@ -266,8 +266,15 @@ def test_every_policy_is_here():
     assert {type(policy).__name__ for policy in POLICIES} == set(srp.participation.__all__)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-@pytest.mark.parametrize("cls", METHODS)
+def pairs():
+    """Every method with every policy: each of both in `make test`, the other pairs in `make test-long`."""
+    for i, policy in enumerate(POLICIES, 1):
+        for j, cls in enumerate(METHODS):
+            marks = () if i % len(METHODS) == j else pytest.mark.long
+            yield pytest.param(cls, policy, marks=marks, id=f"{cls.__name__}-{policy.name}")
+
+
+@pytest.mark.parametrize(("cls", "policy"), [*pairs()])
 def test_they_run_with_every_policy(cls, policy):
     algorithm = cls(split_model(), srp.Training(srp.SGD(0.1), batch_size=4), fine_tune_epochs=1)
     if policy.needs_global_gradient and algorithm.gradient is None:

@@ -401,10 +401,13 @@ def test_refusals_name_argument_and_value(make, options):
     assert "\n" not in str(caught.value)
 
 
+CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")
 ON_EXAMPLES = [name for name, row in TABLE.items() if row.data is classification]
 
 
-@pytest.mark.parametrize("name", ON_EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in CORE else pytest.mark.long) for name in ON_EXAMPLES]
+)
 def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
     data = classification()
@@ -438,7 +441,6 @@ WORK = 1 + (IDS * 7 + np.arange(3)[:, None]) % 5 // 3
 POLICY = scripted(IDS, SIZES, WORK, STAGES)
 LAYOUTS = {"1device_chunk15": (1, 15), "2devices_chunk7": (2, 7), "4devices_chunk1": (4, 1)}
 BASE, *OTHERS = LAYOUTS
-CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")  # on every layout
 
 
 class Base(NamedTuple):

@@ -228,7 +228,12 @@ def test_methods_whose_models_are_no_means_refuse_batch_norm_and_take_group_norm
 TRAINED = [name for name, cls in ALGORITHMS.items() if hasattr(cls, "moves_statistics") and name not in REFUSING]
 
 
-@pytest.mark.parametrize("name", TRAINED)
+QUICK = ("fedavg", "fedrep", "ditto", "scaffold", "apfl")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in TRAINED]
+)
 def test_other_methods_train_it_and_variances_stay_positive(name):
     data = federation(clients_of((3, 5, 2, 8), (2, 2, 2, 2)))
     algorithm = built(ALGORITHMS[name], normalised(), batch_size=3, optimizer=srp.SGD(0.2, 0.5))

@@ -43,6 +43,30 @@ def test_fedopt_without_momentum_is_fedavg():
         assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
 
 
+@pytest.mark.parametrize(("rule", "roots"), {"adam": 1, "adagrad": 2, "yogi": 2}.items())
+def test_fedopt_whose_tau_is_huge_is_fedavg(rule, roots):
+    """Then sqrt(v) + tau is `roots` times tau in every round: v stays at tau^2, but for Adam's with beta2 = 0."""
+    options = {"rule": rule, "beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10, "server_step_size": roots * 1e10}
+    setting, args, more = given(srp.algorithms.FedOpt, SGD, LAYOUT, **options)
+    for t, params in enumerate(fedavg.run(*args, **more)):
+        assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-8)
+    assert t == 2
+
+
+@pytest.mark.parametrize(("rule", "beta2"), [("adam", 0.0), ("yogi", 0.0), ("adagrad", 0.99)])
+def test_fedopt_without_tau_and_memory_moves_every_weight_by_its_step(rule, beta2):
+    """v is the square of the first mean move alone: x moves by eta times its sign."""
+    options = {"rule": rule, "beta1": 0.0, "beta2": beta2, "adaptivity": 1e-14, "server_step_size": 0.03}
+    setting, _, _ = given(srp.algorithms.FedOpt, SGD, LAYOUT, **options)
+    moves = jax.tree.map(jnp.subtract, setting.states[0].server.params, setting.start.params)
+    deltas = setting.states[0].server.m  # with beta1 = 0 the mean move itself
+    expected = jax.tree.map(lambda d: jnp.where(jnp.abs(d) > 1e-9, 0.03 * jnp.sign(d), jnp.nan), deltas)
+    for move, step in zip(jax.tree.leaves(moves), jax.tree.leaves(expected), strict=True):
+        real = ~jnp.isnan(step)
+        assert real.any()
+        np.testing.assert_allclose(move[real], step[real], rtol=1e-4)
+
+
 def test_fedbabu_and_its_head_stays():
     setting, (params, clients, cohorts), more = given(srp.algorithms.FedBABU, SGD, LAYOUT)
     for t, expected in enumerate(fedbabu.run(params, ["out"], clients, cohorts, **more)):

@@ -2,9 +2,9 @@
 
     python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] [--out FILE.json]
 
-The grid has 12 runs, two methods with two rates and three seeds each, in two batches. Says how many runs ended with
-a difference, byte for byte, to a grid that was left alone. What it found, on 2 CPU cores, stands in
-`killed_grid.json`.
+The grid has 18 runs, three methods with two rates and three seeds each, in two batches: FedAvg and FedAvg-FT are one
+training. Says how many runs ended with a difference, byte for byte, to a grid that was left alone. What it found, on 2
+CPU cores, stands in `killed_grid.json`.
 """
 
 import argparse
@@ -34,7 +34,7 @@ num_rounds = {num_rounds}
 eval_every = {eval_every}
 
 [axes]
-method = ["srpfl", "fedrep"]
+method = ["srpfl", "fedavg", "fedavg_ft"]
 learning_rate = [0.05, 0.1]
 seed = [0, 1, 2]
 """

@@ -112,7 +112,7 @@ def test_pickles_are_refused_unread(tmp_path):
     path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
     for read in (read_devices, read_availability):
         with pytest.raises(
-            ValueError, match=r"is a pickle, and reading one runs .* convert it first: python -c"
+            ValueError, match=r"is a pickle, and reading one executes .* convert it first: python -c"
         ) as error:
             read(path)
         assert "\n" not in str(error.value)

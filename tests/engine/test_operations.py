@@ -1,5 +1,7 @@
 """Operations and bytes of a round, against counts by hand; times that follow from them."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,6 +107,46 @@ def test_every_algorithm_can_be_charged():
             total = np.asarray(found.operations + found.once)
             assert total[1] > total[2] > total[0] > 0, name  # by number of examples
             assert (np.asarray(found.once) >= -1e-3 * total).all(), name
+
+
+class Passes(NamedTuple):
+    """How often a method's paper sends a client's examples through its model in a round, at an epoch of training."""
+
+    whole: int  # forwards and backwards
+    head: int = 0  # of a head, on features that are there
+    forwards: int = 0  # through the representation alone
+    body: int = 0  # forwards and backwards through the representation alone
+
+
+PASSES = {
+    "fedopt": Passes(1),
+    "fedbabu": Passes(1),
+    "moon": Passes(1, forwards=2),  # through the global and the last representation
+    "fedrod": Passes(1, head=1),
+    "fedproto": Passes(1, forwards=1),  # prototypes
+    "knn_per": Passes(1),
+    "feddyn": Passes(1),
+    "pfedme": Passes(5),  # five steps on every batch
+    "fedamp": Passes(1),
+    "fedbn": Passes(1),
+    "fedpac": Passes(1, head=1, forwards=3),  # features of the head's epoch, statistics before and centroids after
+    "fedas": Passes(2, forwards=1, body=1),  # training and Fisher information; alignment with features that are there
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", PASSES)
+def test_a_round_costs_its_passes(name, case):
+    """Matrix products and convolutions alone: at most 1.3 times, and not much less, where nothing was forgotten."""
+    net, data, layers, _ = CASES[case]
+    method = srp.methods.get(name, dataset=data, model=net, shared={"epochs": 1, "batch_size": BATCH})
+    *body, head = layers
+    whole, of_body, passes = 3 * sum(layers) - layers[0], 3 * sum(body) - layers[0], PASSES[name]
+    example = passes.whole * whole + passes.head * 2 * head + passes.forwards * sum(body) + passes.body * of_body
+    found = costs(method.algorithm, data)
+    ratio = np.asarray(found.operations + found.once) / (STEPS * BATCH * example)
+    assert (ratio < 1.3).all()
+    assert (ratio > 0.7).all()
 
 
 @pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)

@@ -23,6 +23,7 @@ from reference.small import (
 import fedjax_srp as srp
 from fedjax_srp.adaptation import Fit
 from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine import program
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.parts import values_of
 
@@ -94,6 +95,18 @@ def test_a_sweep_is_traced_once(case):
     assert runs[0].compile_seconds > 0
     assert [run.compile_seconds for run in runs[1:]] == [0.0] * (len(sweep) - 1)
     assert len({np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}) == len(sweep)
+
+
+def test_functions_that_are_no_longer_used_are_let_go(monkeypatch):
+    """On Linux a process that kept hundreds of them would run out of memory areas."""
+    monkeypatch.setattr(program, "FUNCTIONS_KEPT", 3)
+    sizes, algorithm = ((3, 1), (4, 1), (5, 1)), fedprox(epochs=2)
+    data = [federation(clients_of(of_clients, (2, 2))) for of_clients in sizes]
+    shared = shared_of(algorithm, data[0])
+    for each in data:
+        simulate(algorithm, each)
+    assert (shared.num_traces, len(shared.compiled)) == (6, 3)
+    assert simulate(algorithm, data[-1]).compile_seconds == 0  # the last ones are kept
 
 
 def test_parts_made_again_share_their_program_and_its_results():

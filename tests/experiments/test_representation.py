@@ -1,8 +1,6 @@
 """The neural figures of FedAvg as a representation learner: what they measure, and the scripts at smoke scale."""
 
 import json
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +10,13 @@ import pytest
 import fedjax_srp as srp
 from fedjax_srp.adaptation import params_of
 
-FOLDER = Path(__file__).parents[2] / "experiments/fedavg_representation"
 RNG = np.random.default_rng(7)
 
 
 @pytest.fixture(scope="module")
-def beside():
-    """The folder's modules, which import one another; gone afterwards: other papers have such names too."""
-    before, modules = list(sys.path), set(sys.modules)
-    sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
-
-    def get(name):
-        return __import__(name)
-
-    yield get
-    sys.path[:] = before
-    for name in set(sys.modules) - modules:
-        if str(FOLDER.parent) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def get(beside):
+    """Imports the folder's modules."""
+    return beside("fedavg_representation")
 
 
 def hsic_cka(x, y):
@@ -40,8 +27,8 @@ def hsic_cka(x, y):
 
 
 @pytest.mark.parametrize(("p", "q"), [(4, 7), (30, 5), (30, 40)])  # narrow, one of them wide, both wide
-def test_cka_is_its_definition(beside, p, q):
-    cka = beside("similarity").linear_cka
+def test_cka_is_its_definition(get, p, q):
+    cka = get("similarity").linear_cka
     x, y = RNG.normal(size=(12, p)) + 3, RNG.normal(size=(12, q))
     y[:, 0] += 2 * x[:, 0]
     assert cka(x, y) == pytest.approx(hsic_cka(x, y), rel=1e-10)
@@ -52,15 +39,15 @@ def test_cka_is_its_definition(beside, p, q):
     assert cka(x, y) < 0.99
 
 
-def test_cka_of_unrelated_and_of_constant_outputs(beside):
-    cka = beside("similarity").linear_cka
+def test_cka_of_unrelated_and_of_constant_outputs(get):
+    cka = get("similarity").linear_cka
     basis = np.linalg.qr(np.column_stack([np.ones(8), RNG.normal(size=(8, 5))]))[0][:, 1:]  # orthogonal to constants
     assert cka(basis[:, :2], basis[:, 2:]) == pytest.approx(0, abs=1e-12)
     assert np.isnan(cka(np.ones((8, 3)), basis))
 
 
-def test_cosines_pair_by_pair(beside):
-    cosines = beside("similarity").mean_cosines
+def test_cosines_pair_by_pair(get):
+    cosines = get("similarity").mean_cosines
     first, second = RNG.normal(size=(2, 3, 4, 5))
     expected = np.zeros((3, 3))
     for a in range(3):
@@ -76,10 +63,10 @@ def test_cosines_pair_by_pair(beside):
     assert not cosines(np.zeros_like(axes), axes).any()
 
 
-def test_activations_are_those_of_every_layer(beside):
+def test_activations_are_those_of_every_layer(get):
     model = srp.models.MLP((2, 3), 4, hidden=(5, 3))
     params, x = model.init(jax.random.key(0)), RNG.normal(size=(7, 2, 3)).astype(np.float32)
-    found = beside("similarity").activations(model.recut("fc2"), params, jnp.asarray(x))
+    found = get("similarity").activations(model.recut("fc2"), params, jnp.asarray(x))
     layers = jax.tree.map(np.asarray, params.representation | params.head)
     hidden = np.maximum(x.reshape(7, 6) @ layers["fc1"]["kernel"] + layers["fc1"]["bias"], 0)
     assert list(found) == ["fc1", "fc2"]
@@ -89,12 +76,12 @@ def test_activations_are_those_of_every_layer(beside):
 
 
 @pytest.fixture(scope="module")
-def new(beside):
-    neural = beside("neural")
+def new(get):
+    neural = get("neural")
     return neural.with_samples(neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
 
 
-def test_new_clients_have_equally_many_of_each_class(beside, new):
+def test_new_clients_have_equally_many_of_each_class(get, new):
     """Two clients with 10 and with 23 samples each: count by count, the same test images, classes equal up to one."""
     assert new.num_clients == 4
     np.testing.assert_array_equal(new.train_counts, [10, 10, 23, 23])
@@ -104,12 +91,12 @@ def test_new_clients_have_equally_many_of_each_class(beside, new):
         sizes = np.bincount(np.asarray(new.y_train)[rows[:count]], minlength=5)
         assert sizes.max() - sizes.min() <= 1
     with pytest.raises(ValueError, match=r"counts=400: a new client of 'digits' has \d+ samples; give fewer"):
-        beside("neural").with_samples(new, (400,), 3)
+        get("neural").with_samples(new, (400,), 3)
 
 
-def test_fine_tuning_steps(beside, new):
+def test_fine_tuning_steps(get, new):
     """Ten samples in a batch of ten: one epoch is one step down the mean loss and the decay of the weights."""
-    neural = beside("neural")
+    neural = get("neural")
     model, start = neural.start_for(neural.SCALES["smoke"], None, new, 3)
     tuned = neural.fine_tuned(model, start, new, 0, epochs=1)[1]
     client = new.train_client(jnp.int32(1))
@@ -129,10 +116,10 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", [5, 2, pytest.param(4, marks=pytest.mark.long)])
-def test_scripts_run(number, beside, runs, capsys):
+def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"
     given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
-    beside(f"figure{number}").main(given)
+    get(f"figure{number}").main(given)
     facts = json.loads((out / f"figure{number}.json").read_text())
     assert (facts["scale"], facts["seed"], facts["steps"]) == ("smoke", 3, 10)
     assert (out / f"figure{number}.png").read_bytes().startswith(b"\x89PNG")
@@ -154,9 +141,9 @@ def test_scripts_run(number, beside, runs, capsys):
         assert results["random start"]["same class"]["mean"] == pytest.approx(np.trace(matrix) / 10, abs=1e-3)
 
 
-def test_the_search_of_steps_reads_what_was_trained(beside, runs, monkeypatch, capsys):
+def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, capsys):
     """The steps of 0.1 are the models of figure 5."""
-    steps, out = beside("steps"), runs / "steps"
+    steps, out = get("steps"), runs / "steps"
     monkeypatch.setattr(steps, "STEPS", {1: (0.1,), 5: (0.1, 0.2)})
     given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
     steps.main(given)
@@ -171,16 +158,8 @@ def test_the_search_of_steps_reads_what_was_trained(beside, runs, monkeypatch, c
     assert float(shown_cell) == pytest.approx(figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06)
 
 
-def test_a_run_of_other_options_is_refused(beside, runs):
-    neural = beside("neural")
-    given = ["--scale", "smoke", "--runs", str(runs), "--seed", "3", "--devices", "1", "--steps", "20"]
-    args, scale = neural.arguments("", given)
-    with pytest.raises(ValueError, match="holds a run with other steps; give another --runs, or delete it"):
-        neural.trained(args, scale, scale.training[0], 2, 5, 0)
-
-
-def test_new_clients_start_from_what_was_trained(beside, runs, new):
-    neural = beside("neural")
+def test_new_clients_start_from_what_was_trained(get, runs, new):
+    neural = get("neural")
     scale = neural.SCALES["smoke"]
     history = srp.History.load(runs / "digits_5_2_each/tau_5/trial_0")
     _, start = neural.start_for(scale, history, new, 3)

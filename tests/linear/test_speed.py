@@ -78,6 +78,7 @@ def test_a_target_that_is_never_reached_takes_for_ever():
     assert jnp.isfinite(first)
 
 
+@pytest.mark.long
 def test_exact_heads_beat_ten_gradient_steps_and_ten_beat_one():
     """FedRep, 10GD-GD and GD-GD on fixed samples with a tenth of the clients a round (FedRep paper, figure 3)."""
     task = srp.data.linear_task(jax.random.key(8), num_clients=100, dim=10, rank=2, noise_std=1e-3)

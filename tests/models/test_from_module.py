@@ -1,4 +1,4 @@
-"""Flax modules as they are, cut by the name of a layer."""
+"""Modules of flax and Equinox as they are, cut by the name of a layer."""
 
 import flax.linen as nn
 import jax
@@ -72,15 +72,19 @@ def test_the_other_half_costs_nothing():
     assert text.count(" dot(") + text.count("custom-call") <= 1
 
 
-@pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
-def test_it_is_trained(module):
+def check_training(module, head):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 4, 2)), rng.integers(0, 3, 60)
     rows = np.arange(60).reshape(6, 10)
     data = srp.data.from_arrays(x, y, x + 1, y, train_indices=rows, test_indices=rows)
-    method = srp.methods.get("fedrep", dataset=data, model=from_module(module, (4, 2), 3, "out"))
+    method = srp.methods.get("fedrep", dataset=data, model=from_module(module, (4, 2), 3, head))
     history = srp.simulate(method, data, num_rounds=2, key=KEY, progress=False)
     assert history.diverged is None
+
+
+@pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
+def test_it_is_trained(module):
+    check_training(module, "out")
 
 
 class Skip(nn.Module):
@@ -108,7 +112,7 @@ REFUSED = {  # message -> (module, head)
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
     "it keeps batch_stats, and only parameters are trained": (Normed(), "Dense_0"),
     "it keeps Rng": (Dropping, "fc"),
-    "give a linen module, or rngs -> a module of nnx": (Linen, "out"),
+    "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox": (Linen, "out"),
     "module=3 must be": (3, "out"),
 }
 
@@ -120,3 +124,76 @@ def test_what_cannot_be_cut_is_refused_in_one_line(message):
         from_module(module, (4, 2) if isinstance(module, Linen) else (4,), 3, head)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def equinox():
+    return pytest.importorskip("equinox", reason="no Equinox here: install equinox to test its modules")
+
+
+@pytest.fixture(scope="module")
+def net(equinox):
+    class Net(equinox.Module):
+        fc1: equinox.nn.Linear
+        rest: list
+        scale: float  # no parameter
+
+        def __init__(self, key):
+            a, b, c = jax.random.split(key, 3)
+            self.fc1 = equinox.nn.Linear(8, 6, key=a)
+            self.rest = [equinox.nn.Linear(6, 5, key=b), jnp.tanh, equinox.nn.Linear(5, 3, key=c)]
+            self.scale = 1.0
+
+        def __call__(self, x):
+            x = self.scale * nn.relu(self.fc1(x.reshape(-1)))
+            for layer in self.rest:
+                x = layer(x)
+            return x
+
+    return Net
+
+
+@pytest.mark.parametrize("head", ["rest_0", "rest_2"])
+def test_a_module_of_equinox_is_itself_on_each_example(equinox, net, head):
+    for make in (net, lambda key: net(key)):
+        model = from_module(make, (4, 2), 3, head)
+        params = model.init(KEY)
+        below, above = params.representation["representation"]["layers"], params.head["head"]["layers"]
+        assert [*below, *above] == ["fc1", "rest_0", "rest_2"]
+        assert next(iter(above)) == head
+        module, drawn = net(jax.random.key(3)), {**below, **above}
+        for place, name in ((lambda m: m.fc1, "fc1"), (lambda m: m.rest[0], "rest_0"), (lambda m: m.rest[2], "rest_2")):
+            arrays = drawn[name]["weight"], drawn[name]["bias"]
+            module = equinox.tree_at(lambda m, at=place: (at(m).weight, at(m).bias), module, arrays)
+        np.testing.assert_allclose(model.logits(params, X), jax.vmap(module)(X), rtol=1e-6, atol=1e-6)
+        ours = jax.grad(lambda p, m=model: jnp.sum(m.logits(p, X) ** 2))(params)
+        theirs = equinox.filter_grad(lambda m: jnp.sum(jax.vmap(m)(X) ** 2))(module)
+        gradient = (ours.representation["representation"]["layers"] | ours.head["head"]["layers"])["rest_0"]["weight"]
+        np.testing.assert_allclose(gradient, theirs.rest[0].weight, rtol=1e-5, atol=1e-6)
+        assert not np.allclose(model.logits(model.init(jax.random.key(5)), X), model.logits(params, X))
+    assert from_module(net, (4, 2), 3, head) == from_module(net, (4, 2), 3, head)
+
+
+def test_modules_of_equinox_are_trained(equinox, net):
+    check_training(net, "rest_2")
+
+
+def test_what_equinox_keeps_beside_parameters_is_refused(equinox):
+    class Normed(equinox.Module):
+        norm: equinox.nn.BatchNorm
+        out: equinox.nn.Linear
+
+        def __init__(self, key):
+            self.norm = equinox.nn.BatchNorm(4, "batch", mode="ema")
+            self.out = equinox.nn.Linear(4, 3, key=key)
+
+        def __call__(self, x):
+            return self.out(x)
+
+    with pytest.raises(ValueError, match="it keeps StateIndex, and only parameters are trained"):
+        from_module(Normed, (4,), 3, "out")
+    with pytest.raises(ValueError, match="head='in' is no layer; choose from layers_0, layers_1"):
+        from_module(lambda key: equinox.nn.MLP(4, 3, 5, 1, key=key), (4,), 3, "in")
+    layers = equinox.nn.Linear, equinox.nn.Dropout
+    with pytest.raises(ValueError, match=r"requires a key.*; give a linen module"):
+        from_module(lambda key: equinox.nn.Sequential([layers[0](4, 3, key=key), layers[1](0.5)]), (4,), 3, "layers_0")

@@ -1,7 +1,7 @@
 """One HTML page for runs: figures and tables that follow a communication cost and a target, chosen in the page.
 
-The page is one file with Bokeh, which draws, and the numbers of all runs; it asks no network. The numbers are those of
-`report.table` and of the files; the page adds up times itself, for whatever cost it is asked.
+The page is one file with Bokeh, the plotting library, and the numbers of all runs; it needs no network. The numbers are
+those of `report.table` and of the files; the page adds up times itself, for any cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
 
-FILE = "report.html"  # as commands call it
+FILE = "report.html"  # its name in commands
 _FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; seconds are those of the simulator."
 
 
@@ -40,13 +40,13 @@ def report_page(
 ) -> Path:
     """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Configurations, not the labels of a dict, tell which runs are repeats of each other. Data sets, and numbers of
-    clients, are shown one at a time. Runs that were not judged by accuracy are left out.
+    Configurations, not the labels of a dict, decide which runs are repeats of each other. Data sets, and numbers of
+    clients, are shown one at a time. Runs without accuracies are left out.
 
     Args:
         histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
-        path: file to write, about 1.3 MB and what the runs need.
-        target: mean accuracy to time first; None for 95 % of FedRep's final accuracy, of the best method's without.
+        path: file to write, about 1.3 MB beside the data of the runs.
+        target: initial target accuracy; None for 95 % of FedRep's final accuracy, of the best method's without.
         communications: costs per communicating round that the table always has, in time units.
         title: heading of the page.
 
@@ -54,7 +54,7 @@ def report_page(
         The path.
 
     Raises:
-        ValueError: no run that was judged by accuracy, the same run twice, a target or a cost that is none.
+        ValueError: no run with accuracies, the same run twice, an invalid target or cost.
     """
     table.check_target(target)
     table.check_communications(communications)
@@ -79,10 +79,10 @@ def compared(
 
 
 def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Callable[[Path], object]:
-    """Return what writes the page, for `stored.replace`.
+    """Return the writer of the page, for `stored.replace`.
 
     Args:
-        comparisons: one for each table, see `repeats.rows`; runs that were judged by accuracy. One is shown at a time.
+        comparisons: one for each table, see `repeats.rows`, of runs with accuracies. One is shown at a time.
         title: heading of the page.
 
     Raises:
@@ -114,7 +114,7 @@ def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_sr
 
 @functools.cache
 def _drawn_by_bokeh() -> tuple[str, str]:
-    """Return the script of Bokeh, without its address of MathJax, and the empty figures as JSON."""
+    """Return Bokeh's script, without its address of MathJax, and the empty figures as JSON."""
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 

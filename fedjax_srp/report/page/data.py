@@ -1,8 +1,8 @@
 """Data of the report page: every run's rounds and scores, packed.
 
-Curves and times are recomputed in the page, so it gets what they follow from, every float with its bits: `compute_time`
-and `communicated` a round, mean and worst scores an evaluation. Of the clients it gets the last evaluation: each one's
-score up to `MAX_POINTS` clients, quantiles always.
+The page recomputes curves and times from `compute_time` and `communicated` of each round and mean and worst scores of
+each evaluation, all floats bit for bit. Of the clients it has the last evaluation: each score up to `MAX_POINTS`
+clients, and quantiles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedjax_srp.methods import label
 from fedjax_srp.report import drawing, repeats, shares, stage_map, table
 from fedjax_srp.stored import jsonable
 
-MAX_POINTS = 300  # clients of a run up to which each is a dot
+MAX_POINTS = 300  # clients of a run, up to which each is a dot
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _ARRAYS = ("compute_time", "stage", "cohort_size", "eval_round")
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 
 class _Packer:
-    """Arrays one behind the other, each once."""
+    """Concatenated arrays, each once."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -44,7 +44,7 @@ class _Packer:
         self._places: dict[tuple[str, bytes], list[Any]] = {}
 
     def put(self, values: Any) -> list[Any]:
-        """Return the place of an array: [type, first byte, length]; floats in half the bytes if none loses a bit."""
+        """Return the place of an array: [type, first byte, length]; floats in half the bytes if lossless."""
         array = np.asarray(values)
         if array.dtype == np.float64:
             with np.errstate(over="ignore"):
@@ -64,7 +64,7 @@ class _Packer:
 
 
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """Return all that the page shows, as text: JSON and arrays, deflated, in base64.
+    """Return the data of the page as text: JSON and arrays, deflated, in base64.
 
     The first four bytes are the length of the JSON, little-endian; the JSON is filled up with blanks to a multiple of
     8 bytes after them.

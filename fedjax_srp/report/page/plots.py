@@ -1,4 +1,4 @@
-"""The figures of the report page, empty: the page fills them from its data. Bokeh is imported when they are made."""
+"""The figures of the report page, empty: the page fills them from its data. Bokeh is imported when they are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TEXT, MUTED, GRID = "#222222", "#555555", drawing.RC["grid.color"]
 HEIGHT = 380  # pixels
 SHADE = 0.14  # of bands, as in the other figures
-BLUES = ("#FFFFFF", "#0072B2")  # nobody takes part, all do
+BLUES = ("#FFFFFF", "#0072B2")  # from no participants to all
 
 
 class Empty(NamedTuple):
@@ -88,7 +88,7 @@ def _lines(drawn: Figure, name: str = "lines") -> Any:
 
 
 def _curves(x: str, target: bool) -> Figure:
-    """Return lines with bands, marks where a stage begins, and the target."""
+    """Return lines with bands, marks of the beginnings of stages, and the target."""
     from bokeh.models import Span
 
     drawn = _new(x, "mean accuracy (%)", **_ranges())
@@ -146,7 +146,7 @@ def _quarters() -> Figure:
 
 
 def _named_rows(x: str) -> Figure:
-    """Return a figure with a horizontal band for each row, its name written above what is drawn."""
+    """Return a figure with a horizontal band for each row, its name above the marks."""
     drawn = _new(x, "", **_ranges())
     drawn.min_border_left = 8
     drawn.yaxis.visible = False
@@ -175,7 +175,7 @@ QUANTILES = (("10 %", "q10"), ("25 %", "q25"), ("half", "q50"), ("75 %", "q75"),
 
 
 def _evaluations() -> Figure:
-    """Return the final accuracy of each row under every evaluation it was judged by."""
+    """Return the final accuracy of each row under each of its evaluations."""
     drawn = _named_rows("final mean accuracy (%)")
     spread = _source("spread", "y", "low", "high")
     drawn.segment("low", "y", "high", "y", line_color=MUTED, line_width=1.2, source=spread)

@@ -1,0 +1,259 @@
+"""Numbers of README.md and of the page on performance, from committed results: `make tables` writes them.
+
+A page has `<!-- begin NAME -->` and `<!-- end NAME -->` around what is made here; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedjax_srp as srp
+
+sys.path.append(str(Path(__file__).parents[1] / "experiments"))
+from claims import figure
+from pages import csv, ends, markdown, wrapped, write
+
+ROOT = Path(__file__).parents[1]
+LABELS = {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}
+QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
+LOOP, CACHED, COMPILED = "PyTorch loop", "PyTorch loop, features cached", "jitted loop over clients"
+ELSEWHERE = "on another machine"
+
+
+@cache
+def measured(name: str) -> Any:
+    """A file of `benchmarks/results`."""
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text("utf-8"))
+
+
+def two(value: float) -> str:
+    """Two digits."""
+    return f"{value:#.2g}".rstrip(".")
+
+
+def seconds(value: float) -> str:
+    """Seconds, or milliseconds."""
+    return f"{two(value)} s" if value > 0.01 else f"{two(1000 * value)} ms"
+
+
+def pair(name: str, rival: str) -> tuple[float, float, float]:
+    """Our seconds, the rival's and their ratio: of `make bench`, or of the rows of LeNet that are measured apart."""
+    found = measured("lenet-2-cores")["seconds"].get(f"{name}, rival: {rival}")
+    if found is None:
+        found = next(one for one in measured("cpu-2-cores")["pairs"] if (one["name"], one["against"]) == (name, rival))
+    return found["ours"], found["rival"], found["rival_over_ours"]
+
+
+def demo() -> str:
+    """The table of `make demo`."""
+    frame = csv("demo/results/table.csv")
+    head = ["method", "accuracy %", "worst tenth %", "quarters %, fastest first"]
+    rows = [[*head, f"time to {100 * frame['target'][0]:.1f} % at C = 0", "C = 1", "C = 10"]]
+    number = lambda value, like: f"{value:.{1 if like < 100 else 0}f}"  # noqa: E731
+    for _, of in frame.iterrows():
+        row = [LABELS.get(of["method"]) or srp.methods.label(of["method"])]
+        row += [f"{100 * of[what]:.1f} ± {100 * of[f'{what}_std']:.1f}" for what in ("final_accuracy", "worst_decile")]
+        row.append("/".join(f"{100 * of[quarter]:.1f}" for quarter in QUARTERS))
+        for cost in (0, 1, 10):
+            time, deviation, factor = of[f"time_{cost}"], of[f"time_{cost}_std"], of[f"speed_up_{cost}"]
+            faster = f" ({factor:.1f}x)" if np.isfinite(factor) else ""
+            row.append(f"{number(time, time)} ± {number(deviation, time)}{faster}")
+        rows.append(row)
+    return markdown(rows)
+
+
+def beside_figure_3() -> str:
+    """What more seeds and targets do to the table of the demo."""
+    factor, of_both = {}, [figure(number, "digits").loc[["srpfl", "fedrep"]] for number in range(3, 7)]
+    for target, own in ((95, False), (99, False), (95, True)):
+        factor[target, own] = f"{figure(3, 'digits', target, own).loc['srpfl', 'speed_up_0']:.1f} times as fast"
+    short = [100 * (of["worst_decile"]["fedrep"] - of["worst_decile"]["srpfl"]) for of in of_both]
+    spread = [100 * std for of in of_both for std in of["worst_decile_std"]]
+    return wrapped(
+        "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the lenient target: in figure 3 "
+        "([SRPFL's figures](experiments/srpfl/README.md)), with four seeds and both targets, SRPFL reaches 95 % "
+        f"{factor[95, False]} at C = 0, and 99 % {factor[99, False]}; judged with each client's own head, 95 % "
+        f"{factor[95, True]}. Its worst tenth of clients ends below FedRep's on digits, by {ends(short, '.1f')} points "
+        f"in figures 3 to 6, with standard deviations over the seeds of {ends(spread, '.1f')}."
+    )
+
+
+SHOWN = {  # rows of the front page: what is measured, and whether a rival with cached features stands beside
+    "FedAvg round, MLP 784-512-256-64-10, 100 clients x 150 images, batches of 10": ("FedAvg round", False),
+    "FedRep round, 10 epochs of the head and 1 of the rest": ("FedRep round", True),
+    "evaluation of all clients, 10 epochs of head fine-tuning each": ("FedRep evaluation, 10 epochs of the head", True),
+    "FedAvg round, LeNet-5 with 64 and 64 channels, 20 clients x 100 images of 32 x 32 x 3": (
+        "LeNet FedAvg round, 20 clients", False,
+    ),
+    "FedRep round, 10 + 1 epochs": ("LeNet FedRep round, 20 clients", True),
+}  # fmt: skip
+
+
+def speed() -> str:
+    """Against the PyTorch loop, on the front page, and what the page on performance says in short."""
+    rows = [["", "here", LOOP, "ratio", "the same, features cached"]]
+    for title, (name, cached) in SHOWN.items():
+        ours, rival, ratio = pair(name, LOOP)
+        rows.append([title, seconds(ours), seconds(rival), two(ratio), two(pair(name, CACHED)[2]) if cached else ""])
+    ours, rival, ratio = pair("FedRep round, crop and flip", "loop")
+    title = f"FedRep round, 10 + 1 epochs, crop and flip in every step, {ELSEWHERE}"
+    rows.append([title, seconds(ours), seconds(rival), two(ratio), ""])
+    compiled = [pair(name, COMPILED)[2] for name, _ in SHOWN.values() if "evaluation" not in name]
+    by_size = measured("cpu-2-cores")["curves"]["seconds per round of 10 clients, by N"]
+    fedjax = measured("fedjax-2-cores")["results"]
+    said = wrapped(
+        "The machine is shared: seconds vary from run to run, ratios less. A loop over clients that is compiled with "
+        f"JAX and keeps all cores busy takes {ends(compiled, '.1f')} times as long as these rounds; with small clients "
+        f"(linear tasks) it takes {two(pair('linear FedRep round, 1000 clients', COMPILED)[2])} times as long. A round "
+        "with 10 of 10,000 clients costs the same as one with 10 of 100, within "
+        f"{100 * (by_size['10000'] / by_size['100'] - 1):.0f} %. FedJAX's loop took "
+        f"{two(fedjax['fedavg']['rival_over_ours'])} times as long for FedAvg and "
+        f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
+        f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload "
+        "([performance](docs/performance.md), with other machines)."
+    )
+    return f"{markdown(rows)}\n\n{said}"
+
+
+def rivals() -> str:
+    """All pairs, on the page on performance."""
+    limits = measured("cpu-2-cores")["limits"]
+    peak = f"its arithmetic at the matrix peak of {limits['matrix_flops'] / 1e9:.0f} GFLOP/s"
+    memory = f"its weights three times a step through memory, {limits['memory_bytes_per_second'] / 1e9:.0f} GB/s"
+    rows: Sequence[tuple[str, str, str, str]] = [  # title, rival's title, and both as the files have them
+        ("FedAvg round", LOOP, "FedAvg round", LOOP),
+        ("", "compiled loop", "FedAvg round", COMPILED),
+        ("", peak, "FedAvg round", "its arithmetic at the matrix peak"),
+        ("", memory, "FedAvg round", "its weights through memory"),
+        ("FedRep round, 10 + 1 epochs", LOOP, "FedRep round", LOOP),
+        ("", CACHED, "FedRep round", CACHED),
+        ("", "compiled loop, features cached", "FedRep round", COMPILED),
+        ("evaluation, 10 epochs of the head per client", LOOP, "FedRep evaluation, 10 epochs of the head", LOOP),
+        ("", CACHED, "FedRep evaluation, 10 epochs of the head", CACHED),
+        ("LeNet FedAvg round", LOOP, "LeNet FedAvg round, 20 clients", LOOP),
+        (ELSEWHERE, "PyTorch, a process of one thread on each core", "local training", "processes"),
+        ("", "compiled loop", "LeNet FedAvg round, 20 clients", COMPILED),
+        ("LeNet FedRep round, 10 + 1 epochs", LOOP, "LeNet FedRep round, 20 clients", LOOP),
+        ("", CACHED, "LeNet FedRep round, 20 clients", CACHED),
+        ("", "compiled loop, features cached", "LeNet FedRep round, 20 clients", COMPILED),
+        (ELSEWHERE, "PyTorch processes, features cached", "FedRep round", "processes, features cached"),
+        (f"LeNet FedRep round, crop and flip, {ELSEWHERE}", LOOP, "FedRep round, crop and flip", "loop"),
+        ("linear FedRep round, 1,000 clients, d = 100", "compiled loop", "linear FedRep round, 1000 clients", COMPILED),
+        ("four seeds vmapped: FedAvg", "looped", "FedAvg, 4 seeds vmapped", "looped over seeds"),
+        ("four seeds vmapped: FedRep", "looped", "FedRep, 4 seeds vmapped", "looped over seeds"),
+    ]
+    made = [["", "here", "rival", "seconds", "ratio"]]
+    for title, against, name, rival in rows:
+        ours, theirs, ratio = pair(name, rival)
+        made.append([title, seconds(ours), against, seconds(theirs), f"{ratio:.2f}" if ratio < 2 else two(ratio)])
+    return markdown(made)
+
+
+def other_numbers() -> str:
+    """What else `make bench` measures."""
+    found, cores = measured("cpu-2-cores"), measured("cores-2-cores")["rounds"]
+    by_cohort, by_size = (found["curves"][name] for name in ("seconds per participant, by cohort n",
+                                                             "seconds per round of 10 clients, by N"))  # fmt: skip
+    compile_seconds = found["compile_seconds"]
+    mlp, lenet = ([s for name, s in compile_seconds.items() if name.endswith(e)] for e in (", mlp", ", lenet5"))
+    listed = lambda of: ", ".join(f"{int(n):,}" for n in of)  # noqa: E731
+    return markdown([
+        ["", ""],
+        ["two cores against one (`benchmarks/cores.py`, a process bound to one core)",
+         ", ".join(f"{name} {of['speed_up']:.2f}" for name, of in cores.items()) + " times faster"],
+        [f"time per participant, FedRep, n = {listed(by_cohort)}",
+         ", ".join(f"{1000 * s:.1f}" for s in by_cohort.values()) + " ms"],
+        [f"a round with 10 of N = {listed(by_size)} clients",
+         ", ".join(f"{1000 * s:.0f}" for s in by_size.values()) + " ms"],
+        [f"compile, any of {len(mlp)} methods with its evaluation",
+         f"{ends(mlp, '.1f')} s with the MLP, {ends(lenet, '.1f')} s with LeNet-5"],
+    ])  # fmt: skip
+
+
+def criterion() -> str:
+    """FedGATE and FLANP's criterion over FedAvg."""
+    rows = [["local work of a round", "FedGATE / FedAvg", "with the criterion"]]
+    for name, of in measured("flanp-1-core")["cases"].items():
+        found = (of["fedgate"], of["fedgate with criterion"])
+        rows.append([name, *(f"{one['ratio']:.2f} ({ends(one['quartiles'], '.2f')})" for one in found)])
+    return markdown(rows)
+
+
+def packages() -> str:
+    """FedJAX, pfl-research, and a large federation."""
+    fedavg, fedrep = (measured("fedjax-2-cores")["results"][name] for name in ("fedavg", "fedrep"))
+    pfl, (large,) = measured("pfl-2-cores"), measured("scale-2-cores")["results"]
+    ratio, (first, *_, last) = pfl["pfl_over_ours"], zip(*pfl["accuracies"].values(), strict=True)
+    paragraphs = [
+        "FedJAX at its git head (c57ee19, July 2025), its jit backend with XLA's default threads, on the MLP's clients "
+        "above (`python benchmarks/fedjax_rival.py --fedjax CHECKOUT`, a clone of google/fedjax, "
+        f"`fedjax-2-cores.json`): a FedAvg round takes it {two(fedavg['rival_over_ours'])} times as long (medians "
+        f"{fedavg['rival']:.2f} s and {fedavg['ours']:.2f} s), a FedRep round {two(fedrep['rival_over_ours'])} times "
+        f"({fedrep['rival']:.2f} s and {fedrep['ours']:.2f} s); factors are medians over pairs.",
+        "pfl-research's CIFAR-10 workload (1,000 iid users with 50 images, 50 a round, a CNN with dropout and 1.6 "
+        "million parameters), beside pfl 0.6.0 with PyTorch 2.14.1 (`python benchmarks/pfl_cifar10.py --data-dir DIR "
+        f"--pfl PYTHON --rounds 40`, `pfl-2-cores.json`): a round takes pfl {two(ratio['median'])} times as long "
+        f"(quartiles {ends(ratio['quartiles'], '.1f')}; medians {two(pfl['pfl']['median'])} s and "
+        f"{two(pfl['ours']['median'])} s, {len(pfl['pfl']['each'])} pairs in turn). After 40 rounds of one seed the "
+        f"test accuracy is {100 * last[0]:.2f} % here and {100 * last[1]:.2f} % there, after the first ten "
+        f"{100 * first[0]:.2f} and {100 * first[1]:.2f} %; longer runs, and more seeds, were not compared. One round "
+        "in ten also tests 10,000 images; these rounds are among the pairs.",
+        "A federation of 100,000 clients with 60 images each, 1,000 of them in a FedRep round (`python "
+        "benchmarks/memory.py --clients 100000 --examples 60 --cohorts 1000 --rounds 25`, `scale-2-cores.json`): "
+        f"{large['gib_after_10_rounds']:.1f} GiB after 10 rounds and {large['gib_at_the_end']:.1f} after "
+        f"{large['rounds']}, {large['seconds_a_round']:.1f} s a round. The machine was slow that day: the FedAvg round "
+        f"of the table above took it {measured('dual-2-cores')['seconds']['engine']['median']:.2f} s "
+        "(`dual-2-cores.json`).",
+    ]
+    return "\n\n".join(map(wrapped, paragraphs))
+
+
+def dual() -> str:
+    """The first layer in the dual."""
+    faster = measured("dual-2-cores")["engine_over_dual"]
+    return wrapped(
+        "The first layer in the dual: a client with fewer examples than inputs changes its first dense layer only "
+        "within the span of its examples, so that no client needs a copy of it. `python benchmarks/dual_first_layer.py "
+        "--out benchmarks/results/dual-2-cores.json` shows that this is exact, with momentum and weight decay "
+        f"({max(measured('dual-2-cores')['apart_in_double_precision'].values()):.0e} of the move in double precision), "
+        f"and times it against the engine's FedAvg: {two(faster['median'])} times as fast on two CPU cores (quartiles "
+        f"{ends(faster['quartiles'], '.2f')}). That was before the engine spared its copies of weights, which is part "
+        "of it. It is no part of the engine, since no GPU has been asked."
+    )
+
+
+def waits() -> str:
+    """What exchanging all states costs, and XLA's copies."""
+    rows = [["round", "seconds", "all states exchanged", "copies by default"]]
+    for name, of in measured("waits-2-cores")["results"].items():
+        cells = (of[way] for way in ("all states exchanged", "copies by XLA's default"))
+        rows.append([name, f"{of['seconds']:.3f}", *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in cells)])
+    return markdown(rows)
+
+
+def passes() -> str:
+    """Rounds against their passes."""
+    rows = [["round of", "passes", "ratio", "quartiles"]]
+    for name, of in measured("personal-2-cores")["results"].items():
+        parts = " + ".join(f"{count} x {what}" for what, count in of["passes"].items())
+        rows.append([srp.methods.label(name), parts, f"{of['ratio']:.2f}", ends(of["quartiles"], ".2f")])
+    return markdown(rows)
+
+
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    ROOT / "README.md": {"demo": demo, "beside_figure_3": beside_figure_3, "speed": speed},
+    ROOT / "docs/performance.md": {
+        "rivals": rivals, "other_numbers": other_numbers, "criterion": criterion, "packages": packages,
+        "waits": waits, "passes": passes, "dual": dual,
+    },
+}  # fmt: skip
+
+if __name__ == "__main__":
+    write(PAGES)

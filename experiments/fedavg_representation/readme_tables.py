@@ -1,0 +1,97 @@
+"""What the README takes from the committed results.
+
+python experiments/fedavg_representation/readme_tables.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import steps
+
+sys.path.append(str(Path(__file__).parents[1]))
+from pages import csv, markdown, span, write
+from pages import facts as of_file
+
+HERE = Path(__file__).parent
+LINEAR = {"FedAvg": "FedAvg, 2 local updates", "D-GD": "D-GD, 1 local update"}
+
+
+def facts(name: str) -> Any:
+    """Results of a figure."""
+    return of_file(f"fedavg_representation/results/{name}.json")
+
+
+def linear() -> str:
+    """The ends of figures 1 and 3."""
+    rows = [["after 250 rounds", "distance", "gradient norm", "error of a new client before fine-tuning"]]
+    for title, name in LINEAR.items():
+        norm, before = (facts("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before"))
+        rows.append([title, span(facts("figure1")[name], -1, ".3g"), span(norm, -1), f"{before['mean'][0]:.2f}"])
+    return markdown(rows)
+
+
+def fine_tuned() -> str:
+    """Figure 3, right."""
+    curves = {f"{title}, fine-tuned": facts("figure3")[f"{name}, fine-tuned"] for title, name in LINEAR.items()}
+    curves["own samples alone"] = facts("figure3")["own samples alone"]
+    first = next(iter(curves.values()))
+    rows = [["samples n of the new client", *(f"{x:.0f}" for x in first["x"])]]
+    rows += [[title, *(f"{mean:#.3g}" for mean in curve["mean"])] for title, curve in curves.items()]
+    return markdown(rows)
+
+
+def new_clients(name: str, title: str) -> str:
+    """Figure 5: a random start has no C of its own."""
+    rows: list[list[str]] = []
+    for panel, by_classes in facts(name).items():
+        for place, (classes, of) in enumerate(by_classes.items()):
+            for start, curve in of.items():
+                own = "global" in curve
+                if own or place == 0:
+                    cells = (f"{m:.1f} ± {s:.1f}" for m, s in zip(curve["mean"], curve["std"], strict=True))
+                    shown = span(curve["global"], form=".1f") if own else "-"
+                    rows.append([panel, classes.removeprefix("C=") if own else "-", start, *cells, shown])
+    samples = next(iter(next(iter(facts(name)["new data set"].values())).values()))["x"]
+    return markdown([[title, "C", "start", *(f"{x:.0f}" for x in samples), "global"], *rows])
+
+
+def layers() -> str:
+    """Figure 2."""
+    found = facts("figure2")
+    first, *others = next(iter(found.values()))["x"]
+    rows = [["start", f"CKA of {first}", *others, "accuracy after fine-tuning"]]
+    for start, of in found.items():
+        cells = (span(of, place, ".3f") for place in range(len(of["x"])))
+        rows.append([start, *cells, span(of["accuracy"], form=".1f")])
+    return markdown(rows)
+
+
+def cosines() -> str:
+    """Figure 4."""
+    forms = {"same class": ".3f", "different classes": ".3f", "difference": ".3f", "global": ".1f"}
+    rows = [["model", *forms]]
+    for model, of in facts("figure4").items():
+        cells = (span(of[what], form=form) if what in of else "-" for what, form in forms.items())
+        rows.append([model, *cells])
+    return markdown(rows)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "linear": linear,
+    "fine_tuned": fine_tuned,
+    "figure5": partial(new_clients, "figure5", "new clients"),
+    "brightness": partial(new_clients, "figure5_brightness_0.5", "half as bright"),
+    "step": partial(new_clients, "figure5_step_0.2", "step 0.2"),
+    "steps": lambda: steps.table(csv("fedavg_representation/results/steps.csv")),
+    "figure2": layers,
+    "figure4": cosines,
+}
+PAGES = {HERE / "README.md": PARTS}
+
+if __name__ == "__main__":
+    write(PAGES)

@@ -1,0 +1,177 @@
+"""What `README.md` and `linear_speedup.md` take from the committed results.
+
+python experiments/srpfl/readme_tables.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cause_tables
+import numpy as np
+import pandas as pd
+
+sys.path.append(str(Path(__file__).parents[1]))
+from claims import figure
+from pages import facts, markdown, stacked, wrapped, write
+
+import fedjax_srp as srp
+
+HERE = Path(__file__).parent
+QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
+DATA = ("digits", "mnist", "cifar10")
+COSTS = (0, 10, 100)
+FACTORS = (2, 1.3, 1.1)  # of FedRep's floor, in the files of the linear speed-up
+
+
+def label(method: str) -> str:
+    """A method's name in the tables."""
+    return {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}.get(method) or srp.methods.label(method)
+
+
+def number(value: float) -> str:
+    """With a digit after the point below 100."""
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def percent(row: pd.Series, column: str) -> str:
+    """Mean and standard deviation over seeds."""
+    return f"{100 * row[column]:.1f} ± {100 * row[f'{column}_std']:.1f}"
+
+
+def accuracies() -> str:
+    rows = [["", "digits %", "worst", "quarters", "MNIST %", "worst", "quarters", "CIFAR-10 %", "worst", "quarters"]]
+    frames = [figure(3, data) for data in DATA]
+    for method in frames[0].index:
+        row = [label(method)]
+        for of in (frame.loc[method] for frame in frames):
+            row += [f"{100 * of['final_accuracy']:.1f}", f"{100 * of['worst_decile']:.1f}"]
+            row.append("/".join(f"{100 * of[quarter]:.1f}" for quarter in QUARTERS))
+        rows.append(row)
+    return markdown(rows)
+
+
+def timed(row: pd.Series, cost: int, bounds: bool) -> str:
+    """Time to a target, with the factor over the twin."""
+    time = row[f"time_{cost}"]
+    if not np.isfinite(time):
+        return "never" if row["reached"] == 0 else f"{row['reached']} of {row['runs']}"
+    low, high = (row[f"{which}_speed_up_{cost}"] for which in ("least", "most"))
+    factor = f"{low:.1f} to {high:.1f}x" if bounds else f"{row[f'speed_up_{cost}']:.1f}x"
+    known = np.isfinite(row[f"speed_up_{cost}"]) and not row["reached_at_once"]
+    return "≤ " * bool(row["reached_at_once"]) + number(time) + f" ({factor})" * bool(known)
+
+
+def times(cost: int) -> str:
+    rows = [[f"C = {cost}", "digits: 95 %", "99 %", "MNIST: 95 %", "99 %", "CIFAR-10: 95 %", "99 %"]]
+    for method in figure(3, "digits").index:
+        cells = (timed(figure(3, d, f).loc[method], cost, bounds=d != "digits") for d in DATA for f in (95, 99))
+        rows.append([label(method), *cells])
+    return markdown(rows)
+
+
+def factors() -> str:
+    rows = [["figure", "", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]]
+    for name in range(3, 7):
+        frames = {fraction: figure(name, "digits", fraction) for fraction in (95, 99)}
+        for method in frames[95].index[frames[95]["twin"].notna()]:
+            values = (frames[fraction].loc[method, f"speed_up_{cost}"] for fraction in (95, 99) for cost in COSTS)
+            rows.append([name, label(method), *("-" if np.isnan(value) else f"{value:.1f}" for value in values)])
+    return markdown(rows)
+
+
+def judgements() -> str:
+    rows = [["figure", "", "`fine_tune` %", "slowest quarter", "worst", "time", "own part %", "worst", "time"]]
+    for name in range(3, 7):
+        tuned, own = (figure(name, "digits", own=which) for which in (False, True))
+        for method in own.index:
+            row = [name, label(method)]
+            for of, columns in ((tuned, ("final_accuracy", "slowest_quarter", "worst_decile")),
+                                (own, ("final_accuracy", "worst_decile"))):  # fmt: skip
+                one = of.loc[method]
+                factor = f" ({one['speed_up_0']:.1f}x)" if np.isfinite(one["speed_up_0"]) else ""
+                row += [percent(one, column) for column in columns]
+                row.append(f"{number(one['time_0'])} ± {number(one['time_0_std'])}{factor}")
+            rows.append(row)
+    return markdown(rows)
+
+
+def round_lengths() -> str:
+    rows = (figure(name, "digits").loc["fedrep"] for name in range(3, 7))
+    of = [row["time_0"] / ((row["time_10"] - row["time_0"]) / 10) for row in rows]
+    return wrapped(
+        "In all pictures but the first, horizontal lines are the two targets, and the axis begins at 95 % of the "
+        f"lowest final accuracy. A round of FedRep takes {of[0]:.1f} time units in figure 3, {of[1]:.0f} in figure 4, "
+        f"{of[2]:.1f} in figure 5 and {of[3]:.0f} in figure 6 (means until 95 % on digits): a cost of C = 10 is more "
+        "than two rounds in the first and a quarter of one in the second."
+    )
+
+
+def asynchronous() -> str:
+    found = facts("srpfl/results/asynchronous.json")
+    columns = ["time", "final %", "slowest quarter %", "rounds"]
+    rows = [["", *(f"C = {cost}: {columns[0]}" if name == "time" else name for cost in found for name in columns)]]
+    for name in found["0"]:
+        row: list[Any] = [name]
+        for of in found.values():
+            mean = pd.DataFrame(of[name]).astype(float).mean()
+            row.append(number(mean["time_to_0.92"]))
+            row += [f"{100 * mean[what]:.1f}" for what in ("accuracy", "slowest_quarter")] + [f"{mean['rounds']:,.0f}"]
+        rows.append(row)
+    return markdown(rows)
+
+
+def ratios(result: Mapping[str, Any]) -> np.ndarray:
+    """Time of SRPFL over that of FedRep, a row a factor of `FACTORS`, a column a repeat."""
+    return np.divide(*(np.array(result["times"][method], float) for method in ("srpfl", "fedrep")))
+
+
+def linear(start: str) -> str:
+    rows = [["N", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
+             "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
+             *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
+    for result in facts(f"srpfl/results/linear_speedup_{start}.json"):
+        n, found = result["num_clients"], ratios(result)
+        errors = found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
+        fedrep, ours = (np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl"))
+        rows.append([
+            n, f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}", f"{fedrep:.0f}", f"{ours:.0f}",
+            f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
+            *(f"{mean:.3f} ± {error:.3f}" for mean, error in zip(found.mean(axis=1), errors, strict=True)),
+            *(f"{mean:.2f}" for mean in found.mean(axis=1) * np.log(n)),
+        ])  # fmt: skip
+    return markdown(rows)
+
+
+def lemma() -> str:
+    rows = [["N", "stages", *(f"to {f} x" for f in FACTORS)]]
+    plain = {of["num_clients"]: of for of in facts("srpfl/results/linear_speedup_moments.json")}
+    for of in facts("srpfl/results/linear_speedup_moments_lemma.json"):
+        planned = f"Lemma B.1: {', '.join(map(str, of['rounds_per_stage']))}"
+        for stages, result in (("30 rounds each", plain[of["num_clients"]]), (planned, of)):
+            rows.append([of["num_clients"], stages, *(f"{mean:.3f}" for mean in ratios(result).mean(axis=1))])
+    return markdown(rows)
+
+
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    HERE / "README.md": {
+        "accuracies": accuracies,
+        "times": stacked(*(partial(times, cost) for cost in COSTS)),
+        "round_lengths": round_lengths,
+        "factors": factors,
+        "judgements": judgements,
+        "causes": partial(cause_tables.causes, HERE / "results"),
+        "sweep": partial(cause_tables.sweep, HERE / "results"),
+        "asynchronous": asynchronous,
+    },
+    HERE / "linear_speedup.md": {
+        "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,
+    },
+}  # fmt: skip
+
+if __name__ == "__main__":
+    write(PAGES)

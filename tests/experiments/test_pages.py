@@ -1,0 +1,45 @@
+"""Pages are what their scripts write from the committed results."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+SCRIPTS = [ROOT / "docs/readme_tables.py", *sorted(EXPERIMENTS.glob("*/readme_tables.py"))]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.parent.name)
+def test_readmes_have_what_the_files_have(script, beside):
+    pages = beside(script.parent)("pages")
+    for path, parts in runpy.run_path(str(script))["PAGES"].items():
+        text = path.read_text("utf-8")
+        assert pages.filled(text, parts) == text, "make tables writes it anew"
+        if EXPERIMENTS in path.parents:
+            assert set(re.findall(r"<!-- begin (\w+) -->", text)) == set(parts)  # no table is written by hand
+
+
+def test_a_part_stands_between_its_marks(beside):
+    pages = beside("")("pages")
+    text = "a\n<!-- begin one -->\nold\n\nlines\n<!-- end one -->\nb\n"
+    made = pages.filled(text, {"one": lambda: r"new \1"})
+    assert made == "a\n<!-- begin one -->\nnew \\1\n<!-- end one -->\nb\n"
+    with pytest.raises(ValueError, match="two: the page has its marks 0 times"):
+        pages.filled(text, {"two": str})
+    assert pages.pm([1000.0, 1002.0], 1) == "1,001.0 ± 1.4"
+    assert pages.markdown([["", "x"], ["a", 1]]) == "|  | x |\n| --- | --- |\n| a | 1 |"
+
+
+def test_the_page_of_claims_is_what_the_script_writes(beside):
+    script = beside("")("claims")
+    assert (EXPERIMENTS / "README.md").read_text("utf-8") == script.page()
+    for folder, (_, claims) in script.PAPERS.items():
+        assert len({claim.quote for claim in claims}) == len(claims)
+        for claim in claims:
+            assert claim.verdict in script.VERDICTS
+            assert claim.size.startswith((script.PAPER, script.OTHER)), claim.quote  # no size goes unsaid
+            assert bool(claim.files) == (claim.verdict != script.NOT_RUN)
+            assert all((EXPERIMENTS / folder / "results" / name).is_file() for name in claim.files)
+            assert (EXPERIMENTS / folder / claim.command.split()[0]).is_file()
