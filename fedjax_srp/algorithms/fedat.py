@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,8 @@ class FedAT(FedProx):
 
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.4"] = 0.4
     num_tiers: Count = 5
+
+    gradient = cast(Any, None)  # tiers are no stages of a growing cohort
 
     def init(self, key: Key, data: Any) -> FedATServerState:
         """Every tier has the initial model."""
