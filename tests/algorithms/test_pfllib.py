@@ -50,9 +50,9 @@ def of_pfllib(file):
     return module
 
 
-def setting_of(cls, **options):
+def setting_of(cls, epochs=EPOCHS, **options):
     split_model = model(hidden=(16,), dtype=jnp.float64)
-    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, EPOCHS), **options)
+    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, epochs), **options)
     return Setting(algorithm, split_model, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
 
 
@@ -220,7 +220,7 @@ def sgd_of(rival, params):
 
 def test_fedrep_of_pfllib(monkeypatch):
     """Its client, three epochs of the head and two of the representation."""
-    setting = setting_of(srp.algorithms.FedRep, head_epochs=3, representation_epochs=EPOCHS)
+    setting = setting_of(srp.algorithms.FedRep, 1, head_epochs=3, representation_epochs=EPOCHS)
     rival = Rival(setting)
     clients = clients_of_pfllib(rival, monkeypatch, "clientrep", "clientRep", plocal_epochs=3)
     found = []
