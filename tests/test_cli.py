@@ -847,6 +847,13 @@ def test_the_random_clock_is_the_one_of_the_paper():
     jax.tree.map(np.testing.assert_array_equal, *times)
 
 
+def test_a_trace_with_a_damaged_header_is_refused_in_one_line(tmp_path):
+    header = b"{'descr': ('<f8', "  # whose brackets end nowhere
+    (tmp_path / "times.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match=r"^clock='trace:.*times.npy': not a table of numbers .*numpy.savetxt$"):
+        clock.parse(f"trace:{tmp_path / 'times.npy'}", 2)
+
+
 def test_a_trace_is_read_from_a_file(tmp_path):
     (tmp_path / "times.csv").write_text("1,2\n3,4\n")
     np.save(tmp_path / "times.npy", np.array([[1.0, 2.0], [3.0, 4.0]]))

@@ -125,7 +125,7 @@ def _read_trace(name: str) -> np.ndarray:
         )
     try:
         return np.load(name, allow_pickle=False) if name.endswith(".npy") else np.loadtxt(name, delimiter=",", ndmin=2)
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # whatever NumPy makes of a damaged header, tokenize.TokenError among it
         reason = " ".join(str(error).split())
         raise ValueError(
             f"clock='trace:{name}': not a table of numbers ({reason}); write it with numpy.savetxt"
