@@ -71,6 +71,7 @@ MADE = {
     "cnn": models.CNN((16, 16), 4, dtype=jnp.bfloat16),
     "resnet": models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4), norm="group"),
     "lstm": models.LSTM((7,), 2),
+    "token_lstm": models.TokenLSTM((7,), 9, embedding=8),
     "gpt": models.GPT((7,), 9, embedding=8, heads=2),
     "linear": models.LinearRegression((3,)),
     "augmented": models.MLP((8, 8), 10, augment=models.CropAndFlip(1, fill=[0.0, 0.5, 1.0]), cut="fc2"),

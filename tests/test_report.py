@@ -461,6 +461,18 @@ def test_the_table_says_what_judged_what_diverged_and_what_the_clock_has(save, t
     assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
 
 
+def test_what_judged_is_said_of_methods_where_their_options_change_nothing_in_it():
+    own = {"own_head": np.full((3, 4), 0.5)}
+    histories = {"fedrep, epochs=1": [run()], "fedrep, epochs=2": [run()], "ditto, epochs=1": [run(accuracies=own)]}
+
+    def text():
+        return table.render(table.comparison(histories, 0.8, (0,)), table.Target(0.8, "as asked"))
+
+    assert "judged by: fine_tune (fedrep); own_head (ditto)\n" in text()
+    histories["fedrep, epochs=2"] = [run(accuracies=own)]
+    assert "judged by: fine_tune (fedrep, epochs=1); own_head (fedrep, epochs=2, ditto, epochs=1)\n" in text()
+
+
 def test_a_clock_that_does_not_say_what_it_has_is_not_known_to_have_nothing():
     own = run(config=made_by(clock="mine", clock_options=None))
     frame = table.comparison({"fedrep": [own], "fedavg": [run()]}, 0.8, (0,)).set_index("method")

@@ -85,6 +85,7 @@ CALLS = {
     srp.data.next_tokens: defaults(
         srp.data.next_tokens, train=[Y.reshape(8, 5)], test=[Y.reshape(8, 5)], num_classes=4
     ),
+    srp.data.next_words: defaults(srp.data.next_words, folder="forum", num_clients=1, vocabulary=3, length=2),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
     clocks.read_devices: {"path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up"},
     clocks.read_availability: {"path": "there.csv", "trace": "t"},
@@ -130,6 +131,7 @@ OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CI
 OF_CLASS |= {
     models.ResNet18: {**IMAGES_OF, "channels": (2, 2, 2, 2)},
     models.GPT: {"input_shape": (5,), "num_classes": 9},
+    models.TokenLSTM: {"input_shape": (5,), "num_classes": 9},
 }
 OF_CLASS |= {clocks.Failing: {"rate": 0.1}}
 NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
@@ -213,6 +215,9 @@ def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
 def quick_digits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where `save` writes
     (tmp_path / "devices.csv").write_text("speed,down,up\n3,4,5\n")
+    for kind in ("train", "test"):
+        (tmp_path / "forum" / kind).mkdir(parents=True)
+        (tmp_path / "forum" / kind / "a.json").write_text('{"users": ["u"], "user_data": {"u": {"x": ["a b"]}}}')
     (tmp_path / "there.csv").write_text("device,trace,t_start_s,state\nx,t,0,AVL\nx,t,3,UN_AVL\n")
     monkeypatch.setitem(srp.data.SOURCES, "digits", lambda data_dir: DIGITS)
 

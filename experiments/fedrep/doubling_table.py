@@ -195,9 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         facts["results"][name] = in_words({e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]})
         file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
         print(f"{name} done", file=sys.stderr, flush=True)
-    made = table({name: facts["results"][name] for name in METHODS if name in facts["results"]})
-    file.with_suffix(".md").write_text(made + "\n", "utf-8")
-    print(made)
+    print(table({name: facts["results"][name] for name in METHODS if name in facts["results"]}))
 
 
 if __name__ == "__main__":

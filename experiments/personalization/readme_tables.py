@@ -1,15 +1,24 @@
-"""The tables of the README, from `results/table.csv`: `table.py --summarize` writes them, a test compares."""
+"""The tables of the README, from `results/table.csv`: `table.py --summarize` writes them, a test compares.
+
+The README has `<!-- begin NAME -->` and `<!-- end NAME -->` around a table that is made here.
+"""
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from rows import ROWS
 
 import fedjax_srp as srp
+
+SIZE = (
+    "not PFLlib's size: 100 of 2,250 training images a client in the mean, 20 of 2,000 rounds, 10 times its step size"
+)
 
 
 class Result(NamedTuple):
@@ -24,6 +33,7 @@ class Result(NamedTuple):
 
 
 COLUMNS = ("scale", "method", "seed", *Result._fields)
+Rows = dict[str, list[dict[str, str]]]  # method -> a row of the file for each seed
 
 
 def read(file: Path) -> list[dict[str, str]]:
@@ -34,27 +44,91 @@ def read(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation; a single value has none."""
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
-
-
-def by_method(rows: Sequence[dict[str, str]], scale: str) -> dict[str, list[dict[str, str]]]:
-    """Rows of one scale."""
-    found: dict[str, list[dict[str, str]]] = {}
-    for row in rows:
+def of_scale(file: Path, scale: str) -> Rows:
+    """The rows of one scale."""
+    found: Rows = {}
+    for row in read(file):
         if row["scale"] == scale:
             found.setdefault(row["method"], []).append(row)
     return found
 
 
-def accuracies(rows: Sequence[dict[str, str]], scale: str = "cpu") -> str:
-    """A line a method, the most accurate after the last round first."""
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard deviation; a single value has none."""
+    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+
+
+def mean(rows: Rows, method: str, kind: str = "last") -> float:
+    """Over the seeds of a method."""
+    return float(np.mean([float(row[kind]) for row in rows[method]]))
+
+
+def accuracies(rows: Rows) -> str:
+    """A line a method, the most accurate after the last round first, and what it took."""
+    if not rows:
+        return "Not run yet."
     lines = ["| method | judged by | best round | last round | the best was round | seeds |", "|" + "---|" * 6]
-    found = by_method(rows, scale)
-    for name in sorted(found, key=lambda name: -np.mean([float(row["last"]) for row in found[name]])):
-        best, last = ([float(row[kind]) for row in found[name]] for kind in ("best", "last"))
-        rounds = ", ".join(row["best_round"] for row in found[name])
-        label, evaluation = srp.methods.label(name), found[name][0]["evaluation"]
-        lines.append(f"| {label} | `{evaluation}` | {spread(best)} | {spread(last)} | {rounds} | {len(last)} |")
+    for name in sorted(rows, key=lambda name: -mean(rows, name)):
+        best, last = ([float(row[kind]) for row in rows[name]] for kind in ("best", "last"))
+        at = "the last" if ROWS[name].after else ", ".join(row["best_round"] for row in rows[name])
+        evaluation = rows[name][0]["evaluation"]
+        label = srp.methods.label(name)
+        lines.append(f"| {label} | `{evaluation}` | {spread(best)} | {spread(last)} | {at} | {len(last)} |")
+    seconds = {
+        (ROWS[name].training, row["seed"]): int(row["cpu_seconds"]) for name, some in rows.items() for row in some
+    }
+    missing = [srp.methods.label(name) for name in ROWS if name not in rows]
+    lines += ["", f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."]
+    return "\n".join(lines) + (f" Not run yet: {', '.join(missing)}." if missing else "")
+
+
+def share(better: int, of: int) -> str:
+    """A verdict on a sentence about several methods."""
+    return "holds" if better == of else "fails" if not better else "in part"
+
+
+def findings(rows: Rows) -> str:
+    """What is said of such tables, a line each, with the size beside the verdict."""
+    if not {"fedavg", "fedavg_ft", "local_only"} <= rows.keys():
+        return "Not run yet."
+    seeds = sorted({len(some) for some in rows.values()})
+    size = f"{SIZE}, {' or '.join(map(str, seeds))} seed{'s' * (seeds[-1] > 1)}"
+    own = [name for name in rows if ROWS[name].evaluation != "global" and name != "local_only"]
+    lines = ["| sentence | verdict | found | size |", "|---|---|---|---|"]
+    for said, others, bar in (
+        ("methods with a model for each client are ahead of FedAvg's one model", own, "fedavg"),
+        ("they are ahead of every client alone", own, "local_only"),
+        (
+            "the newer ones are ahead of fine-tuning FedAvg's last layer",
+            [name for name in own if name not in ("fedavg_ft", "fedprox_ft", "scaffold_ft")],
+            "fedavg_ft",
+        ),
+    ):
+        ahead = [name for name in others if mean(rows, name) > mean(rows, bar)]
+        labels = ", ".join(srp.methods.label(name) for name in sorted(ahead, key=lambda name: -mean(rows, name)))
+        found = f"{len(ahead)} of {len(others)} above its {mean(rows, bar):.1f} % after the last round"
+        found += f": {labels}" if 0 < len(ahead) < 6 else ""
+        lines.append(f"| {said} | {share(len(ahead), len(others))} | {found} | {size} |")
+    judged = [name for name in rows if not ROWS[name].after]
+    gain = [mean(rows, name, "best") - mean(rows, name) for name in judged]
+    most = judged[int(np.argmax(gain))]
+    found = f"{np.mean(gain):.1f} points in the mean over methods, most for {srp.methods.label(most)}: {max(gain):.1f}"
+    said = "the best of all rounds, chosen on the test data, is more than the last round"
+    lines.append(f"| {said} | {share(sum(g > 0 for g in gain), len(gain))} | {found} | {size} |")
     return "\n".join(lines)
+
+
+TABLES = {
+    "cpu": lambda file: accuracies(of_scale(file, "cpu")),
+    "findings": lambda file: findings(of_scale(file, "cpu")),
+    "full": lambda file: accuracies(of_scale(file, "full")),
+}
+
+
+def page(text: str, file: Path) -> str:
+    """A README with its tables as the file has them."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        made = f"{begin}\n{make(file)}\n{end}"
+        text = re.sub(f"{begin}.*?{end}", lambda _, made=made: made, text, flags=re.DOTALL)
+    return text

@@ -15,6 +15,7 @@ from fedjax_srp.data.huggingface import from_huggingface
 from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
 from fedjax_srp.data.next_tokens import NextTokens, next_tokens
+from fedjax_srp.data.next_words import next_words
 from fedjax_srp.data.npz import save
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import data_folder
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "names",
     "next_tokens",
+    "next_words",
     "partition",
     "prepare",
     "save",

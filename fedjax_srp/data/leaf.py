@@ -39,6 +39,28 @@ def read(folder: Path) -> RawArrays:
     Inputs of 784 numbers become images of 28 x 28, and images of 255ths (LEAF's FEMNIST, paper white at 1.0) uint8.
     Texts become tokens (`text`) of the vocabulary of all training texts, and their labels 0, 1, ... in ascending order.
     """
+    files = _files(folder)
+    everything = [*files["train"], *files["test"]]
+    arrays = cached(places(_root(folder), "leaf"), everything, lambda: _decode(files))
+    columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
+    named: dict[str, Any] = {column: arrays[column] for column in columns}
+    return RawArrays(**named)
+
+
+def texts(folder: Path) -> dict[str, np.ndarray]:
+    """Return texts (n,) of all users, x_train and x_test, and whose they are, users_train and users_test."""
+    columns = {}
+    for kind, found in _files(folder).items():
+        parts = [_read_file(path, is_labelled=False) for path in found]
+        for column in ("x", "users"):
+            columns[f"{column}_{kind}"] = np.concatenate([part[column] for part in parts])
+        if columns[f"x_{kind}"].dtype != object:
+            raise ValueError(f"folder={str(folder)!r}: {kind} has numbers; give a folder of texts")
+    return columns
+
+
+def _files(folder: Path) -> dict[str, list[Path]]:
+    """The files to train on and to test on."""
     root = _root(folder)
     files = {kind: sorted((root / kind).glob("*.json")) for kind in ("train", "test")}
     for kind, found in files.items():
@@ -47,11 +69,7 @@ def read(folder: Path) -> RawArrays:
                 f"name={str(folder)!r}: no .json files in {root / kind}; give a folder with LEAF's train/*.json and "
                 "test/*.json, or the path of an .npz file"
             )
-    everything = [*files["train"], *files["test"]]
-    arrays = cached(places(root, "leaf"), everything, lambda: _decode(files))
-    columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
-    named: dict[str, Any] = {column: arrays[column] for column in columns}
-    return RawArrays(**named)
+    return files
 
 
 def _root(folder: Path) -> Path:
@@ -93,21 +111,22 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x
 
 
-def _read_file(path: Path) -> dict[str, np.ndarray]:
-    """Columns x, y and users of one file."""
+def _read_file(path: Path, is_labelled: bool = True) -> dict[str, np.ndarray]:
+    """Columns x, users and, unless labels are not asked for, y of one file."""
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=_unique)
-        users = {user: (content["user_data"][user]["x"], content["user_data"][user]["y"]) for user in content["users"]}
+        of = {user: content["user_data"][user] for user in content["users"]}
+        users = {user: (given["x"], given["y"] if is_labelled else given["x"]) for user, given in of.items()}
         counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
         for user, (x, y) in users.items():
             if len(x) != len(y) or counts.get(user, len(x)) != len(x):
                 found = f"{len(x)} inputs, {len(y)} labels and num_samples {counts.get(user, len(x))}"
                 raise ValueError(f"{found} of user {user!r}")
-        return {
+        columns = {
             "x": _inputs([example for x, _ in users.values() for example in x]),
-            "y": _labels([label for _, y in users.values() for label in y]),
             "users": np.repeat(np.array(list(users)), [len(x) for x, _ in users.values()]),
         }
+        return columns | ({"y": _labels([y for _, all_y in users.values() for y in all_y])} if is_labelled else {})
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         said = f"{error!r}" if isinstance(error, LookupError) else " ".join(str(error).split())
         raise ValueError(

@@ -13,7 +13,7 @@ from fedjax_srp.models.gpt import GPT
 from fedjax_srp.models.lenet import Dropout, LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.linear_regression import LinearRegression, half_square
 from fedjax_srp.models.lora import lora
-from fedjax_srp.models.lstm import LSTM
+from fedjax_srp.models.lstm import LSTM, TokenLSTM
 from fedjax_srp.models.mlp import MLP, Dense
 from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
@@ -37,6 +37,7 @@ __all__ = [
     "Split",
     "SplitModel",
     "SplitParams",
+    "TokenLSTM",
     "augmentation",
     "cross_entropy",
     "from_module",
@@ -58,6 +59,7 @@ _BUILT_IN: dict[str, Factory] = {
     "resnet18": ResNet18,
     "lstm": LSTM,
     "gpt": GPT,
+    "token_lstm": TokenLSTM,
 }
 FACTORIES = {**_BUILT_IN}  # plus registered ones
 

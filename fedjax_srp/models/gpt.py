@@ -55,6 +55,13 @@ class Block(nn.Module):
         return x + nn.Dense(width, name="down", **of_type)(jax.nn.gelu(h))
 
 
+def loss_of_tokens(logits: Array, y: Array) -> Array:
+    """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
+    losses = cross_entropy(logits, y)
+    is_token = (y > 0).astype(losses.dtype)
+    return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)
+
+
 @part
 class GPT(SplitModel):
     """A transformer for next tokens, a small GPT-2 (Radford et al., 2019): layers embedding (tokens and
@@ -103,9 +110,7 @@ class GPT(SplitModel):
 
     def loss(self, logits: Array, y: Array) -> Array:
         """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
-        losses = cross_entropy(logits, y)
-        is_token = (y > 0).astype(losses.dtype)
-        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)
+        return loss_of_tokens(logits, y)
 
     @property
     def input_dtype(self) -> Any:

@@ -1,15 +1,16 @@
-"""A text classifier: embedding, LSTM, dense layers."""
+"""LSTMs: a text classifier, and a predictor of next tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
+from fedjax_srp.models.gpt import loss_of_tokens
 from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import AtLeast, Count, part
@@ -34,7 +35,7 @@ class Embedding(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output.
+    """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output, or that of every place.
 
     Padding, at any position, does not change state and output. The columns of the kernels are the gates i, f, g, o; the
     bias of f starts at 1, the others at 0.
@@ -42,10 +43,11 @@ class Recurrence(nn.Module):
 
     features: int
     param_dtype: Any = jnp.float32
+    every_place: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
-        """(batch, length, channels + 1), the last channel a mask -> (batch, features)."""
+        """(batch, length, channels + 1), the last channel a mask -> (batch, features), or (batch, length, features)."""
         x, mask, width = inputs[..., :-1], inputs[..., -1:], 4 * self.features
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], width), self.param_dtype)
         recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.features, width), self.param_dtype)
@@ -53,18 +55,19 @@ class Recurrence(nn.Module):
         from_inputs = x @ kernel  # of all times at once
         from_inputs = jnp.swapaxes(from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1)
 
-        def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array | None]:
             cell, hidden = carry
             from_input, mask = now
             i, f, g, o = jnp.split(from_input + hidden @ recurrent, 4, axis=-1)
             new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
             is_token = jnp.broadcast_to(mask > 0, cell.shape)
-            return (jnp.where(is_token, new_cell, cell), jnp.where(is_token, new_hidden, hidden)), None
+            cell, hidden = jnp.where(is_token, new_cell, cell), jnp.where(is_token, new_hidden, hidden)
+            return (cell, hidden), hidden if self.every_place else None
 
         start = jnp.zeros((x.shape[0], self.features), from_inputs.dtype)
-        (_, hidden), _ = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
-        return hidden
+        (_, hidden), places = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
+        return hidden if places is None else jnp.swapaxes(places, 0, 1)
 
 
 def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
@@ -111,4 +114,56 @@ class LSTM(SplitModel):
     @property
     def input_dtype(self) -> Any:
         """Type of the inputs: tokens."""
+        return jnp.int32
+
+
+@part
+class TokenLSTM(SplitModel):
+    """A predictor of next tokens: layers embedding, lstm (its output at every place), fc1, out.
+
+    The model of StackOverflow's next words in Reddi et al. (2021, appendix C), with 4,050,748 parameters for 10,004
+    tokens. Inputs, labels and loss are those of `GPT`; nothing but the state of the LSTM tells a place of those before
+    it, and padding leaves it as it is.
+
+    Args:
+        input_shape: (length,) tokens of one example.
+        num_classes: number of tokens with the padding; width of `out`.
+        embedding: channels of a token.
+        features: of the LSTM's state.
+        dense: width of fc1, which has no activation.
+        cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.models.TokenLSTM((20,), num_classes=10_004).layer_names
+        ('embedding', 'lstm', 'fc1', 'out')
+    """
+
+    name: ClassVar[str] = "token_lstm"
+
+    embedding: Count = 96
+    features: Count = 670
+    dense: Count = 96
+
+    def __post_init__(self) -> None:
+        if len(self.input_shape) != 1:
+            raise ValueError(f"input_shape={self.input_shape}: token_lstm takes token sequences (length,); choose mlp")
+        super().__post_init__()
+
+    def stack(self) -> Sequence[Layer]:
+        """Embedding, recurrence and dense layers."""
+        return [
+            Layer("embedding", Embedding(self.num_classes, self.embedding, self.dtype)),
+            Layer("lstm", Recurrence(self.features, self.dtype, every_place=True)),
+            Layer("fc1", nn.Dense(self.dense, param_dtype=self.dtype)),
+            Layer("out", nn.Dense(self.num_classes, param_dtype=self.dtype)),
+        ]
+
+    def loss(self, logits: Array, y: Array) -> Array:
+        """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
+        return loss_of_tokens(logits, y)
+
+    @property
+    def input_dtype(self) -> Any:
+        """Of the inputs: tokens."""
         return jnp.int32

@@ -149,7 +149,11 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         lines.append([named(row["method"]), *accuracy, quarters, *times, *host])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
     rows = frame.to_dict("records")
-    judged = frame["method"].map(named).groupby(frame["evaluation"], sort=False).agg(", ".join)
+    names = frame["method"].map(named)
+    without_options = names.str.partition(", ")[0]
+    if len({*zip(without_options, frame["evaluation"], strict=True)}) == len({*without_options}):
+        names = without_options
+    judged = names.groupby(frame["evaluation"], sort=False).agg(lambda of_one: ", ".join(dict.fromkeys(of_one)))
     by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
     notes = [
         f"judged by: {by if len(judged) > 1 else judged.index[0]}",

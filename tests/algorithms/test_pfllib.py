@@ -1,4 +1,4 @@
-"""FedALA and pFedMe beside PFLlib, whose own aggregation and optimizer run here: 20 rounds, on the same batches.
+"""FedALA, pFedMe, FedRep and FedProto beside PFLlib, whose own code runs here: 20 rounds, on the same batches.
 
 Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
 """
@@ -7,14 +7,17 @@ import copy
 import importlib.util
 import os
 import random
+import sys
+from collections import OrderedDict, defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.local import batches
-from reference.small import KEY, clients_of, model
+from reference.small import KEY, NUM_CLASSES, clients_of, model
 from test_reference import BATCH, Setting, by_layer
 
 import fedjax_srp as srp
@@ -47,9 +50,9 @@ def of_pfllib(file):
     return module
 
 
-def setting_of(cls, **options):
+def setting_of(cls, epochs=EPOCHS, **options):
     split_model = model(hidden=(16,), dtype=jnp.float64)
-    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, EPOCHS), **options)
+    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, epochs), **options)
     return Setting(algorithm, split_model, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
 
 
@@ -91,14 +94,16 @@ class Rival:
             p.data = sum(list(m.parameters())[place].data for m in models) / len(models)
 
 
-def compare(name, setting, rival, found, evaluation):
-    """Prints and checks the accuracies, in the mean over clients, round by round."""
+def compare(name, setting, rival, found, evaluation, shared=lambda server: server.params):
+    """Prints and checks the accuracies, in the mean over clients, round by round, and the last shared model."""
     ours = np.array([np.mean(setting.accuracies[t][evaluation]) for t in range(ROUNDS)])
     apart = 100 * np.abs(ours - np.array(found))
     print(f"{name} {evaluation}: {100 * ours[-1]:.2f} % and {100 * found[-1]:.2f} % after {ROUNDS} rounds, "
           f"apart {apart.mean():.3f} points in the mean, {apart.max():.3f} at most")  # fmt: skip
     assert apart.mean() < 0.5
-    last = by_layer(model(hidden=(16,), dtype=jnp.float64), *setting.states[-1].server.params)
+    if shared is None:
+        return
+    last = by_layer(model(hidden=(16,), dtype=jnp.float64), *shared(setting.states[-1].server))
     theirs = [p.detach().numpy() for p in rival.model.parameters()]
     for w, p in zip(theirs, (a for layer in last.values() for a in (layer["kernel"].T, layer["bias"])), strict=True):
         np.testing.assert_allclose(p, w, rtol=0, atol=1e-6)
@@ -173,3 +178,91 @@ def test_pfedme_of_pfllib():
         rival.average(travelling)
         found.append(np.mean([rival.accuracy(theta, i) for i, theta in enumerate(personal)]))
     compare("pFedMe", setting, rival, found, "own_model")
+
+
+class Loader:
+    """The batches of a client in one round, in a new order whenever they are gone through."""
+
+    def __init__(self, rival, t, i, passes):
+        self.examples, self.rows = rival.data[i], rival.setting.orders.epochs
+        self.passes = iter([(purpose, epoch) for purpose, number in passes for epoch in range(number)])
+        self.t, self.i = t, i
+
+    def __iter__(self):
+        purpose, epoch = next(self.passes)
+        x, y = self.examples
+        for rows in batches(self.rows(self.t, self.i, purpose, 1, first=epoch), BATCH):
+            yield x[rows], y[rows]
+
+
+def clients_of_pfllib(rival, monkeypatch, file, name, **fields):
+    """PFLlib's clients, whose `train` runs on models of ours; their base class reads files and is left out."""
+    base = ModuleType("flcore.clients.clientbase")
+    base.Client = object
+    for room in ("flcore", "flcore.clients"):
+        monkeypatch.setitem(sys.modules, room, ModuleType(room))
+    monkeypatch.setitem(sys.modules, "flcore.clients.clientbase", base)
+    module = of_pfllib(f"flcore/clients/{file}.py")
+    made = []
+    for _ in COUNTS:
+        client, whole = object.__new__(getattr(module, name)), copy.deepcopy(rival.model)
+        model = rival.torch.nn.Sequential(OrderedDict(base=whole[:2], head=whole[2]))
+        given = {"model": model, "loss": rival.loss, "device": "cpu", "local_epochs": EPOCHS, "train_slow": False}
+        given |= {"learning_rate_decay": False, "train_time_cost": defaultdict(float), **fields}
+        vars(client).update(given)
+        made.append(client)
+    return made
+
+
+def sgd_of(rival, params):
+    return rival.torch.optim.SGD(params.parameters(), lr=RATE)
+
+
+def test_fedrep_of_pfllib(monkeypatch):
+    """Its client, three epochs of the head and two of the representation."""
+    setting = setting_of(srp.algorithms.FedRep, 1, head_epochs=3, representation_epochs=EPOCHS)
+    rival = Rival(setting)
+    clients = clients_of_pfllib(rival, monkeypatch, "clientrep", "clientRep", plocal_epochs=3)
+    found = []
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            client.optimizer, client.optimizer_per = sgd_of(rival, client.model.base), sgd_of(rival, client.model.head)
+            client.load_train_data = lambda t=t, i=i: Loader(rival, t, i, [("head", 3), ("local", EPOCHS)])
+            client.set_parameters(rival.model[:2])
+            client.train()
+        rival.average([client.model for client in clients])
+        for client in clients:
+            client.set_parameters(rival.model[:2])
+        found.append(np.mean([rival.accuracy(client.model, i) for i, client in enumerate(clients)]))
+    assert found[-1] > found[0]
+    compare("FedRep", setting, rival, found, "own_head", lambda server: (server.representation, server.head))
+
+
+def test_fedproto_of_pfllib(monkeypatch):
+    """Its client and its mean of prototypes, told to call `collect_protos` after it has trained, as the paper does.
+
+    PFLlib does not call it: its prototypes are means of the features of all steps, while the model still moves.
+    """
+    setting = setting_of(srp.algorithms.FedProto, penalty=1.0)
+    rival = Rival(setting)
+    fields = {"global_protos": None, "lamda": 1.0, "loss_mse": rival.torch.nn.MSELoss(), "num_classes": NUM_CLASSES}
+    clients = clients_of_pfllib(rival, monkeypatch, "clientproto", "clientProto", **fields)
+    for name in ("flcore.clients.clientproto", "flcore.servers", "flcore.servers.serverbase"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["flcore.clients.clientproto"].clientProto = sys.modules["flcore.servers.serverbase"].Server = object
+    server, found = of_pfllib("flcore/servers/serverproto.py"), []
+    for t in range(ROUNDS):
+        for i, client in enumerate(clients):
+            client.optimizer = sgd_of(rival, client.model)
+            client.load_train_data = lambda t=t, i=i: Loader(rival, t, i, [("local", EPOCHS + 1)])
+            client.load_test_data = lambda i=i: [(rival.tests[i][0], rival.torch.tensor(rival.tests[i][1]))]
+            client.train()
+            client.collect_protos()
+        prototypes = server.proto_aggregation([client.protos for client in clients])
+        for client in clients:
+            client.set_protos(prototypes)
+        found.append(np.mean([right / number for right, number, _ in (client.test_metrics() for client in clients)]))
+    ours = setting.states[-1].server.prototypes.features
+    for label, features in prototypes.items():
+        np.testing.assert_allclose(ours[label], features.numpy(), rtol=0, atol=1e-6)
+    compare("FedProto", setting, rival, found, "nearest_prototype", None)

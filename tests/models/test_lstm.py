@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.models import LSTM
+from fedjax_srp.models import LSTM, TokenLSTM
 
 KEY = jax.random.key(5)
 MODEL = LSTM((7,), 3, vocabulary=11, embedding=4, features=5, dense=6)
 LOGITS, PARAMS = jax.jit(MODEL.logits), jax.jit(MODEL.init)(KEY)
 
 
-def numpy_logits(params, text):
+def numpy_logits(params, text, linear=False):
     """Logits of one text without padding, in float64, as in Gers, Schmidhuber and Cummins (2000) without peepholes."""
     params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
@@ -26,7 +26,8 @@ def numpy_logits(params, text):
         i, f, g, o = gates.reshape(4, 5)
         cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
         hidden = sigmoid(o) * np.tanh(cell)
-    x = np.maximum(hidden @ params["fc1"]["kernel"] + params["fc1"]["bias"], 0)
+    x = hidden @ params["fc1"]["kernel"] + params["fc1"]["bias"]
+    x = x if linear else np.maximum(x, 0)
     return x @ params["out"]["kernel"] + params["out"]["bias"]
 
 
@@ -41,6 +42,22 @@ def test_logits_are_numpys_and_padding_before_or_behind_does_not_matter():
     expected = [numpy_logits(params, text) for text in texts]
     for tokens in (behind, before):
         np.testing.assert_allclose(LOGITS(params, tokens), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_every_place_has_the_logits_of_the_text_up_to_there():
+    model = TokenLSTM((7,), 11, embedding=4, features=5, dense=6)
+    params = jax.tree.map(lambda p: 2 * p + 0.1, model.init(KEY))
+    texts = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3]]
+    found = model.logits(params, np.array([text + [0] * (7 - len(text)) for text in texts], np.int32))
+    assert found.shape == (2, 7, 11)
+    for row, text in zip(found, texts, strict=True):
+        expected = [numpy_logits(params, text[: place + 1], linear=True) for place in range(len(text))]
+        np.testing.assert_allclose(row[: len(text)], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_as_large_as_that_of_reddi_et_al():
+    params = jax.eval_shape(TokenLSTM((20,), 10_004).init, KEY)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 4_050_748
 
 
 def test_the_padding_vector_is_never_used_nor_trained():

@@ -1,0 +1,59 @@
+"""The rows of the table: which trainings, judged how, and which methods are left out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """A row of the table: a training, and how its clients are judged."""
+
+    training: str  # name in `srp.methods`
+    evaluation: str
+    after: bool = False  # judged once, after training
+
+
+ROWS = {
+    "local_only": Row("local_only", "own_model"),
+    "fedavg": Row("fedavg", "global"),
+    "fedavg_ft": Row("fedavg", "fine_tune", after=True),
+    "fedper": Row("fedper", "own_head"),
+    "fedrep": Row("fedrep", "own_head"),
+    "ditto": Row("ditto", "own_model"),
+    "fedala": Row("fedala", "aggregated"),
+    "fedrod": Row("fedrod", "own_model"),
+    "fedproto": Row("fedproto", "nearest_prototype"),
+    "fedbabu": Row("fedbabu", "fine_tune_all", after=True),
+    "fedamp": Row("fedamp", "own_model"),
+    "lg_fedavg": Row("lg_fedavg", "own_representation"),
+    "knn_per": Row("knn_per", "neighbours"),
+    "apfl": Row("apfl", "own_model"),
+    "fedprox": Row("fedprox", "global"),
+    "fedprox_ft": Row("fedprox", "fine_tune", after=True),
+    "scaffold": Row("scaffold", "global"),
+    "scaffold_ft": Row("scaffold", "fine_tune", after=True),
+    "moon": Row("moon", "global"),
+    "feddyn": Row("feddyn", "global"),
+    "fedpac": Row("fedpac", "own_head"),
+    "fedas": Row("fedas", "own_model"),
+    "pfedme": Row("pfedme", "own_model"),
+    "per_fedavg": Row("per_fedavg", "fine_tune_all", after=True),
+    "fed_mtl": Row("fed_mtl", "own_model"),
+    "l2gd": Row("l2gd", "own_model"),
+    "hf_maml": Row("hf_maml", "one_inner_step"),
+    "fedavgm": Row("fedavgm", "global"),
+    "fedadam": Row("fedadam", "global"),
+    "fedyogi": Row("fedyogi", "global"),
+    "fedadagrad": Row("fedadagrad", "global"),
+    "fednova": Row("fednova", "global"),
+    "fedgate": Row("fedgate", "global"),
+}
+TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
+NOT_HERE = {
+    "fedbn": "FedAvg, for the CNN has no BatchNorm",
+    "fedsgd": "one step a round: not the same work",
+    "fedbuff": "asynchronous: its rounds are not those of the others",
+} | dict.fromkeys(
+    ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", "flanp", "flanp_fedavg_criterion", "flanp_fednova"),
+    "another participation, everybody trains in every round here",
+)

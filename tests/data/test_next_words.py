@@ -1,0 +1,76 @@
+"""Next words of people's texts: tokens by hand, users, and what is refused."""
+
+import json
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.data import next_words
+
+TRAIN = {"ann": ["how do i sort a list", "sort it"], "bob": ["a list"], "eve": ["i do"]}
+TEST = {"ann": ["how do i"], "bob": ["sort a dict of lists by key", "a"]}
+
+
+def write(folder, kind, texts, **more):
+    (folder / kind).mkdir(parents=True, exist_ok=True)
+    content = {"users": [*texts], "user_data": {user: {"x": x, **more} for user, x in texts.items()}}
+    (folder / kind / "all.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def forum(tmp_path):
+    write(tmp_path / "forum", "train", TRAIN, y=[None])
+    write(tmp_path / "forum", "test", TEST)
+    return tmp_path / "forum"
+
+
+@pytest.mark.filterwarnings("ignore:natural")
+def test_tokens_are_those_of_a_plain_loop(forum):
+    data = next_words(forum, vocabulary=4, length=5)
+    assert (data.name, data.num_clients, data.num_classes) == ("forum", 2, 8)
+    # eve's words count too, who is no client
+    counts = Counter(" ".join(text for texts in TRAIN.values() for text in texts).split())
+    words = sorted(sorted(counts), key=counts.get, reverse=True)[:4]
+    assert words == ["a", "do", "i", "list"]
+    unknown, begin, end = 5, 6, 7
+    for kind, texts in (("train", TRAIN), ("test", TEST)):
+        for i, user in enumerate(("ann", "bob")):
+            client = getattr(data, f"{kind}_client")(jnp.int32(i))
+            assert int(client.count) == len(texts[user])
+            for text, x, y in zip(texts[user], client.x.tolist(), client.y.tolist(), strict=False):
+                tokens = [words.index(w) + 1 if w in words else unknown for w in text.split()]
+                whole = [begin, *tokens, end][:6]
+                assert [x[0], *y] == whole + [0] * (6 - len(whole))
+                assert x[1:] == y[:-1]
+    assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], "a sentence that is cut has no end"
+
+
+def test_the_lstm_learns_what_follows_what_it_has_seen_twice(tmp_path):
+    for kind in ("train", "test"):
+        write(tmp_path / "forum", kind, {"ann": ["sort a list of a list"]})
+    data = next_words(tmp_path / "forum", vocabulary=4, length=8)
+    model = srp.models.get("token_lstm", data, embedding=8, features=16, dense=8)
+    training = srp.Training(srp.SGD(1.0), batch_size=2, epochs=100)
+    options = {"num_rounds": 3, "eval_every": 3, "key": jax.random.key(0), "progress": False, "devices": 1}
+    history = srp.simulate(srp.algorithms.FedAvg(model, training), data, **options)
+    assert history.test_count.tolist() == [6 + 1]
+    assert history.accuracy[-1, 0] == 1.0  # "of" after the first list and the end after the second
+
+
+def test_what_is_refused(forum, tmp_path):
+    with pytest.warns(UserWarning, match="1 of 3 users are left out"):
+        assert next_words(forum, 1, vocabulary=3).num_clients == 1
+    for wrong, said in (({"num_clients": 3}, "num_clients=3"), ({"vocabulary": 0}, "vocabulary=0")):
+        with pytest.raises(ValueError, match=said) as caught:
+            next_words(forum, **wrong)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"no \.json files in .*train"):
+        next_words(tmp_path / "nothing")
+    write(tmp_path / "numbers", "train", {"ann": [[1.0, 2.0]]})
+    write(tmp_path / "numbers", "test", {"ann": [[1.0, 2.0]]})
+    with pytest.raises(ValueError, match="train has numbers; give a folder of texts"):
+        next_words(tmp_path / "numbers")
