@@ -174,9 +174,14 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     training, judged = parts["FedAvg"][0].training, ("global", "fine_tune")
     prox = algorithms.FedProx(model, training, mu=0.1)
     buffered = algorithms.FedBuff(model, whole["FedAvg"][0].training)
+    tiered = algorithms.FedAT(model, whole["FedAvg"][0].training, num_tiers=tiers)
+    narrow = algorithms.HeteroFL(model, whole["FedAvg"][0].training, rates=(0.25, 0.5, 0.75, 1.0))  # of 1 to 4 units
     found["FedAvg"] += [
         Group(prox, partial, everybody, every, judged, ("FedProx, partial work",), share),
         Group(buffered, participation.Buffered(k), some, seldom, judged, ("FedBuff",)),
+        Group(buffered, participation.Buffered(k, concurrency=k), some, seldom, judged, ("FedBuff, k at work",)),
+        Group(tiered, participation.AsynchronousTiers(k, tiers), some, seldom, judged, ("FedAT",)),
+        Group(narrow, partial, everybody, every, judged, ("HeteroFL, partial work",), share),
     ]
     return found
 
@@ -344,7 +349,7 @@ def table(runs: Sequence[tuple[str, list[Point], dict[str, np.ndarray]]], data: 
     for name, batch, arrays in runs:
         judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
         for judge, (place, point) in itertools.product(judges, enumerate(batch)):
-            own = history_of(arrays, place, judge, data[point.classes], point.answer == "FedBuff")
+            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(("FedBuff", "FedAT")))
             setting = name, judge, point.classes, point.clock
             if point.answer == "full":  # comes first
                 waits.setdefault(setting, []).append(own)
