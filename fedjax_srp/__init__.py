@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         named_key,
         nothing,
     )
+    from fedjax_srp.compiled import cache_programs
     from fedjax_srp.engine.cores import use_all_cores
     from fedjax_srp.engine.evaluate import evaluate
     from fedjax_srp.engine.simulate import simulate, simulate_seeds
@@ -65,6 +66,7 @@ __all__ = [
     "WorkCosts",
     "adapt",
     "algorithms",
+    "cache_programs",
     "clocks",
     "data",
     "evaluate",
@@ -102,6 +104,7 @@ _HOME = {
     "Simulation": "engine.simulation",
     "Training": "algorithms.local",
     "adapt": "adaptation",
+    "cache_programs": "compiled",
     "evaluate": "engine.evaluate",
     "grid": "grids.grid",
     "optimizer": "algorithms.optimizers",

@@ -1,4 +1,4 @@
-"""The command line keeps compiled programs."""
+"""Compiled programs are kept on disk."""
 
 import os
 import stat
@@ -7,12 +7,12 @@ import time
 import jax
 import pytest
 
-from fedjax_srp.commands import compiled
+from fedjax_srp import compiled
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder that `keep` takes; settings of JAX are put back."""
+    """The folder that `cache_programs` takes; settings of JAX are put back."""
     kept = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
@@ -22,13 +22,13 @@ def place(tmp_path, monkeypatch):
 
 
 def test_programs_go_into_a_folder_of_the_users_own_which_is_said_once(place, capsys):
-    compiled.keep()
+    compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"] == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     said = capsys.readouterr().err
     assert said.startswith(f"compiled programs are kept in {place}, at most 1 GB: delete it at will; JAX_ENABLE_")
     jax.config.update("jax_compilation_cache_dir", None)
-    compiled.keep()
+    compiled.cache_programs()
     assert capsys.readouterr().err == ""
 
 
@@ -37,7 +37,7 @@ def test_what_jax_was_told_comes_first(place, setting, tmp_path):
     before = getattr(jax.config, setting)
     jax.config.update(setting, str(tmp_path / "other") if setting.endswith("dir") else False)
     try:
-        compiled.keep()
+        compiled.cache_programs()
     finally:
         jax.config.update(setting, before)
     assert not place.exists()
@@ -46,14 +46,14 @@ def test_what_jax_was_told_comes_first(place, setting, tmp_path):
 def test_a_folder_that_others_can_write_to_is_left_alone(place):
     place.mkdir(parents=True)
     place.chmod(0o777)
-    compiled.keep()
+    compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 
 def test_a_home_that_cannot_be_written_to_is_no_error(place, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    compiled.keep()
+    compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 
@@ -65,9 +65,9 @@ def test_what_was_not_read_for_long_is_removed_and_the_oldest_of_too_much(place,
         path.write_bytes(bytes(10))
         os.utime(path, (now - age, now))
     monkeypatch.setattr(compiled, "MOST", 25)
-    compiled.keep()
+    compiled.cache_programs()
     assert sorted(path.name for path in place.iterdir()) == ["new-cache", "old-cache"]
     monkeypatch.setattr(compiled, "MOST", 15)
     jax.config.update("jax_compilation_cache_dir", None)
-    compiled.keep()
+    compiled.cache_programs()
     assert [path.name for path in place.iterdir()] == ["new-cache"]

@@ -20,10 +20,11 @@ import tyro
 from fedjax_srp import stored
 from fedjax_srp._checks import is_ours, unknown
 from fedjax_srp._version import __version__
-from fedjax_srp.commands import compiled, demo, interrupt, report
+from fedjax_srp.commands import demo, interrupt, report
 from fedjax_srp.commands import grid as grid_command
 from fedjax_srp.commands import list as list_command
 from fedjax_srp.commands import run as run_command
+from fedjax_srp.compiled import cache_programs
 from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.options import REQUIRED, Option
@@ -139,7 +140,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         if set_up_cores:
             use_all_cores()
             if command.compiles:
-                compiled.keep()
+                cache_programs()
         command.work(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A cache of compiled programs on disk, so that the next command with an equal program compiles nothing.
+"""A cache of compiled programs on disk, so that the next process with an equal program compiles nothing.
 
 It is JAX's persistent cache in a folder of the user's cache. JAX's environment variables take precedence:
 `JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
@@ -32,10 +32,12 @@ def folder() -> Path:
     return Path(home).expanduser() / "fedjax_srp" / f"compiled-{kind}"
 
 
-def keep() -> None:
-    """Use the cache of compiled programs from now on; print a line when its folder is created.
+def cache_programs() -> None:
+    """Keep compiled programs on disk from now on, for later processes; print a line when the folder is created.
 
-    It is not used if JAX has its own settings, or if others could write to the folder: programs are code.
+    The command line does this by itself. The folder is `~/.cache/fedjax_srp/compiled-...` (or below
+    `$XDG_CACHE_HOME`), one for each kind of processor, at most 1 GB. Does nothing if JAX's own settings name a cache or
+    turn it off, or if others could write to the folder: programs are code.
     """
     told = {name: getattr(jax.config, f"jax_{name}") for name in ("compilation_cache_dir", "enable_compilation_cache")}
     if told["compilation_cache_dir"] or not told["enable_compilation_cache"]:
