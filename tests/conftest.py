@@ -23,6 +23,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
 import jax
 import pytest
 
+import fedjax_srp as srp
 from fedjax_srp.engine import program
 
 jax.config.update("jax_num_cpu_devices", 4)
@@ -39,3 +40,15 @@ def _room_for_programs():
     if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
         jax.clear_caches()
         program._shared.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _registries_as_before():
+    """Parts that a test registers are gone after it."""
+    tables = srp.methods.RECIPES, srp.methods.POLICIES, srp.models.FACTORIES, srp.clocks.OWN
+    before = [dict(table) for table in tables]
+    yield
+    for table, rows in zip(tables, before, strict=True):
+        if table != rows:
+            table.clear()
+            table.update(rows)

@@ -440,19 +440,10 @@ srp.models.register("small", small)
 
 
 @pytest.fixture
-def clash(tmp_path, registries):
+def clash(tmp_path):
     """A file for --load: parts of one's own whose fields are called as options of the data and of the simulation."""
     (tmp_path / "clash.py").write_text(CLASH)
     return ("run", "--load", tmp_path / "clash.py", *DATA, "--max-examples", 8, "--num-rounds", 1, "--no-progress")
-
-
-@pytest.fixture
-def registries():
-    before = [(of, dict(of)) for of in (srp.methods.RECIPES, srp.methods.POLICIES, srp.models.FACTORIES)]
-    yield
-    for of, rows in before:
-        of.clear()
-        of.update(rows)
 
 
 def test_an_option_that_the_data_or_the_simulation_have_too_is_written_with_its_part(clash, tmp_path, capsys):

@@ -69,19 +69,13 @@ PAGES = ("new_algorithm", "new_policy", "new_clock")
 
 @functools.cache
 def page(name):
-    """What the blocks of a page define, executed in turn; the registry is left as it was."""
+    """What the blocks of a page define, executed in turn."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
-    before, policies = dict(srp.methods.RECIPES), dict(srp.methods.POLICIES)
-    try:
-        for block in blocks:
-            exec(compile(block, f"docs/{name}.md", "exec"), namespace)
-        return namespace
-    finally:
-        for registry, known in ((srp.methods.RECIPES, before), (srp.methods.POLICIES, policies)):
-            registry.clear()
-            registry.update(known)
+    for block in blocks:
+        exec(compile(block, f"docs/{name}.md", "exec"), namespace)
+    return namespace
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -286,7 +286,6 @@ def test_every_field_of_every_algorithm_is_an_option_and_arrives(name):
         assert option != "steps" or given["epochs"] is None
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_row_may_set_what_any_part_reads():
     row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.SGD(0.3)}
     srp.methods.register("mine", srp.algorithms.FedAvg, participation="doubling", options=row)
@@ -387,18 +386,6 @@ def counted(model, pace: float = 0.5, local_epochs: int = 1):
     return Counted(model, srp.Training(srp.SGD(pace), epochs=local_epochs))
 
 
-@pytest.fixture
-def registry():
-    """As it was, afterwards."""
-    before, policies = dict(srp.methods.RECIPES), dict(srp.methods.POLICIES)
-    yield
-    srp.methods.RECIPES.clear()
-    srp.methods.RECIPES.update(before)
-    srp.methods.POLICIES.clear()
-    srp.methods.POLICIES.update(policies)
-
-
-@pytest.mark.usefixtures("registry")
 def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
     seen = []
 
@@ -418,7 +405,6 @@ def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
     assert parts.values_of(method.algorithm) == {"training.optimizer.learning_rate": 0.01}  # what the function made
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_field_of_ones_own_may_be_called_as_one_of_sgd():
     """Both are options then, by their full names."""
 
@@ -431,7 +417,6 @@ def test_a_field_of_ones_own_may_be_called_as_one_of_sgd():
     assert (made.learning_rate, made.training.optimizer) == (0.5, srp.SGD(0.1))
 
 
-@pytest.mark.usefixtures("registry")
 def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     row = {"participation": "doubling", "label": "Counted", "color": "#123456", "twin": "fedavg", "source": "nobody"}
     srp.methods.register("counted", counted, **row)
@@ -454,7 +439,6 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
-@pytest.mark.usefixtures("registry")
 def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
@@ -475,7 +459,6 @@ def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
     assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "beside_the_loaded.py").write_text("NAME = 'lies_beside'\n")
@@ -489,7 +472,6 @@ def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
     assert sys.path[-1] == str(tmp_path)  # behind all others
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_factory_that_returns_nothing_is_named():
     def forgetful(model):
         """Mine."""
@@ -527,7 +509,6 @@ def slowest(m: int = 2, k: float = 0.5):
     return Slowest(k=k, m=m)
 
 
-@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("maker", [slowest, Slowest])
 def test_policies_of_ones_own_have_names_and_options(maker):
     srp.methods.register_participation("slowest", maker)
@@ -545,14 +526,12 @@ def test_policies_of_ones_own_have_names_and_options(maker):
         srp.methods.get("fedavg", dataset=SHAPES, m=3)
 
 
-@pytest.mark.usefixtures("registry")
 def test_an_argument_of_a_policy_is_not_one_of_sgd():
     srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.Full())
     with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename your"):
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
 
 
-@pytest.mark.usefixtures("registry")
 def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
@@ -574,7 +553,6 @@ def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     assert sorted(int(run.cohort_size[0]) for run in grid.histories.values()) == [1, 4]
 
 
-@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize(
     ("name", "factory", "message"),
     [
@@ -591,14 +569,12 @@ def test_registered_policies_are_checked(name, factory, message):
     assert "mine" not in srp.methods.POLICIES
 
 
-@pytest.mark.usefixtures("registry")
 def test_a_policy_factory_that_returns_nothing_is_named():
     srp.methods.register_participation("forgetful", lambda: None)
     with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="forgetful")
 
 
-@pytest.mark.usefixtures("registry")
 def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line():
     def mine(model, alpha: float = 0.5):
         """Mine.

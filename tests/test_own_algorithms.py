@@ -59,15 +59,6 @@ WORDS = (
 )
 
 
-@pytest.fixture
-def _registry_as_before():
-    before = dict(srp.methods.RECIPES)
-    yield
-    srp.methods.RECIPES.clear()
-    srp.methods.RECIPES.update(before)
-
-
-@pytest.mark.usefixtures("_registry_as_before")
 def test_it_runs_from_the_command_line(tmp_path):
     name, file, folder = Dynamic.name, tmp_path / "mine.py", tmp_path / "run"
     text = Path(inspect.getfile(Dynamic)).read_text()

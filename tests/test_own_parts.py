@@ -11,16 +11,6 @@ from fedjax_srp.runs import clocks as clock_words
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    tables = [srp.models.FACTORIES, srp.clocks.OWN]
-    before = [dict(table) for table in tables]
-    yield
-    for table, content in zip(tables, before, strict=True):
-        table.clear()
-        table.update(content)
-
-
 def narrow(input_shape, num_classes, width: int = 5, depth=2):
     return srp.models.MLP(input_shape, num_classes, hidden=(width,) * depth)
 
