@@ -24,7 +24,7 @@ from fedjax_srp.base import STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import check_folder
 from fedjax_srp._version import __version__
 from fedjax_srp.columns import ROUND_COLUMNS
@@ -59,22 +59,22 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     summary, drawn = history.summary(target, communication), None
     if len(history.eval_round) or (history.metrics and history.num_rounds):
         drawn = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
-    writers = [stored.as_json(config), stored.as_csv(history.to_frame()), stored.as_csv(history.clients_frame())]
+    writers = [storage.as_json(config), storage.as_csv(history.to_frame()), storage.as_csv(history.clients_frame())]
     files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
     if drawn is not None:
         files[FIGURE] = lambda path: path.write_bytes(drawn)
     check_folder("directory", folder)
     (folder / SUMMARY).unlink(missing_ok=True)  # its presence means that the folder is complete
-    stored.replace({folder / name: writer for name, writer in files.items()})
+    storage.replace({folder / name: writer for name, writer in files.items()})
     if drawn is None:
         (folder / FIGURE).unlink(missing_ok=True)
     own = vars(history).get(MODELS)  # the folder that they were loaded from
     if models:
         _save_models(history, folder / MODELS)
     elif not (own is not None and own.exists() and (folder / MODELS).exists() and own.samefile(folder / MODELS)):
-        stored.remove(folder / MODELS)
-    digests = stored.digests(folder, (folder / name for name in TABLES))
-    stored.write_json(folder / SUMMARY, {**summary, "files": digests})
+        storage.remove(folder / MODELS)
+    digests = storage.digests(folder, (folder / name for name in TABLES))
+    storage.write_json(folder / SUMMARY, {**summary, "files": digests})
     return folder
 
 
@@ -104,11 +104,11 @@ def load(folder: Path) -> dict[str, Any]:
                 hint = "give the folder that History.save or a command with --out wrote"
             raise FileNotFoundError(f"{str(folder)!r} holds no complete run: {name} is missing; {hint}")
     try:
-        summary = stored.read_json(folder / SUMMARY)
-        stored.check(folder, summary["files"])
-        config = stored.read_json(folder / TABLES[0])
-    except stored.DamagedError as error:
-        raise stored.DamagedError(f"{str(folder)!r} is damaged ({error}): run it again, or give a copy") from None
+        summary = storage.read_json(folder / SUMMARY)
+        storage.check(folder, summary["files"])
+        config = storage.read_json(folder / TABLES[0])
+    except storage.DamagedError as error:
+        raise storage.DamagedError(f"{str(folder)!r} is damaged ({error}): run it again, or give a copy") from None
     rounds, clients = _read_csv(folder / "history.csv"), _read_csv(folder / "clients.csv")
     num_clients, num_evaluations = summary["num_clients"], summary["num_evaluations"]
     per_evaluation = num_clients * num_evaluations
@@ -122,7 +122,7 @@ def load(folder: Path) -> dict[str, Any]:
         **seconds,
         **kept,
         "client_time": _floats(clients["expected_time"][:num_clients]),
-        "metrics": {name: _floats(rounds[stored.as_cell(name)]) for name in config["metrics"]},
+        "metrics": {name: _floats(rounds[storage.as_cell(name)]) for name in config["metrics"]},
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
         "accuracies": dict(zip(config["evaluations"], scores, strict=True)),
         "test_count": np.array(clients["test_count"][:num_clients], np.int64),
@@ -148,13 +148,13 @@ def _floats(words: Sequence[str]) -> np.ndarray:
 def _save_models(history: Any, folder: Path) -> None:
     """Write the states by name, typed keys as their bits."""
     states = {name: getattr(history, name) for name in STATES if getattr(history, name) is not None}
-    arrays, keys = stored.named(states), {}
+    arrays, keys = storage.named(states), {}
     for name, leaf in arrays.items():
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             keys[name], leaf = str(jax.random.key_impl(leaf)), jax.random.key_data(leaf)
         arrays[name] = np.asarray(leaf)
     facts = {"name": history.name, "num_rounds": history.num_rounds, "states": list(states), "keys": keys}
-    stored.write(folder, arrays, facts, alone=True)
+    storage.write(folder, arrays, facts, alone=True)
 
 
 def load_models(folder: Path) -> dict[str, Any]:
@@ -166,8 +166,8 @@ def load_models(folder: Path) -> dict[str, Any]:
     from flax.traverse_util import unflatten_dict
 
     try:
-        arrays, facts = stored.read(folder, alone=True), stored.seal(folder)["facts"]
-    except stored.DamagedError as error:
+        arrays, facts = storage.read(folder, alone=True), storage.seal(folder)["facts"]
+    except storage.DamagedError as error:
         raise ValueError(f"{str(folder)!r} is damaged ({error}): save the run again with models=True") from None
     for name, kind in facts["keys"].items():
         arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
@@ -179,8 +179,8 @@ def unfinished(folder: Path) -> list[Path]:
     """Return the run folders below a folder that are begun or planned by a grid, but not finished."""
     found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
     for book in folder.rglob(BOOK):
-        with contextlib.suppress(stored.DamagedError):
-            found |= {book.parent / name for of_unit in stored.read_json(book).values() for name in of_unit.values()}
+        with contextlib.suppress(storage.DamagedError):
+            found |= {book.parent / name for of_unit in storage.read_json(book).values() for name in of_unit.values()}
     return sorted(run for run in found if not (run / SUMMARY).is_file())
 
 

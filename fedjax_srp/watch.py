@@ -22,7 +22,7 @@ import numpy as np
 from fedjax_srp._checks import checked
 from fedjax_srp.base import PyTree
 from fedjax_srp.history import History
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 
 class Progress(NamedTuple):

@@ -22,7 +22,7 @@ import pytest
 from reference.small import assert_same_bits
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.bars import tqdm
 from fedjax_srp.commands import cli
 from fedjax_srp.history import History
@@ -286,7 +286,7 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
-    with stored.held(tmp_path, "out"):
+    with storage.held(tmp_path, "out"):
         assert main(*TINY, "--out", tmp_path) == 2
     assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
 
@@ -301,7 +301,7 @@ def test_a_folder_that_another_process_makes_while_the_data_load_is_its_own(fini
     with contextlib.ExitStack() as other:
 
         def begins():
-            other.enter_context(stored.held(tmp_path / "begun", "out"))
+            other.enter_context(storage.held(tmp_path / "begun", "out"))
             (tmp_path / "begun" / "checkpoint" / "2").mkdir(parents=True)
             (tmp_path / "begun" / "checkpoint" / "2" / "state").write_text("hours of work")
 
@@ -1019,5 +1019,5 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     assert process.returncode == 130
     assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
     snapshot = max((path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()), key=lambda p: int(p.name))
-    fingerprint = stored.seal(snapshot)["facts"]["fingerprint"]
+    fingerprint = storage.seal(snapshot)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)

@@ -30,7 +30,7 @@ from fedjax_srp.participation import (
     Tiered,
     Uniform,
 )
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
 ALGORITHMS = {getattr(srp.algorithms, name).name: getattr(srp.algorithms, name) for name in srp.algorithms.__all__}
@@ -243,7 +243,7 @@ EVIL = [
     {"function": "os.system"},
     {"function": "builtins.eval"},
     {"function": "subprocess.check_output"},
-    {"function": "fedjax_srp.stored.remove"},
+    {"function": "fedjax_srp.storage.remove"},
     {"function": "optax.sgd.__call__"},
     {"function": "__import__('os').system('true')"},
     {"part": "os.system", "command": "true"},

@@ -386,7 +386,7 @@ def test_jsonable_keeps_what_json_can_say_and_names_the_rest(tmp_path):
     assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
     assert jsonable(jnp.float32(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.stored.jsonable"
+    assert jsonable(jsonable) == "fedjax_srp.storage.jsonable"
 
 
 def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
@@ -417,7 +417,7 @@ def test_host_seconds_that_are_not_known_are_a_stroke(save, tmp_path):
 
 def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
     book = {"1a": {"2b": "run0", "3c": "b"}, "4d": {f"{i}e": f"c{i:02}" for i in range(12)}}
-    stored.write_json(tmp_path / "grid.json", book)
+    storage.write_json(tmp_path / "grid.json", book)
     with pytest.raises(ValueError, match=r"holds no finished run; 14 are begun or planned; the same command as before"):
         report(str(tmp_path), None, (0,), None)
     save(run())
@@ -561,7 +561,7 @@ def test_hostile_names_have_table_figure_and_page(name, save, tmp_path, monkeypa
     monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
     save(run(config=made_by(name, dataset=name)), run(config=made_by(dataset=name)))
     found, text = rows(tmp_path)
-    assert stored.as_cell(name) in found.index
+    assert storage.as_cell(name) in found.index
     assert name in text
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
         *(file.format("") for file in panels.FILES),

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 
 
 def write(results: dict[str, Any], out: Path) -> Path:
     """Writes `benchmark.json`, `benchmark.txt` and `benchmark.png` into a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    stored.replace(
+    storage.replace(
         {
             out / "benchmark.json": lambda path: path.write_text(json.dumps(results, indent=1) + "\n", "utf-8"),
             out / "benchmark.txt": lambda path: path.write_text(table(results) + "\n", "utf-8"),

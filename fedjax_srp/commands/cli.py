@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import is_ours, unknown
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import demo, interrupt, report
@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         return 0
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
-        full = stored.as_full_disk(error, named if named is None else Path(os.fsdecode(named)))
+        full = storage.as_full_disk(error, named if named is None else Path(os.fsdecode(named)))
         is_of_a_path = named is not None or "embedded null" in str(error)  # too long, a folder, not ours to read, ...
         if full is None and not is_of_a_path and not is_ours(error):
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import clocks, data, methods, stored
+from fedjax_srp import clocks, data, methods, storage
 from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Method
 from fedjax_srp.engine.simulate import simulate_seeds
@@ -128,7 +128,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     title = f"digits, {dataset.num_clients} clients"
     compared = [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)]
     drawn = panels.figure(histories, target, COMMUNICATIONS, title)
-    stored.replace(panels.files(folder, frame, text, lambda: drawn) | {folder / page.FILE: page.writer(compared)})
+    storage.replace(panels.files(folder, frame, text, lambda: drawn) | {folder / page.FILE: page.writer(compared)})
     return Demo(histories, frame, target, text, drawn)
 
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.run_folder import unfinished, writable
@@ -67,7 +67,7 @@ def report(
         files |= of_task
     is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has its own figure
     old = [place / name.format(suffix) for suffix in others for name in panels.FILES] if is_again else []
-    stored.replace(files)
+    storage.replace(files)
     texts = [text for text, _ in made]
     texts.append(f"page    {place / page.FILE}")
     if old := [path for path in old if path.is_file()]:

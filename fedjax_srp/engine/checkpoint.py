@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import short
 from fedjax_srp.engine.records import Arrays, Log, Records
 from fedjax_srp.engine.round import SimulationState
@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints:
-    """Folder of the checkpoints of one simulation; the caller holds it (`stored.held`).
+    """Folder of the checkpoints of one simulation; the caller holds it (`storage.held`).
 
     Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation;
     others refuse it.
@@ -41,10 +41,10 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
         self._path, self._goes_on = Path(directory).absolute(), goes_on
-        self._fingerprint = stored.jsonable(fingerprint)
+        self._fingerprint = storage.jsonable(fingerprint)
         self._log = Log(self._path)
         if jax.process_index() == 0:
-            stored.clear(self._path)
+            storage.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
         """Write a snapshot after `num_rounds` rounds; a kill meanwhile leaves the earlier ones intact.
@@ -64,8 +64,8 @@ class Checkpoints:
             try:
                 mark = self._log.append(segment)
             except OSError as error:
-                raise stored.as_full_disk(error, snapshot) or error from None
-        stored.write(snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark})
+                raise storage.as_full_disk(error, snapshot) or error from None
+        storage.write(snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark})
         if jax.process_index() == 0:
             self._keep(KEPT)
 
@@ -89,8 +89,8 @@ class Checkpoints:
         """
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
-            with contextlib.suppress(stored.DamagedError):
-                self._refuse_others(stored.seal(self._path / str(step))["facts"]["fingerprint"])
+            with contextlib.suppress(storage.DamagedError):
+                self._refuse_others(storage.seal(self._path / str(step))["facts"]["fingerprint"])
         if found and found[0] > num_rounds:
             raise ValueError(
                 f"num_rounds={num_rounds}: checkpoint_dir={str(self._path)!r} holds {found[0]} rounds of this run; "
@@ -101,9 +101,9 @@ class Checkpoints:
                 continue
             folder, log = self._path / str(step), Log(self._path)
             try:
-                arrays = stored.read(folder, like)
-                records = Records(log.read(stored.seal(folder)["facts"]["records"]))
-            except stored.DamagedError as error:
+                arrays = storage.read(folder, like)
+                records = Records(log.read(storage.seal(folder)["facts"]["records"]))
+            except storage.DamagedError as error:
                 damages.append(f"{folder} is damaged ({error})")
                 continue
             evaluated = records["eval_round"][0] if "eval_round" in records else ()
@@ -141,7 +141,7 @@ class Checkpoints:
 
     def _remove(self, steps: Collection[int]) -> None:
         for step in steps:
-            stored.remove(self._path / str(step))
+            storage.remove(self._path / str(step))
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import ClientState, FederatedAlgorithm, FederatedSource, Key, Method, PyTree, ServerState
 from fedjax_srp.engine.outcome import ratio
@@ -117,7 +117,7 @@ def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> 
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The given arrays in the expected containers: loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
-    found, wanted = stored.named(given), stored.named(expected)
+    found, wanted = storage.named(given), storage.named(expected)
     for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "has besides")):
         if names:
             shown = min(names) or "an array that is not in a container"

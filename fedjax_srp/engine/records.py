@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 
 Arrays = Mapping[str, np.ndarray]  # flat, names are paths; the second axis is that of rounds or evaluations
 COPIES = ("records.0", "records.1")  # of the log, in case one is damaged
@@ -80,8 +80,8 @@ class Log:
         view[:_LENGTH] = (len(view) - _LENGTH).to_bytes(_LENGTH, "little")
         for copy in self._copies:
             if copy not in self._intact:
-                stored.append(copy, 0, self._intact[0].read_bytes()[: self.size])
-            stored.append(copy, self.size, view)
+                storage.append(copy, 0, self._intact[0].read_bytes()[: self.size])
+            storage.append(copy, self.size, view)
         self._digest.update(view)
         self.size += len(view)
         self._intact = self._copies
@@ -103,7 +103,7 @@ class Log:
             if hashlib.sha256(content).hexdigest() == mark["digest"]:
                 found[copy] = content
         if not found:
-            raise stored.DamagedError(f"{' and '.join(COPIES)} are not what was written")
+            raise storage.DamagedError(f"{' and '.join(COPIES)} are not what was written")
         self._intact, content = list(found), next(iter(found.values()))
         self._digest, self.size = hashlib.sha256(content), len(content)
         return list(_segments(content))

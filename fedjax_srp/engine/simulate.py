@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import checked, is_key, short, unknown
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
@@ -269,7 +269,9 @@ def _simulate(
             "them; leave out checkpoint_dir, or devices"
         )
     silent = not (watch.progress and run.layout.speaks)
-    folder = contextlib.nullcontext() if checkpoint_dir is None else stored.held(Path(checkpoint_dir), "checkpoint_dir")
+    folder = (
+        contextlib.nullcontext() if checkpoint_dir is None else storage.held(Path(checkpoint_dir), "checkpoint_dir")
+    )
     with folder:
         memory.check(run, say=not silent)
         with Bar(run, limits.num_rounds, silent) as bar:

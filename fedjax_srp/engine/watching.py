@@ -20,7 +20,7 @@ from fedjax_srp.description import describe
 from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 from fedjax_srp.watch import Callback, Progress
 
 # The most important entries come first: a narrow terminal cuts off the end.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import check_choice, unknown
 from fedjax_srp.grids.execute import Failure, How, execute
 from fedjax_srp.grids.points import Own, Point, rerun_of
@@ -110,10 +110,10 @@ class Grid:
             return []
         runs = self.folder / "runs.csv"
         rounds, frame = self.folder / "rounds.csv", self.to_frame(communication)
-        write_rounds = stored.as_csv(frame)
+        write_rounds = storage.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
             rounds, write_rounds = rounds.with_suffix(".parquet"), functools.partial(frame.to_parquet, index=False)
-        stored.replace({runs: stored.as_csv(self.summary(communication=communication)), rounds: write_rounds})
+        storage.replace({runs: storage.as_csv(self.summary(communication=communication)), rounds: write_rounds})
         return [runs, rounds]
 
     def best(self, by: str = "final_accuracy", judged_on: str = "validation") -> list[str]:

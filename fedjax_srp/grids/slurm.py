@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.grids.launch import Launcher
 from fedjax_srp.grids.units import Unit
@@ -60,9 +60,9 @@ class Slurm(Launcher):
         """See `Launcher`."""
         found: dict[str, Any] = {}
         for unit in units:
-            with contextlib.suppress(stored.DamagedError):
+            with contextlib.suppress(storage.DamagedError):
                 if self._job_of_id is not None:
-                    found[unit.id] = self._job_of_id(stored.read_json(unit.shared / _JOB)["id"])
+                    found[unit.id] = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
         runs = {name: job for name, job in found.items() if not (job.done() or job.state.upper() == "UNKNOWN")}
         if runs:
             self._say(f"waiting for jobs of an earlier call: {', '.join(job.job_id for job in runs.values())}")
@@ -89,7 +89,7 @@ class Slurm(Launcher):
                 self._say("more are submitted as jobs end")
             return None
         unit.shared.mkdir(parents=True, exist_ok=True)
-        stored.write_json(unit.shared / _JOB, {"id": submitted.job_id})
+        storage.write_json(unit.shared / _JOB, {"id": submitted.job_id})
         self._jobs[unit.id] = submitted
         return submitted
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.grids.points import Point, Problems
 from fedjax_srp.run_folder import BOOK, MODELS
@@ -77,7 +77,7 @@ class Member(NamedTuple):
     def _made(self) -> dict[str, Any]:
         try:
             return run_folder.made(self.folder)
-        except stored.DamagedError as error:
+        except storage.DamagedError as error:
             raise ValueError(f"{self.folder}: {error}; delete the folder to have it run again") from None
 
 
@@ -186,7 +186,7 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
         _check(units)
         entries = {unit.id: {m.point.id: m.folder.name for m in unit.members} for unit in units}
         others = {unit: of_unit for unit, of_unit in book.items() if not of_unit.keys() & of_id.keys()}
-        stored.write_json(out / BOOK, others | entries)
+        storage.write_json(out / BOOK, others | entries)
     order = {name: place for place, name in enumerate(of_id)}
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
 
@@ -240,8 +240,8 @@ def _read(out: Path) -> dict[str, dict[str, str]]:
     if not (out / BOOK).is_file():
         return {}
     try:
-        return dict(stored.read_json(out / BOOK))
-    except stored.DamagedError as error:
+        return dict(storage.read_json(out / BOOK))
+    except storage.DamagedError as error:
         print(f"{out}: {error}; batches are made anew, finished runs stay", file=sys.stderr)
         return {}
 
@@ -253,8 +253,8 @@ def _held(out: Path) -> Iterator[None]:
     while True:
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(stored.held(out / TOGETHER, "out"))
-            except stored.HeldError:
+                stack.enter_context(storage.held(out / TOGETHER, "out"))
+            except storage.HeldError:
                 if time.monotonic() > patience:
                     raise
                 time.sleep(0.05)

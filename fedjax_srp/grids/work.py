@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp._checks import is_ours
 from fedjax_srp.base import FederatedSource
 from fedjax_srp.engine.prepare import check_evaluations
@@ -70,7 +70,7 @@ class Worker:
                     self._loaded.add(file)
             return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
         except Exception as error:
-            full = stored.as_full_disk(error, unit.shared)
+            full = storage.as_full_disk(error, unit.shared)
             line = " ".join(str(error if full is None else full.strerror).split())
             if full is None and not is_ours(error):
                 line = f"{type(error).__name__}: {line}"
@@ -78,7 +78,7 @@ class Worker:
                     unit.shared.mkdir(parents=True, exist_ok=True)
                     (unit.shared / ERROR).write_text(traceback.format_exc(), "utf-8")
                     line = f"{line[:_LINE]}; see {unit.shared / ERROR}"
-            return Done(line, isinstance(error, stored.HeldError))
+            return Done(line, isinstance(error, storage.HeldError))
 
     def run(self, unit: Unit, tell: Tell) -> None:
         """Run what is not finished of a unit, from its checkpoint if there is one, and mend summaries of other costs.
@@ -91,7 +91,7 @@ class Worker:
         if len(unit.members) == 1:
             self._run_one(unit.members[0], tell)
             return
-        with stored.held(unit.shared, "out"):
+        with storage.held(unit.shared, "out"):
             if not unit.is_finished():
                 self._run_batch(unit, tell)
             for member in unit.members:
@@ -141,7 +141,7 @@ class Worker:
             callback = all_of(_telling(tell), apart([all_of(*found) for found in of_member]))
             histories = self._simulated(unit, checkpoint_dir=place, keep_clients=run.models, callback=callback)
         for member, history in zip(unit.members, histories, strict=True):
-            with stored.held(member.folder, "out"):
+            with storage.held(member.folder, "out"):
                 if not member.is_finished():
                     run_folder.save(history, member.folder, member.point.run, run.models)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_srp import run_folder, stored
+from fedjax_srp import run_folder, storage
 from fedjax_srp.report import drawing, table
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
 def files(
     folder: Path, frame: pd.DataFrame, text: str, draw: Callable[[], Figure], suffix: str = ""
 ) -> dict[Path, Callable[[Path], object]]:
-    """Return the writers of the `FILES` of a comparison, for `stored.replace`, without a figure if drawing fails.
+    """Return the writers of the `FILES` of a comparison, for `storage.replace`, without a figure if drawing fails.
 
     Args:
         folder: they are written to.
@@ -80,7 +80,7 @@ def files(
     """
     names = [name.format(suffix) for name in FILES]
     once = functools.cache(draw)
-    written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: stored.as_csv(frame)}
+    written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: storage.as_csv(frame)}
     for name in names[2:]:
         if (content := run_folder.image(once, name)) is None:
             break

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_srp import methods, stored, watch
+from fedjax_srp import methods, storage, watch
 from fedjax_srp.base import GRADIENT_NORM, FederatedSource
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
@@ -21,7 +21,7 @@ from fedjax_srp.history import History
 from fedjax_srp.report import table
 from fedjax_srp.run_folder import MODELS, writable
 from fedjax_srp.runs.run import AFTERWARDS, ASIDE, LIMITS, Run, load_data
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
 
@@ -56,7 +56,7 @@ def execute(
 
         def hold() -> _Found:
             """Lock the folder and check it again, since others may have used it."""
-            stack.enter_context(stored.held(writable(folder), "out"))
+            stack.enter_context(storage.held(writable(folder), "out"))
             return _found(folder, run, overwrite)
 
         found = _found(folder, run, overwrite)
@@ -76,7 +76,7 @@ def execute(
             else:
                 shutil.rmtree(found.place, ignore_errors=True)
             found.place.mkdir(exist_ok=True)
-            stored.write_json(found.place / _ARGUMENTS, run.record)
+            storage.write_json(found.place / _ARGUMENTS, run.record)
         with_models = run.models or (found.begun and (folder / MODELS).is_dir())
         history = simulate(
             **given,
@@ -125,7 +125,7 @@ def made(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise stored.DamagedError("config.json does not read as that of a run") from None
+        raise storage.DamagedError("config.json does not read as that of a run") from None
 
 
 class _Found(NamedTuple):
@@ -147,8 +147,8 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
     finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
     other = "give another --out, or --overwrite"
     try:
-        known = made(folder) if finished else stored.read_json(place / _ARGUMENTS) if begun else what
-    except stored.DamagedError as error:
+        known = made(folder) if finished else storage.read_json(place / _ARGUMENTS) if begun else what
+    except storage.DamagedError as error:
         if begun:
             return _Found(place, begun=True)  # the checkpoints check their run
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
@@ -175,16 +175,16 @@ def _tidy(folder: Path, place: Path | None) -> None:
     """Remove all checkpoints but that of the finished run; all for None."""
     checkpoints = folder / "checkpoint"
     if place != checkpoints:
-        stored.remove(checkpoints)
+        storage.remove(checkpoints)
         if place is not None:
             place.rename(checkpoints)
     for left in folder.glob("overwriting_*"):
         shutil.rmtree(left, ignore_errors=True)
-    stored.clear(folder)
+    storage.clear(folder)
 
 
 def _size(folder: Path) -> str:
-    size = stored.size(folder)
+    size = storage.size(folder)
     return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 

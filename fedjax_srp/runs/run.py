@@ -23,7 +23,7 @@ from fedjax_srp.participation import Full
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
 from fedjax_srp.runs import clocks, judged, words
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 AFTERWARDS = "communication"  # a finished run covers any value

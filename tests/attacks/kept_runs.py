@@ -40,10 +40,10 @@ def start(out, *words, cache=None):
 
 def contents(folder):
     """The bytes of the tables, and those of the states."""
-    from fedjax_srp import History, stored
+    from fedjax_srp import History, storage
 
     history = History.load(folder)
-    states = stored.named((history.server_state, history.client_states))
+    states = storage.named((history.server_state, history.client_states))
     tables = [(folder / name).read_bytes() for name in FILES]
     return tables + [(name, str(leaf.dtype), leaf.tobytes()) for name, leaf in states.items()]
 

@@ -21,7 +21,7 @@ from attacks import kept_runs
 from reference.small import assert_same_bits, changed, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import Checkpoints, snapshots
 from fedjax_srp.engine.program import Program
 from fedjax_srp.engine.records import COPIES
@@ -356,7 +356,7 @@ def test_a_snapshot_does_not_grow_with_what_was_recorded(folder):
     checkpoints, wide = gone_on(folder, 4), np.zeros((1, 1, 50_000))
     for num_rounds in (6, 8):
         checkpoints.save(num_rounds, small_state(1), {"scores": wide, **times(num_rounds - 2, num_rounds)})
-    assert max(stored.size(folder / str(step)) for step in (6, 8)) < wide.nbytes / 4
+    assert max(storage.size(folder / str(step)) for step in (6, 8)) < wide.nbytes / 4
 
 
 def test_bits_flipped_anywhere_are_never_silent(folder, capsys):
@@ -368,7 +368,7 @@ def test_bits_flipped_anywhere_are_never_silent(folder, capsys):
         is_silent = restored(folder) == 4
         assert is_silent == (capsys.readouterr().err == "")
         # What JSON means does not depend on every bit of its spaces: then the state is as it was, see `restored`.
-        assert not is_silent or path.name == stored.SEAL
+        assert not is_silent or path.name == storage.SEAL
         path.write_bytes(intact)
 
 
@@ -387,7 +387,7 @@ def test_without_an_intact_snapshot_there_is_one_error_with_the_remedy(folder):
 
 
 def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):
-    flip(folder / "4" / stored.SEAL, np.random.default_rng(3))
+    flip(folder / "4" / storage.SEAL, np.random.default_rng(3))
     gone_on(folder, 2).save(4, small_state(4), times(2, 4))
     assert restored(folder) == 4
     assert sorted(path.name for path in folder.iterdir()) == ["2", "4", *COPIES]
@@ -396,10 +396,10 @@ def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):
 def test_the_newest_of_one_name_is_read(tmp_path):
     for value in range(3):
         arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
-        stored.write(tmp_path / "same", arrays, {"value": value})
+        storage.write(tmp_path / "same", arrays, {"value": value})
         for like in ({}, {"b": jnp.zeros(3)}):
-            assert_same_bits(stored.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays))
-        assert stored.seal(tmp_path / "same")["facts"] == {"value": value}
+            assert_same_bits(storage.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays))
+        assert storage.seal(tmp_path / "same")["facts"] == {"value": value}
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
@@ -450,19 +450,19 @@ def test_no_space_is_recognised_from_whoever_says_so(error, folder, monkeypatch)
 
 def test_a_folder_in_use_is_refused_with_the_name_of_who_uses_it(tmp_path):
     who = f"process {os.getpid()} on {socket.gethostname()}"
-    with stored.held(tmp_path / "new", "checkpoint_dir"):
+    with storage.held(tmp_path / "new", "checkpoint_dir"):
         with pytest.raises(ValueError, match=f"checkpoint_dir='.*new': {who} is running here; wait for it"):
             job.run(tmp_path / "new", num_rounds=1)
-        with stored.held(tmp_path / "other", "out"):
+        with storage.held(tmp_path / "other", "out"):
             pass
     assert list((tmp_path / "new").iterdir()) == []
     (tmp_path / "new" / ".lock").write_text("process 1 on a machine that crashed")
-    with stored.held(tmp_path / "new", "checkpoint_dir"):
+    with storage.held(tmp_path / "new", "checkpoint_dir"):
         pass
 
 
 def test_where_there_are_no_locks_it_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(stored, "fcntl", None)
-    with stored.held(tmp_path, "out"), stored.held(tmp_path, "out"):
+    monkeypatch.setattr(storage, "fcntl", None)
+    with storage.held(tmp_path, "out"), storage.held(tmp_path, "out"):
         pass
     assert f"{tmp_path}: no locks on this system; run one process at a time in it" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from reference.small import algorithm_of, assert_same_bits, numbers
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.history import History
 
@@ -62,7 +62,7 @@ def test_what_is_saved_is_loaded_when_it_is_asked_for(history, folder):
     loaded = History.load(folder)
     assert not {"server_state", "client_states"} & set(vars(loaded))
     for name in ("server_state", "client_states"):
-        expected, actual = stored.named(getattr(history, name)), stored.named(getattr(loaded, name))
+        expected, actual = storage.named(getattr(history, name)), storage.named(getattr(loaded, name))
         assert expected.keys() == actual.keys()
         bits = lambda key: jax.random.key_data(key)  # noqa: E731
         assert_same_bits(bits(actual.pop("key")), bits(expected.pop("key")))
@@ -140,7 +140,7 @@ def test_states_that_do_not_fit_are_one_line(change, message, history):
 
 def test_two_names_that_are_one_are_refused():
     with pytest.raises(ValueError, match="two arrays of a state are called 'a/b'"):
-        stored.named({"a": {"b": 1}, "a/b": 2})
+        storage.named({"a": {"b": 1}, "a/b": 2})
 
 
 def test_seeds_keep_their_own():

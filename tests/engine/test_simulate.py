@@ -9,7 +9,7 @@ import pytest
 from reference.small import KEY, algorithm_of, changed, clients_of, federation, model, numbers, scripted
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import outcome
@@ -175,7 +175,7 @@ def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # between its first records and its first snapshot
-        patch.setattr(stored, "write", killed)
+        patch.setattr(storage, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             simulate(num_rounds=4, **options)
     undisturbed = simulate(num_rounds=4, eval_every=2, eval_last=2)

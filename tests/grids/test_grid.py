@@ -17,7 +17,7 @@ import pytest
 from attacks import killed_grid
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.engine import simulate
 from fedjax_srp.grids import execute, launch, units
@@ -53,7 +53,7 @@ def tables(found):
 
 
 def members_of(out):
-    return [len(members) for members in stored.read_json(Path(out) / units.BOOK).values()]
+    return [len(members) for members in storage.read_json(Path(out) / units.BOOK).values()]
 
 
 def test_a_batch_is_the_runs_one_by_one(whole):
@@ -575,7 +575,7 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
 
 def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
-    with stored.held(unit.shared, "out"):
+    with storage.held(unit.shared, "out"):
         done = Worker().perform("run", unit, lambda count: None)
     assert done.is_elsewhere
     assert "is running here" in str(done.error)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
 
@@ -56,7 +56,7 @@ def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
     axes = {"method": {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}, "seed": [0, 1]}
     found = srp.grid(axes=axes, options=OPTIONS | {"data": DATA, "clock": clock}, out=tmp_path, batch=4, progress=False)
     assert not found.failures
-    batches = [list(unit) for unit in stored.read_json(tmp_path / units.BOOK).values()]
+    batches = [list(unit) for unit in storage.read_json(tmp_path / units.BOOK).values()]
     assert sorted(map(len, batches)) == [2, 4]  # rates are arguments of one program
     for name, made in {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}.items():
         for seed in (0, 1):
@@ -113,7 +113,7 @@ def test_objects_in_the_wrong_place_are_refused(given, message):
 
 SCRIPT = """
 import fedjax_srp as srp
-from fedjax_srp import stored
+from fedjax_srp import storage
 data = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
 model = srp.models.MLP((8, 8), 10, hidden=(4,))
 {defined}

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedjax_srp import stored
+from fedjax_srp import storage
 from fedjax_srp.report import drawing, repeats, table
 from fedjax_srp.report.page import data, plots
 from fedjax_srp.report.page.data import Comparison
@@ -79,7 +79,7 @@ def compared(
 
 
 def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Callable[[Path], object]:
-    """Return the writer of the page, for `stored.replace`.
+    """Return the writer of the page, for `storage.replace`.
 
     Args:
         comparisons: one for each table, see `repeats.rows`, of runs with accuracies. One is shown at a time.
@@ -108,7 +108,7 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
     """Write the page to a file and return its path; see `writer`."""
-    stored.replace({path: writer(comparisons, title)})
+    storage.replace({path: writer(comparisons, title)})
     return path
 
 

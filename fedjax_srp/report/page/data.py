@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_srp.history import History
 from fedjax_srp.methods import label
 from fedjax_srp.report import drawing, repeats, shares, stage_map, table
-from fedjax_srp.stored import jsonable
+from fedjax_srp.storage import jsonable
 
 MAX_POINTS = 300  # clients of a run, up to which each is a dot
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)

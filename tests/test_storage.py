@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_srp import run_folder, stored
+from fedjax_srp import run_folder, storage
 
 
 def fills_the_disk(path, *_, **__):
@@ -16,20 +16,20 @@ def fills_the_disk(path, *_, **__):
 
 def test_a_full_disk_leaves_all_files_as_they_were_and_is_named(tmp_path):
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
-    stored.replace({path: lambda place: place.write_text("old") for path in (one, other)})
+    storage.replace({path: lambda place: place.write_text("old") for path in (one, other)})
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'; what was written before is intact"):
-        stored.replace({one: lambda path: path.write_text("new"), other: fills_the_disk})
+        storage.replace({one: lambda path: path.write_text("new"), other: fills_the_disk})
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
-        stored.replace({tmp_path / "third.csv": fills_the_disk})
+        storage.replace({tmp_path / "third.csv": fills_the_disk})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"one.csv": "old", "other.csv": "old"}
 
 
 def test_json_that_a_grid_keeps_names_its_folder_on_a_full_disk(tmp_path, monkeypatch):
-    stored.write_json(tmp_path / "grid.json", {"a": 1})
+    storage.write_json(tmp_path / "grid.json", {"a": 1})
     monkeypatch.setattr("pathlib.Path.write_text", fills_the_disk)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
-        stored.write_json(tmp_path / "grid.json", {"a": 2})
-    assert stored.read_json(tmp_path / "grid.json") == {"a": 1}
+        storage.write_json(tmp_path / "grid.json", {"a": 2})
+    assert storage.read_json(tmp_path / "grid.json") == {"a": 1}
     assert os.listdir(tmp_path) == ["grid.json"]
 
 
@@ -50,7 +50,7 @@ def test_a_lock_that_leads_elsewhere_is_refused_in_one_line_and_nothing_is_writt
     put(out / ".lock", precious)
     with (
         pytest.raises(ValueError, match=r"^out='.*out': '.*\.lock' is a link or no plain file: remove it, or") as error,
-        stored.held(out, "out"),
+        storage.held(out, "out"),
     ):
         pass
     assert "\n" not in str(error.value)
@@ -64,7 +64,7 @@ def test_a_log_that_leads_elsewhere_is_not_written(put, tmp_path):
     precious.write_text("precious")
     put(tmp_path / "records.0", precious)
     with pytest.raises(ValueError, match=r"records\.0' is a link or no plain file"):
-        stored.append(tmp_path / "records.0", 0, b"rounds")
+        storage.append(tmp_path / "records.0", 0, b"rounds")
     assert precious.read_text() == "precious"
 
 
@@ -75,16 +75,16 @@ def test_links_at_the_names_that_were_predictable_are_not_followed(tmp_path):
     names = (".table.csv.tmp", ".table.csv.writing", ".writable", ".state.0.writing", ".state.gone")
     for name in names:
         (out / name).symlink_to(precious)
-    stored.replace({out / "table.csv": lambda path: path.write_text("new")})
+    storage.replace({out / "table.csv": lambda path: path.write_text("new")})
     for _ in range(2):
-        stored.write(out / "state", {"a": np.ones(3)}, {})
+        storage.write(out / "state", {"a": np.ones(3)}, {})
     run_folder.writable(out)
     assert precious.read_text() == "precious"
     assert set(os.listdir(out)) == {*names, "table.csv", "state"}
 
 
 def test_files_are_written_with_the_rights_that_the_system_gives(tmp_path):
-    stored.write_json(tmp_path / "grid.json", {})
+    storage.write_json(tmp_path / "grid.json", {})
     (tmp_path / "other").touch()
     assert (tmp_path / "grid.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
@@ -97,12 +97,12 @@ def test_files_are_written_with_the_rights_that_the_system_gives(tmp_path):
     ],
 )
 def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(cell, expected):
-    assert stored.as_cell(cell) == expected
+    assert storage.as_cell(cell) == expected
 
 
 def test_tables_are_written_with_harmless_cells(tmp_path):
     frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
-    stored.as_csv(frame)(tmp_path / "table.csv")
+    storage.as_csv(frame)(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
@@ -112,7 +112,7 @@ def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path):
     link.symlink_to("file")
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    stored.replace({path: lambda place: place.write_text("new") for path in (link, pipe)})
+    storage.replace({path: lambda place: place.write_text("new") for path in (link, pipe)})
     assert link.is_symlink()
     assert (tmp_path / "file").read_text() == "new"
     assert pipe.is_fifo()

@@ -171,7 +171,7 @@ def _is_not_of_orbax(record: logging.LogRecord) -> bool:
 
 def _wait(alone: bool) -> None:
     if not alone and jax.process_count() > 1:
-        multihost_utils.sync_global_devices("fedjax_srp.stored")
+        multihost_utils.sync_global_devices("fedjax_srp.storage")
 
 
 def named(tree: PyTree) -> dict[str, Any]:
