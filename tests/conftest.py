@@ -1,5 +1,6 @@
 """Four devices of the CPU for every test, strict arithmetic (no silent promotion of types or ranks), quick compiles."""
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -10,10 +11,14 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_backend_optimization_level=0",  # tests compile far longer than they run
         "--xla_llvm_disable_expensive_passes=true",
         # half the compile time; later versions abort at the name; make test-long compiles as users do
-        "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        if version("jaxlib").startswith("0.10.")
+        else "",
         os.environ.get("XLA_FLAGS", ""),
     ]
 ).strip()
+
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a tenth of the time of tracing
 
 # Tests that run again find what was compiled. One folder a worker: its files are not written atomically.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
@@ -26,6 +31,7 @@ import pytest
 import fedjax_srp as srp
 from fedjax_srp.engine import program
 
+gc.set_threshold(200_000, 50, 50)  # traces make many objects that stay
 jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

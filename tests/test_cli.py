@@ -703,6 +703,7 @@ def test_defaults_come_from_the_functions():
         for name in read:
             assert known[name].default is None  # left to the part
             default = fields[name].default
+            default = " ".join(map(str, default)) if isinstance(default, tuple) else default
             assert default is None or f"default {default}" in known[name].help
     names = [name for group in run_words.groups().values() for name in group]
     assert len(names) == len(set(names))

@@ -184,6 +184,7 @@ def test_the_target_without_fedrep_is_of_the_best():
     assert target.reason == "50 % of the final accuracy of other"
 
 
+@pytest.mark.long
 def test_fedavg_and_fedavg_ft_are_one_training(tmp_path, monkeypatch):
     """What they are judged by, and what made them, is that of runs of their own."""
     calls = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -54,7 +55,9 @@ def of_scale(file: Path, scale: str) -> Rows:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation; a single value has none."""
+    """Mean and standard deviation; a single value has none, and nothing is a run that diverged."""
+    if not values:
+        return "diverged"
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
 
@@ -70,16 +73,19 @@ def accuracies(rows: Rows) -> str:
     lines = ["| method | judged by | best round | last round | the best was round | seeds |", "|" + "---|" * 6]
     for name in sorted(rows, key=lambda name: -mean(rows, name)):
         best, last = ([float(row[kind]) for row in rows[name]] for kind in ("best", "last"))
+        if not max(best):  # a model that is no number is right on no image
+            best = last = []
         at = "the last" if ROWS[name].after else ", ".join(row["best_round"] for row in rows[name])
         evaluation = rows[name][0]["evaluation"]
         label = srp.methods.label(name)
-        lines.append(f"| {label} | `{evaluation}` | {spread(best)} | {spread(last)} | {at} | {len(last)} |")
+        lines.append(f"| {label} | `{evaluation}` | {spread(best)} | {spread(last)} | {at} | {len(rows[name])} |")
     seconds = {
         (ROWS[name].training, row["seed"]): int(row["cpu_seconds"]) for name, some in rows.items() for row in some
     }
     missing = [srp.methods.label(name) for name in ROWS if name not in rows]
-    lines += ["", f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."]
-    return "\n".join(lines) + (f" Not run yet: {', '.join(missing)}." if missing else "")
+    ran = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."
+    ran += f" Not run yet: {', '.join(missing)}." if missing else ""
+    return "\n".join([*lines, "", textwrap.fill(ran, 120)])
 
 
 def share(better: int, of: int) -> str:

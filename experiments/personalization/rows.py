@@ -52,7 +52,8 @@ TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
 NOT_HERE = {
     "fedbn": "FedAvg, for the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
-    "fedbuff": "asynchronous: its rounds are not those of the others",
+    **dict.fromkeys(("fedbuff", "fedasync", "fedat"), "asynchronous: its rounds are not those of the others"),
+    **dict.fromkeys(("heterofl", "fedrolex", "fjord"), "FedAvg, where every client trains the whole model, as here"),
 } | dict.fromkeys(
     ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", "flanp", "flanp_fedavg_criterion", "flanp_fednova"),
     "another participation, everybody trains in every round here",

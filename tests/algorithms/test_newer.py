@@ -122,7 +122,9 @@ def test_fedrod_shares_fedavgs_model_where_every_client_has_as_many_of_each_clas
     assert_close(moved[0], moved[1], 1e-9)
 
 
-@pytest.mark.parametrize(("k", "share"), [(3, 0.6), (100, 1.0), (2, 0.0)])
+@pytest.mark.parametrize(
+    ("k", "share"), [(3, 0.6), *(pytest.param(*given, marks=pytest.mark.long) for given in ((100, 1.0), (2, 0.0)))]
+)
 def test_knn_per(k, share):
     setting = setting_of(
         srp.algorithms.KNNPer, LAYOUT, optimizer=srp.SGD(0.2), num_neighbours=k, own_share=share, epochs=2

@@ -55,7 +55,7 @@ def replicated_and_sharded(name, devices):
     return numbers(replicated), numbers(sharded)
 
 
-@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharded_data_change_nothing(name, devices):
     replicated, sharded = replicated_and_sharded(name, devices)

@@ -582,7 +582,7 @@ def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
         assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
 
 
-@pytest.mark.parametrize("num_seeds", [None, 2])
+@pytest.mark.parametrize("num_seeds", [None, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("shard_data", [False, True])
 def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
     """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""

@@ -248,7 +248,12 @@ NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("fedrep", {}), ("hf_maml", {"inner_step_size": 0.07}), ("fedprox", {"mu": 0.3})]
+    ("name", "more"),
+    [
+        ("fedrep", {}),
+        pytest.param("hf_maml", {"inner_step_size": 0.07}, marks=pytest.mark.long),
+        ("fedprox", {"mu": 0.3}),
+    ],
 )
 def test_the_numbers_are_those_of_constants(name, more):
     made = get(name, **NUMBERS, **more).algorithm

@@ -127,7 +127,7 @@ def refusal(algorithm, data):
 
 def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
     for name in methods.algorithm_names():
-        options = {"hidden": (3,)} | ({"k": 2} if name == "fedbuff" else {})
+        options = {"hidden": (3,)} | {"fedbuff": {"k": 2}, "fedat": {"k": 2, "tiers": 2}}.get(name, {})
         method = methods.get(name, dataset=DATA, **options)
         if name == "fedsgd":
             assert refusal(method, DATA).startswith("record_loss: algorithm 'fedsgd' reports no loss of its local trai")

@@ -118,7 +118,7 @@ def trained(monkeypatch):
 JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "global"], ["fine_tune"]]}
 
 
-@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 16])
 def test_runs_that_differ_in_what_judges_them_are_one_training(tmp_path, trained, batch):
     """It is that of each of them, and their folders say what those of each alone say."""
     axes, seeds = {"method": ["fedavg", "fedavg_ft", "flanp_fedavg_ft"]}, [0, 1]

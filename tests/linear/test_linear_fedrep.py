@@ -148,6 +148,7 @@ def test_without_noise_it_converges_to_rounding(sampling):
     assert float(rounds.metrics["distance"][-1]) < 3e-6
 
 
+@pytest.mark.long
 def test_chunks_devices_and_seeds_at_once_do_not_matter():
     task = a_task(num_clients=13)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12, start="random")

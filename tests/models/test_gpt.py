@@ -107,6 +107,7 @@ def test_a_score_counts_tokens_and_no_padding():
     assert (float(right), float(asked)) == (3, 5)
 
 
+@pytest.mark.long
 def test_clients_learn_to_count():
     options = {"optimizer": srp.SGD(0.5), "batch_size": 4, "epochs": 15}
     method = srp.methods.get("fedper", dataset=DATA, model=MODEL, **options)
@@ -162,7 +163,10 @@ def changes(tree, start):
     return max(jax.tree.leaves(moved))
 
 
-@pytest.mark.parametrize(("name", "is_frozen"), [("fedper", True), ("lg_fedavg", True), ("fedrep", False)])
+@pytest.mark.parametrize(
+    ("name", "is_frozen"),
+    [("fedrep", False), *(pytest.param(name, True, marks=pytest.mark.long) for name in ("fedper", "lg_fedavg"))],
+)
 def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
     small = dataclasses.replace(MODEL, blocks=1)
     pretrained = params_of(small)

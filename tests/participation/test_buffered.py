@@ -160,6 +160,7 @@ def test_a_limit_draws_everybody_alike_and_keeps_so_many_busy():
     assert np.ptp(np.bincount(free.client_ids.ravel(), minlength=20)) > 100
 
 
+@pytest.mark.long
 def test_throughput_over_synchronous_rounds_is_that_of_renewal():
     """M jobs a mean job time, where a round with M clients lasts as long as the longest: H_M times, under Exp(1)."""
     num_clients, concurrency, rounds = 1000, 20, 4000
