@@ -157,6 +157,18 @@ def lemma() -> str:
     return markdown(rows)
 
 
+def stage_lengths() -> str:
+    """Mean and standard deviation over tasks and repeats; a row a number of clients and a length of its stages."""
+    frame = pd.read_csv(HERE / "results/stage_lengths_moments.csv")
+    frame["ratio"] = frame["srpfl"] / frame["fedrep"]
+    found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(["mean", "std"])
+    rows = [["N", "rounds a stage", *(f"to {factor} x" for factor in FACTORS)]]
+    for clients, length in found.index.droplevel("factor").unique():
+        cells = (found.loc[(clients, length, factor)] for factor in FACTORS)
+        rows.append([str(clients), str(length), *(f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in cells)])
+    return markdown(rows)
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
@@ -170,6 +182,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     },
     HERE / "linear_speedup.md": {
         "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,
+        "lengths": stage_lengths,
     },
 }  # fmt: skip
 
