@@ -115,7 +115,7 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.long) for number in (5, 4))])
+@pytest.mark.parametrize("number", [5, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"
     given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
