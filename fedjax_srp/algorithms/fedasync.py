@@ -36,7 +36,7 @@ class FedAsync(FedBuff):
         discount: s; "constant" is 1, "hinge" is 1 up to b and then 1 / (a (tau - b) + 1).
         hinge_slope: a of the hinge.
         hinge_start: b of the hinge, server steps.
-        mu: rho, weight of the proximal term (mu / 2) |w - w_stale|^2; 0 for none.
+        mu: rho, weight of the proximal term `(mu / 2) |w - w_stale|^2`; 0 for none.
 
     Example:
         >>> import jax.numpy as jnp, fedjax_srp as srp
