@@ -55,6 +55,12 @@ class Block(nn.Module):
         return x + nn.Dense(width, name="down", **of_type)(jax.nn.gelu(h))
 
 
+def check_tokens(model: str, shape: Sequence[int]) -> None:
+    """Raise a ValueError of one line unless examples are token sequences."""
+    if len(shape) != 1:
+        raise ValueError(f"input_shape={shape}: {model} takes token sequences (length,); choose mlp")
+
+
 def loss_of_tokens(logits: Array, y: Array) -> Array:
     """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
     losses = cross_entropy(logits, y)
@@ -92,8 +98,7 @@ class GPT(SplitModel):
     heads: Count = 4
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 1:
-            raise ValueError(f"input_shape={self.input_shape}: gpt takes token sequences (length,); choose mlp")
+        check_tokens(self.name, self.input_shape)
         if self.embedding % self.heads:
             raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does")
         super().__post_init__()

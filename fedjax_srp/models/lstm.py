@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.gpt import loss_of_tokens
+from fedjax_srp.models.gpt import check_tokens, loss_of_tokens
 from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import AtLeast, Count, part
@@ -98,8 +98,7 @@ class LSTM(SplitModel):
     dense: Count = 64
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 1:
-            raise ValueError(f"input_shape={self.input_shape}: lstm takes token sequences (length,); choose mlp")
+        check_tokens(self.name, self.input_shape)
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
@@ -146,8 +145,7 @@ class TokenLSTM(SplitModel):
     dense: Count = 96
 
     def __post_init__(self) -> None:
-        if len(self.input_shape) != 1:
-            raise ValueError(f"input_shape={self.input_shape}: token_lstm takes token sequences (length,); choose mlp")
+        check_tokens(self.name, self.input_shape)
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
