@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.backend import compiler_options, traced_for
+from fedjax_srp.backend import compiler_options, options_for_one_run, traced_for
 from fedjax_srp.base import (
     Array,
     Clock,
@@ -100,6 +100,7 @@ class Function(NamedTuple):
     takes: tuple[Any, ...]  # flags: leading arguments sharded by client
     gives: Any  # flags: results sharded by client
     donates: bool = False  # True if the first argument's memory is donated
+    quick: bool = False  # True if it runs once and trains nothing, so that compiling it is what takes time
 
 
 class Traced(NamedTuple):
@@ -158,7 +159,7 @@ class Program:
         if followed_by is not None and signature not in shared.compiled:
             lowered = self._lower(start, args)
             with futures.ThreadPoolExecutor(1) as thread:
-                compiling = thread.submit(lowered.compile, compiler_options=dict(self.spec.compiler))
+                compiling = thread.submit(lowered.compile, compiler_options=self._options(start))
                 self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
                 with self._making(start):
                     self._keep(signature, compiling.result())
@@ -173,7 +174,7 @@ class Program:
         def start(root: Key, parts: Parts, data: FederatedSource) -> Start:
             return first_state(parts, root, data, self.spec.layout)
 
-        return Function("start", start, (), START_BY_CLIENT)
+        return Function("start", start, (), START_BY_CLIENT, quick=self.parts.algorithm.prepare is None)
 
     def scores(
         self, server: PyTree, root: Key, data: FederatedSource, clients: PyTree | None = None
@@ -298,8 +299,12 @@ class Program:
         else:
             lowered = self._lower(function, args)
             with self._making(function):
-                self._keep(signature, lowered.compile(compiler_options=dict(self.spec.compiler)))
+                self._keep(signature, lowered.compile(compiler_options=self._options(function)))
         return shared.compiled[signature]
+
+    def _options(self, function: Function) -> dict[str, Any]:
+        """XLA's options for a function."""
+        return dict(self.spec.compiler) | (options_for_one_run(self.spec.layout.platform) if function.quick else {})
 
     def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
         """Keep a compiled function, and drop the least recently used one where there are many."""

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from reference.small import CLOCK, KEY, clients_of, federation, model
+from reference.small import CLOCK, KEY, NUM_CLASSES, NUM_FEATURES, Run, clients_of, federation, model
 
 import fedjax_srp as srp
 from fedjax_srp import backend
@@ -55,3 +55,24 @@ def test_what_cpus_are_told_changes_no_bit(monkeypatch):
     monkeypatch.setattr(program, "compiler_options", lambda platform: {})
     for a, b in zip(jax.tree.leaves(told.server_state), jax.tree.leaves(simulate().server_state), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_a_start_compiled_quickly_has_the_same_bits(monkeypatch):
+    def start(level):
+        monkeypatch.setattr(program, "options_for_one_run", lambda platform: {"xla_backend_optimization_level": level})
+        jax.clear_caches()
+        program._shared.cache_clear()
+        network = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(64, 32))  # wide enough for vectors
+        run = Run(srp.algorithms.Ditto(network), DATA, srp.participation.Full())
+        return jax.tree.leaves(run.host_state())
+
+    for a, b in zip(start(1), start(3), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def test_a_level_of_ones_own_is_kept(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert backend.options_for_one_run("cpu")
+    assert not backend.options_for_one_run("gpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+    assert not backend.options_for_one_run("cpu")
