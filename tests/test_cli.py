@@ -50,6 +50,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.short("10")
 @pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
 def test_a_reader_that_leaves_is_no_error(length):
     """As `fedjax-srp list | head` does."""
@@ -638,6 +639,7 @@ def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.short("lg_srpfl-*")
 @pytest.mark.parametrize(
     ("method", "name", "options", "cohorts"),
     [
@@ -944,6 +946,7 @@ def test_the_package_is_a_program():
     assert done.stdout == f"fedjax-srp {srp.__version__}\n"
 
 
+@pytest.mark.short("list")
 @pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
 def test_closed_streams_are_no_error(words):
     command = f"{shlex.quote(sys.executable)} -m fedjax_srp {words} >&-"

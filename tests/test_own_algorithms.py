@@ -96,6 +96,7 @@ def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
         Dynamic(SOFTMAX, alpha=0.0)
 
 
+@pytest.mark.short("full")
 @pytest.mark.parametrize("policy", [srp.participation.Full(), srp.participation.Fastest(2)], ids=["full", "some"])
 def test_it_is_the_method_of_the_package(policy):
     """Training with the same keys: `local_sgd` draws the batches of every method."""

@@ -456,6 +456,7 @@ class WrittenIn(Counted):
         return FedProx.client(written_in, *args)
 
 
+@pytest.mark.long
 def test_floats_compile_once_and_are_equal_to_constants():
     data, settings = blobs(3, 7, 5, 6), [(0.05, 0.0), (0.2, 1.5)]
 

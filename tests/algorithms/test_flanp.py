@@ -73,6 +73,7 @@ def check_tracking(setting, states):
     assert np.abs(flat(states[-1].tracking)).max() > 0.01
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -99,6 +100,7 @@ def test_fedgate_with_k_random_clients_as_it_is_printed():
     check_global_model(setting, (state.params for state in states), PLAIN)
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fednova_with_unequal_steps(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -121,6 +123,7 @@ def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
 # Limits.
 
 
+@pytest.mark.long
 def test_fednova_with_equal_steps_is_fedavg():
     """As many steps for all: batches drawn with replacement, under momentum and unequal weights."""
     options = HEAVY_STEPS | {"epochs": None, "steps": 4, "weighting": "num_examples"}
@@ -131,6 +134,7 @@ def test_fednova_with_equal_steps_is_fedavg():
         assert_close(state.server.params, other.server.params, 1e-12)
 
 
+@pytest.mark.long
 def test_fedgate_with_one_local_step_is_gradient_descent():
     states = run_of(built(srp.algorithms.FedGATE, split_model(), **FULL), SMALL(), EVERYBODY)
     params = layers_of(states[0].server.params)
@@ -140,6 +144,7 @@ def test_fedgate_with_one_local_step_is_gradient_descent():
         assert_close(layers_of(state.server.params), params, 1e-9)
 
 
+@pytest.mark.short("num_examples")
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
     """Whatever the numbers of steps: those of the clients' sizes here."""
@@ -411,6 +416,7 @@ def flanp(initial=1, **options):
     return srp.participation.StatisticalAccuracy(initial, **options)
 
 
+@pytest.mark.short("{}", "{'first_threshold'*")
 @pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
 def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
     """All rounds in one call of one program: nobody asks the host, nothing is traced again."""

@@ -23,6 +23,7 @@ def _float64():
         yield
 
 
+@pytest.mark.short("yogi")
 @pytest.mark.parametrize(("rule", "beta1"), RULES.items(), ids=RULES)
 def test_fedopt(rule, beta1):
     options = {"rule": rule, "server_step_size": 0.3, "beta1": beta1, "beta2": 0.8, "adaptivity": 0.05}
@@ -108,6 +109,7 @@ def test_fedrod():
     assert t == 2
 
 
+@pytest.mark.long
 def test_fedrod_shares_fedavgs_model_where_every_client_has_as_many_of_each_class():
     x = np.random.default_rng(0).normal(size=(8, 6))
     examples = Examples(jnp.asarray(x), jnp.asarray([0, 1, 2, 3] * 2, jnp.int32), jnp.int32(8))
@@ -153,6 +155,7 @@ def test_a_client_without_examples_has_the_global_model():
     np.testing.assert_allclose(algorithm.neighbours(jax.random.key(0), server, (), nobody)(x), shared, atol=1e-9)
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedproto(sgd, run_options):
     """Rounds of 3, 2 and 7 of 7 clients: in the first two, classes are missing."""
@@ -175,6 +178,7 @@ def test_fedproto(sgd, run_options):
     assert t == 2
 
 
+@pytest.mark.long
 def test_fedproto_without_penalty_trains_as_local_only():
     setting, args, more = given(srp.algorithms.FedProto, SGD, LAYOUT, penalty=0.0)
     del more["client_weighting"]

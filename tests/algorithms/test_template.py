@@ -58,6 +58,7 @@ def test_documentation_names_every_field_and_its_examples_run():
     common.check_documentation(Template)
 
 
+@pytest.mark.short("doubling")
 @pytest.mark.parametrize(
     "participation",
     [srp.participation.Full(), srp.participation.Doubling(4, 1), srp.participation.Uniform(4)],

@@ -33,6 +33,7 @@ def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds
     return prepare(request._replace(devices=devices, chunk_size=chunk_size, shard_data=shard_data))
 
 
+@pytest.mark.short("fedrep-2-3-False", "fedavg-4-None-True")
 @pytest.mark.parametrize(
     ("name", "chunk_size", "num_seeds", "shard_data"),
     [
@@ -59,6 +60,7 @@ def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, nu
     assert needed.certain < needed.total
 
 
+@pytest.mark.short("momentum")
 @jax.numpy_dtype_promotion("standard")  # of optax.adam
 @pytest.mark.parametrize("optimizer", ["plain", "momentum", "adam"])
 def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypatch):

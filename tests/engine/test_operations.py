@@ -134,6 +134,7 @@ PASSES = {
 }
 
 
+@pytest.mark.short("*-mlp")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", PASSES)
 def test_a_round_costs_its_passes(name, case):
@@ -149,6 +150,7 @@ def test_a_round_costs_its_passes(name, case):
     assert (ratio > 0.85).all()
 
 
+@pytest.mark.short("fastest")
 @pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)
 def test_rounds_last_as_counts_and_links_say(policy):
     algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)

@@ -38,6 +38,7 @@ def test_sizes():
     assert features.shape == (7, 512)
 
 
+@pytest.mark.short("shape1-patches", "shape2-auto")
 @pytest.mark.parametrize(
     ("shape", "strategy"), [((8, 8, 1), "winograd"), ((13, 10, 3), "patches"), ((9, 16), "auto"), ((8, 11, 2), "xla")]
 )
