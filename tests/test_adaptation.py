@@ -63,7 +63,7 @@ def least_so_far():
     return optax.GradientTransformation(lambda p: jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.inf), p), update)
 
 
-@pytest.mark.short("a flag", "counts and moments")
+@pytest.mark.short("counts and moments")
 @pytest.mark.parametrize("memory", OPTIMIZERS)
 def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, params, memory):
     """Judged by the loss of the trained model, which shows every bit of it."""

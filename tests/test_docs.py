@@ -95,6 +95,7 @@ def accuracy(algorithm):
     return srp.simulate(algorithm, data, **options).accuracy
 
 
+@pytest.mark.long
 def test_the_example_of_an_algorithm_is_fedavg_without_its_proximal_term():
     fedprox, model = page("new_algorithm")["FedProx"], srp.models.MLP((8, 8), 10, hidden=(8,))
     training = srp.Training(srp.SGD(0.1))

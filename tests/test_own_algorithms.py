@@ -85,6 +85,7 @@ def test_it_runs_from_the_command_line(tmp_path):
     assert {option: history.config["options"][option] for option in expected} == expected
 
 
+@pytest.mark.long
 def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
     keys, options = jnp.stack([KEY, KEY]), {"num_rounds": 2, "eval_every": 2, "devices": 1, "progress": False}
     both = srp.simulate_seeds(Dynamic(SOFTMAX), DATA, keys=keys, values={"alpha": [0.01, 0.5]}, **options)

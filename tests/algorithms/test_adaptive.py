@@ -283,7 +283,7 @@ def pairs():
             yield pytest.param(cls, policy, marks=marks, id=f"{cls.__name__}-{policy.name}")
 
 
-@pytest.mark.short("FedAS-partial_work", "PFedMe-buffered")
+@pytest.mark.short("FedAS-partial_work")
 @pytest.mark.parametrize(("cls", "policy"), [*pairs()])
 def test_they_run_with_every_policy(cls, policy):
     algorithm = cls(split_model(), srp.Training(srp.SGD(0.1), batch_size=4), fine_tune_epochs=1)

@@ -373,6 +373,7 @@ def test_what_travels():
         assert (sent.up, sent.down) == (num_bytes, num_bytes), name
 
 
+@pytest.mark.long
 def test_nobody_waits_for_the_network_of_local_only():
     """No communication is charged; that clients diverge is seen all the same."""
     options = {"num_rounds": 3, "eval_every": 3, "key": KEY, "progress": False, "devices": 1, "evaluations": ()}

@@ -301,6 +301,11 @@ TABLE = {
 }
 
 
+# what make test runs all tests of
+CORE = ("fedavg", "fedrep", "hf_maml", "fedbuff", "linear_fedavg", "linear_fedrep")
+of_core = pytest.mark.short(*CORE, *(f"{name}-*" for name in CORE))
+
+
 @pytest.fixture(scope="module", params=TABLE)
 def name(request):
     """Every algorithm in turn: pytest runs all tests of one before those of the next, so they share its programs."""
@@ -373,19 +378,28 @@ def test_protocol(name):
 
 
 def check_documentation(cls):
-    """Every field, in the class or the base that it is of, and the sections are there, and the examples run."""
+    """Every field, in the class or the base that it is of, and the sections are there."""
     doc, said = inspect.getdoc(cls), argument_help(cls)
     for parameter in inspect.signature(cls).parameters:
         assert said.get(parameter), parameter
     for section in ("Args:", "Example:"):
         assert f"\n{section}\n" in doc, section
+
+
+def check_examples(cls):
+    """The examples of its file run."""
     results = doctest.testmod(importlib.import_module(cls.__module__))
     assert results.attempted > 0
     assert results.failed == 0
 
 
-def test_documentation_names_every_field_and_its_examples_run(name):
+def test_documentation_names_every_field(name):
     check_documentation(ALGORITHMS[name])
+
+
+@of_core
+def test_examples_run(name):
+    check_examples(ALGORITHMS[name])
 
 
 @pytest.mark.parametrize(
@@ -401,11 +415,7 @@ def test_refusals_name_argument_and_value(make, options):
     assert "\n" not in str(caught.value)
 
 
-CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")
-of_core = pytest.mark.short(*CORE, *(f"{name}-*" for name in CORE))
-
-
-@of_core
+@pytest.mark.short("fedavg", "fedrep", "hf_maml")
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
 def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
@@ -512,7 +522,7 @@ def test_the_same_run_has_the_same_bits(name):
     assert_same_bits(rerun(base(name).run, name)[-1], base(name).states[-1])
 
 
-@of_core
+@pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):
     run = spread(name, layout_name).feed(TABLE[name].data()).place(base(name).start)
@@ -575,7 +585,7 @@ def poisoned_rows(leaf, clients):
     return leaf
 
 
-@of_core
+@pytest.mark.short(*(f"{name}-{BASE}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", LAYOUTS)
 def test_clients_that_take_no_part_are_neither_read_nor_written(name, layout_name):
     run, start = spread(name, layout_name), base(name).start

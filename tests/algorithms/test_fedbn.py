@@ -78,7 +78,7 @@ def test_three_rounds(sgd, run_options, personal):
                     assert_close(found | kept["batch_stats"], state.own[i], 1e-9)
 
 
-@pytest.mark.short("group")
+@pytest.mark.long
 @pytest.mark.parametrize("norm", [None, nn.GroupNorm(5)], ids=["none", "group"])
 def test_without_batch_norm_fedbn_is_fedavg(norm):
     split_model = model() if norm is None else normalised(norm=norm)

@@ -126,7 +126,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
             assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
 
 
-@pytest.mark.short("fixed")
+@pytest.mark.long
 @pytest.mark.parametrize("clock_name", CLOCKS)
 def test_waiting_for_everybody_is_fedavg(clock_name):
     split_model, _, data = setting()

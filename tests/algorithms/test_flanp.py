@@ -85,6 +85,7 @@ def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
     check_global_model(setting, (state.params for state in states), sgd)
 
 
+@pytest.mark.long
 def test_fedgate_with_k_random_clients_as_it_is_printed():
     policy = srp.participation.Uniform(3)
     options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8}
@@ -156,6 +157,7 @@ def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
             assert np.abs(np.tensordot(weights, leaf, 1)).max() < 1e-12
 
 
+@pytest.mark.short("fedgate")
 @pytest.mark.parametrize("name", ["fedgate", "fednova"])
 def test_without_steps_nothing_moves(name):
     algorithm = built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0)
@@ -203,6 +205,7 @@ def test_what_travels():
 # The gradient of the criterion.
 
 
+@pytest.mark.short("fedavg", "scaffold")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
 def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
     """Of the mean loss over all examples of a client and of the penalty of weight decay; padding has no part in it."""
@@ -341,6 +344,7 @@ def model_of(run):
     return np.asarray(run.host_state().server.params.head["out"]["kernel"][:, 0])
 
 
+@pytest.mark.long
 def test_fedgate_finds_the_minimum_of_a_quadratic_where_fedavg_stalls():
     everybody, world = np.arange(NUM_CLIENTS), quadratic()
     minimum = world.minimum(everybody)
@@ -469,6 +473,7 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
 
 
+@pytest.mark.long
 def test_flanp_sweeps_without_compiling_again():
     """Policies differ in their thresholds, algorithms in their step sizes. (The constants of the rule are static.)"""
     model, sizes = linear_model(), {"batch_size": NUM_EXAMPLES}

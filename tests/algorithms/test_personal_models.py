@@ -144,7 +144,7 @@ def globals_of(states):
     return [state.server.params for state in states]
 
 
-@pytest.mark.short("ditto*")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "policy", "alone", "mixed"),
     [
@@ -238,6 +238,7 @@ def test_one_model_travels_each_way():
         assert (sent.up, sent.down) == (whole, whole), name
 
 
+@pytest.mark.short("argument0")
 @pytest.mark.parametrize("argument", [{"own_share": 1.5}, {"own_share": float("nan")}, {"own_share": -0.1}])
 def test_shares_are_numbers_from_0_to_1(argument):
     with pytest.raises(ValueError, match=r"own_share.*give a number from 0 to 1"):

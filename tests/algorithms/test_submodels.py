@@ -73,7 +73,7 @@ def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
         assert untouched > 0  # in the second round nobody trains the whole model
 
 
-@pytest.mark.short("heterofl")
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
 def test_of_one_whole_rate_it_is_fedavg_whatever_the_policy(name):
     data = federation(clients_of(COUNTS, TEST_COUNTS))

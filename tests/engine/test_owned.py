@@ -81,6 +81,7 @@ def seeds_replicated_and_sharded(devices):
     return [(numbers(one), numbers(other)) for one, other in zip(replicated, sharded, strict=True)]
 
 
+@pytest.mark.long
 def test_seeds_share_the_sharded_data():
     (first, _), (second, _) = pairs = seeds_replicated_and_sharded(2)
     for replicated, sharded in pairs:

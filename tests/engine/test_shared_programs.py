@@ -84,7 +84,7 @@ SWEEPS = {
 }
 
 
-@pytest.mark.short("method and optimizer", "optax")
+@pytest.mark.short("method and optimizer")
 @pytest.mark.parametrize("case", SWEEPS)
 def test_a_sweep_is_traced_once(case):
     sweep = SWEEPS[case]
@@ -152,6 +152,7 @@ def test_numbers_of_policies_are_arguments():
     assert shared_of(method, participation=on_time[0]) is not shared_of(method, participation=on_time[1])
 
 
+@pytest.mark.short("srpfl", "hf_maml")
 @pytest.mark.parametrize("name", ["srpfl", "lg_fedavg", "fedavg_ft", "fedbuff", "hf_maml"])
 def test_methods_made_anew_share_their_programs_and_other_constants_do_not(name):
     assert shared_of(get(name, learning_rate=0.1)) is shared_of(get(name, learning_rate=0.2))
@@ -219,6 +220,7 @@ def test_a_class_that_is_defined_again_compiles_anew():
         assert np.abs(w).sum() > np.abs(half).sum()
 
 
+@pytest.mark.long
 def test_a_simulation_of_pure_functions_is_traced_once_too():
     data, traced = federation(clients_of((3, 4), (2, 2))), []
 
@@ -360,6 +362,7 @@ def test_short_and_dotted_names_give_the_same_bits():
             assert other.config["options"] == history.config["options"]
 
 
+@pytest.mark.long
 def test_values_of_seeds_are_of_the_models_type():
     """A model of half precision trains in it, as one run does."""
     data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
@@ -507,6 +510,7 @@ def test_a_checkpoint_of_a_criterion_without_constants_goes_on(tmp_path):
     np.testing.assert_array_equal(longer.mean_accuracy[-1], whole.mean_accuracy[-1])
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_a_hash_of_a_long_trace(tmp_path):
     times = np.arange(1, 6 * 300 + 1, dtype=float).reshape(300, 6)
     options = {"num_rounds": 1, "checkpoint_dir": tmp_path}

@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
     return out
 
 
-@pytest.mark.short("5")
+@pytest.mark.long
 @pytest.mark.parametrize("figure", [pytest.param(3, marks=pytest.mark.long), 5])
 def test_one_training_run_serves_both_clocks(figure, trained):
     fixed, _ = study(figure, trained)

@@ -202,6 +202,7 @@ def test_evaluations_score_the_population_error():
     assert float(error) == pytest.approx(25, rel=1e-5)
 
 
+@pytest.mark.long
 def test_error_of_fitted_heads_is_that_of_theory():
     """With B = B*: E ||w - w*||^2 = sigma^2 k / (m - k - 1), the mean of an inverse Wishart matrix."""
     task = a_task(num_clients=2000, noise_std=0.7)
