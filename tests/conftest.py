@@ -2,6 +2,7 @@
 
 import gc
 import os
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
 
@@ -36,6 +37,13 @@ jax.config.update("jax_num_cpu_devices", 4)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def pytest_itemcollected(item):
+    """Of a test that is marked `short`, the cases that it does not name are long."""
+    mark = item.get_closest_marker("short")
+    if mark and not any(fnmatchcase(item.callspec.id, case) for case in mark.args):
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -26,6 +26,7 @@ def params():
     return MODEL.init(jax.random.key(1))
 
 
+@pytest.mark.short("head-*")
 @pytest.mark.parametrize(("part", "evaluation"), [("head", "fine_tune"), ("all", "fine_tune_all")])
 def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     state = {"params": params._asdict()}  # as a folder of models has it
@@ -62,6 +63,7 @@ def least_so_far():
     return optax.GradientTransformation(lambda p: jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.inf), p), update)
 
 
+@pytest.mark.short("counts and moments")
 @pytest.mark.parametrize("memory", OPTIMIZERS)
 def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, params, memory):
     """Judged by the loss of the trained model, which shows every bit of it."""

@@ -83,6 +83,7 @@ def test_rounds_that_wait_cost_the_same_either_way():
     np.testing.assert_allclose(dear.elapsed(), plain.elapsed(7.0), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_words_of_the_command_line(tmp_path, capsys):
     key = jax.random.key(2)
     parsed = [clock.parse(words, 4) for words in ("fixed:exponential(1)", "fixed:exponential(1) + 3")]

@@ -103,6 +103,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
     return made_policy("mine", lambda key, num_clients: jnp.int32(0), select, lambda state, info: state)
 
 
+@pytest.mark.short("cohort0-*-1", "cohort2-*-1", "cohort4-*-2", "cohort5-*-1")
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize(
     ("cohort", "wrong"),

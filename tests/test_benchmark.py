@@ -83,6 +83,7 @@ def test_pairs_are_measured_in_turn():
     assert found == {"ours": 1.0, "rival": 3.0, "rival_over_ours": 3.0}
 
 
+@pytest.mark.short("FedRep")
 @pytest.mark.parametrize("cls", [srp.algorithms.FedAvg, srp.algorithms.FedRep])
 def test_the_jitted_loop_computes_what_the_engine_computes(cls):
     data = synthetic(3, examples=12, tests=1)  # on more devices than clients

@@ -50,6 +50,7 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.short("10")
 @pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
 def test_a_reader_that_leaves_is_no_error(length):
     """As `fedjax-srp list | head` does."""
@@ -118,6 +119,7 @@ def test_a_finished_run_says_so_and_is_left_alone(finished, capsys):
     assert (finished / "summary.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
@@ -158,6 +160,7 @@ def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
     assert History.load(folder).num_rounds == 7
 
 
+@pytest.mark.long
 def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):
     words = (*TINY, "--seed", 3, "--target", 0.99, "--communication", 10, "--validation", 0.2, "--out")
     assert main(*words, finished) == 2
@@ -358,6 +361,7 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
     assert error == "\nit ends\n"
 
 
+@pytest.mark.long
 def test_fine_tuning_has_options_of_its_own(tmp_path, capsys):
     words = (*TINY, "--num-rounds", 2, "--no-checkpoint", "--learning-rate", 0.2, "--out", tmp_path / "run")
     words += ("--fine-tune-optimizer.momentum", 0.5, "--head-optimizer.learning-rate=0.3")
@@ -446,6 +450,7 @@ def clash(tmp_path):
     return ("run", "--load", tmp_path / "clash.py", *DATA, "--max-examples", 8, "--num-rounds", 1, "--no-progress")
 
 
+@pytest.mark.long
 def test_an_option_that_the_data_or_the_simulation_have_too_is_written_with_its_part(clash, tmp_path, capsys):
     out = tmp_path / "run"
     own = ("--method.alpha", 0.25, "--method.checkpoint", "--k", 2, "--participation.seed", 5, "--model.target", 6)
@@ -638,6 +643,7 @@ def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.short("lg_srpfl-*")
 @pytest.mark.parametrize(
     ("method", "name", "options", "cohorts"),
     [
@@ -944,6 +950,7 @@ def test_the_package_is_a_program():
     assert done.stdout == f"fedjax-srp {srp.__version__}\n"
 
 
+@pytest.mark.short("list")
 @pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
 def test_closed_streams_are_no_error(words):
     command = f"{shlex.quote(sys.executable)} -m fedjax_srp {words} >&-"
@@ -1000,6 +1007,7 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     ]
 
 
+@pytest.mark.long
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.

@@ -78,6 +78,7 @@ def page(name):
     return namespace
 
 
+@pytest.mark.short("new_algorithm")
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_for_authors_run_and_import_public_names_only(name):
     page(name)
@@ -94,6 +95,7 @@ def accuracy(algorithm):
     return srp.simulate(algorithm, data, **options).accuracy
 
 
+@pytest.mark.long
 def test_the_example_of_an_algorithm_is_fedavg_without_its_proximal_term():
     fedprox, model = page("new_algorithm")["FedProx"], srp.models.MLP((8, 8), 10, hidden=(8,))
     training = srp.Training(srp.SGD(0.1))
@@ -205,6 +207,7 @@ def test_the_readmes_grid_is_an_example_that_is_reported():
     assert tomllib.loads((ROOT / file).read_text())["out"] == out
 
 
+@pytest.mark.long
 def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     text = (ROOT / "docs/grids.md").read_text()
     (tmp_path / "rates.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
@@ -222,6 +225,7 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     assert [history.num_rounds for history in namespace["final"].histories.values()] == [4, 4]
 
 
+@pytest.mark.short("data")
 @pytest.mark.parametrize("name", [pytest.param("faq", marks=pytest.mark.long), "data", "kernel", "models"])
 def test_answers_with_code_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -292,6 +292,7 @@ def prepared(data, name="fedrep", evaluations=(), **options):
     return prepare(Request(method, data, evaluations=evaluations, chunk_size=CHUNK, **options))
 
 
+@pytest.mark.short("fedrep-2-False-3")
 @pytest.mark.parametrize(
     ("name", "num_devices", "shard_data", "num_seeds"),
     [("fedavg", 1, False, None), ("fedavg", 2, True, None), ("fedrep", 2, False, None), ("fedrep", 2, False, 3)],

@@ -532,6 +532,7 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
 
 
+@pytest.mark.long
 def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"

@@ -85,6 +85,7 @@ def test_it_runs_from_the_command_line(tmp_path):
     assert {option: history.config["options"][option] for option in expected} == expected
 
 
+@pytest.mark.long
 def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
     keys, options = jnp.stack([KEY, KEY]), {"num_rounds": 2, "eval_every": 2, "devices": 1, "progress": False}
     both = srp.simulate_seeds(Dynamic(SOFTMAX), DATA, keys=keys, values={"alpha": [0.01, 0.5]}, **options)
@@ -96,6 +97,7 @@ def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
         Dynamic(SOFTMAX, alpha=0.0)
 
 
+@pytest.mark.short("full")
 @pytest.mark.parametrize("policy", [srp.participation.Full(), srp.participation.Fastest(2)], ids=["full", "some"])
 def test_it_is_the_method_of_the_package(policy):
     """Training with the same keys: `local_sgd` draws the batches of every method."""

@@ -141,6 +141,7 @@ def test_the_axis_says_which_data_judged():
         assert plots.figure3({"digits": histories}, (0,)).axes[0].get_ylabel() == ax.get_ylabel()
 
 
+@pytest.mark.short("$$", "50 $ and 60 $")
 @pytest.mark.parametrize("text", [r"$\frac{1}{$", "$$", r"$x^2$", r"a \$ b", "50 $ and 60 $"])
 def test_labels_are_no_mathematics(text, tmp_path):
     scores = {text: np.full((2, 2), 0.5)}

@@ -174,6 +174,7 @@ def test_scaffold_is_fedavg_where_clients_are_identical(model):
     assert found.bytes_up == found.bytes_down == 2 * fedavg.bytes_up
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", [LARGE], ids=["large"])
 def test_scaffold_corrects_drift_where_clients_differ(model):
     """Its control variate of the server is the mean gradient along the way, whatever the chunks."""
@@ -408,6 +409,7 @@ BY_ROUND = {
 EXPECTED = {"a_formula": [0.5, 0.25, 0.5 / 3], "optax": [0.5, 0.375, 0.25]}
 
 
+@pytest.mark.short("optax")
 @pytest.mark.parametrize("name", BY_ROUND)
 def test_an_optimizer_may_follow_the_round(name):
     data = blobs(6)
@@ -423,6 +425,7 @@ def test_an_evaluation_has_no_round_for_an_optimizer_to_follow():
         srp.algorithms.FedAvg(MODEL, srp.Training(BY_ROUND["a_formula"]))
 
 
+@pytest.mark.short("sgd")
 @pytest.mark.parametrize("make", [srp.SGD, optax.sgd], ids=["sgd", "optax"])
 def test_a_schedule_counts_the_local_steps_and_starts_anew_in_every_round(make):
     data = blobs(6)
@@ -456,6 +459,7 @@ class WrittenIn(Counted):
         return FedProx.client(written_in, *args)
 
 
+@pytest.mark.long
 def test_floats_compile_once_and_are_equal_to_constants():
     data, settings = blobs(3, 7, 5, 6), [(0.05, 0.0), (0.2, 1.5)]
 

@@ -107,6 +107,7 @@ TINY = (
 )
 
 
+@pytest.mark.long
 def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_path, save):
     data = srp.data.load("digits", num_clients=5, classes_per_client=3, max_examples=10)
     for rate in (0.1, 0.02):

@@ -64,6 +64,7 @@ def test_contraction_rate_and_its_range():
         theory.contraction_rate(1.0, 0.0, 1.0)
 
 
+@pytest.mark.short("0.01-3", "0.25-64")
 @pytest.mark.parametrize("ratio", [1, 3, 64])
 @pytest.mark.parametrize("a", [0.01, 0.25])
 def test_fixed_point_is_fixed_and_attracts(a, ratio):

@@ -33,6 +33,7 @@ def without_weights(factory, sgd, layout, **options):
     return setting, (setting.params, setting.clients, COHORTS), {"steps": steps_of(setting), "sgd": sgd}
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_feddyn(sgd, layout):
     optimizer = srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
@@ -47,6 +48,7 @@ def test_feddyn(sgd, layout):
     assert t == 2
 
 
+@pytest.mark.long
 def test_feddyn_whose_alpha_vanishes_is_fedavg_with_all_its_moves_added():
     """w+ = mean + sum of the moves (mean - w) so far, each in the share of the clients that took part in it."""
     options = {"optimizer": srp.SGD(0.1), "epochs": 2}
@@ -75,6 +77,7 @@ def test_pfedme_and_without_its_penalty_the_global_model_stays(penalty):
     assert t == 2
 
 
+@pytest.mark.long
 def test_momentum_of_pfedme_is_that_of_the_models_that_travel():
     """Two steps on one batch without inner movement of theta but the pull: w falls towards theta with a buffer."""
     runs = {}
@@ -109,6 +112,7 @@ def rows_of_weights(setting):
     return of
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_fedala(sgd, layout):
     setting, args, more = given(srp.algorithms.FedALA, sgd, layout, **WEIGHTS)
@@ -126,6 +130,7 @@ def test_fedala(sgd, layout):
     assert moved
 
 
+@pytest.mark.long
 def test_fedala_whose_weights_stay_is_fedavg():
     setting, args, more = given(srp.algorithms.FedALA, SGD, LAYOUT, weight_step_size=0.0)
     for t, params in enumerate(fedavg.run(*args, **more)):
@@ -142,6 +147,7 @@ def test_weights_of_fedala_stay_between_0_and_1_and_judge_what_a_client_starts_f
     assert weights.max() == 1
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_fedamp(sgd, layout):
     """On one device and on two, where participants' models are exchanged."""
@@ -192,6 +198,7 @@ def test_a_quadratic_programme_over_the_simplex():
     assert found[2] == 0
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_fedpac(sgd, layout):
     setting, args, more = given(srp.algorithms.FedPAC, sgd, layout, penalty=0.7)
@@ -213,6 +220,7 @@ def test_fedpac(sgd, layout):
     assert t == 2
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "layout"), SHAPED.values(), ids=SHAPED)
 def test_fedas(sgd, layout):
     setting, args, more = given(srp.algorithms.FedAS, sgd, layout, alignment_step_size=0.3)
@@ -275,6 +283,7 @@ def pairs():
             yield pytest.param(cls, policy, marks=marks, id=f"{cls.__name__}-{policy.name}")
 
 
+@pytest.mark.short("FedAS-partial_work")
 @pytest.mark.parametrize(("cls", "policy"), [*pairs()])
 def test_they_run_with_every_policy(cls, policy):
     algorithm = cls(split_model(), srp.Training(srp.SGD(0.1), batch_size=4), fine_tune_epochs=1)
@@ -294,6 +303,7 @@ def test_they_run_with_every_policy(cls, policy):
         assert history.bytes_up == (1 + policy.needs_global_gradient) * whole
 
 
+@pytest.mark.long
 def test_feddyn_finds_the_minimum_of_the_mean_loss_where_fedavg_stalls():
     """What is left of the mean gradient says how far the minimum is; decay of the weights makes it one."""
     softmax = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(), dtype=jnp.float64)

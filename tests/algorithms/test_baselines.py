@@ -95,6 +95,7 @@ def check_own_models(setting, expected, sgd):
     assert t == 2
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedprox(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -115,6 +116,7 @@ def test_fedsgd(at_once, monkeypatch):
     check_global_model(setting, expected, HEAVY)
 
 
+@pytest.mark.short("momentum")
 @pytest.mark.parametrize(
     ("sgd", "counts_momentum", "local_steps", "run_options"),
     [
@@ -237,6 +239,7 @@ def layers_of(params):
     return by_layer(split_model(), *jax.device_get(params))
 
 
+@pytest.mark.long
 def test_fedprox_without_its_term_is_fedavg():
     policy = srp.participation.Buffered(3)
     expected = run_of(built(srp.algorithms.FedAvg, split_model(), **HEAVY_STEPS), SMALL(), policy)
@@ -244,6 +247,7 @@ def test_fedprox_without_its_term_is_fedavg():
     assert_same_bits([s.server.params for s in found], [s.server.params for s in expected])
 
 
+@pytest.mark.long
 def test_scaffold_is_fedavg_where_clients_are_identical():
     """Full batches, full participation, any optimizer; their variates do move."""
     options = HEAVY_STEPS | {"batch_size": 99, "epochs": 3}
@@ -291,6 +295,7 @@ def test_fedsgd_is_gradient_descent_on_all_samples():
         assert_close(layers_of(state.server.params), params, 1e-9)
 
 
+@pytest.mark.long
 def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
     """One full batch: the head that FedRep's head step makes, and the representation that its other step makes."""
     outputs = []
@@ -305,6 +310,7 @@ def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
     assert_close(joint.message.representation, frozen_above.message.representation, 1e-9)
 
 
+@pytest.mark.long
 def test_fed_mtl_without_relations_is_local_only():
     policy = srp.participation.Doubling(2, 1)
     expected = run_of(built(srp.algorithms.LocalOnly, split_model(), **HEAVY_STEPS), SMALL(), policy)
@@ -313,6 +319,7 @@ def test_fed_mtl_without_relations_is_local_only():
     assert_close([s.clients.params for s in found], [s.clients.params for s in expected], 1e-12)
 
 
+@pytest.mark.long
 def test_one_client_alone_has_no_relations_and_trains_as_in_fedavg():
     _, shared = turn_of(srp.algorithms.FedAvg, **HEAVY_STEPS)(jnp.int32(4))
     _, alone = turn_of(srp.algorithms.LocalOnly, **HEAVY_STEPS)(jnp.int32(4))
@@ -323,6 +330,7 @@ def test_one_client_alone_has_no_relations_and_trains_as_in_fedavg():
         assert_close(turn(jnp.int32(4))[1].state.params, shared.message, 1e-3)
 
 
+@pytest.mark.long
 def test_relations_do_not_move_the_mean_of_the_models():
     """One full-batch step of plain SGD, models that differ: the mean moves along the mean gradient, for any l1."""
     turn = turn_of(srp.algorithms.FedMTL, relation_strength=0.5 / 0.3, norm_strength=0.0, **FULL)
@@ -365,6 +373,7 @@ def test_what_travels():
         assert (sent.up, sent.down) == (num_bytes, num_bytes), name
 
 
+@pytest.mark.long
 def test_nobody_waits_for_the_network_of_local_only():
     """No communication is charged; that clients diverge is seen all the same."""
     options = {"num_rounds": 3, "eval_every": 3, "key": KEY, "progress": False, "devices": 1, "evaluations": ()}

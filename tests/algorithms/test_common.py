@@ -301,6 +301,11 @@ TABLE = {
 }
 
 
+# what make test runs all tests of
+CORE = ("fedavg", "fedrep", "hf_maml", "fedbuff", "linear_fedavg", "linear_fedrep")
+of_core = pytest.mark.short(*CORE, *(f"{name}-*" for name in CORE))
+
+
 @pytest.fixture(scope="module", params=TABLE)
 def name(request):
     """Every algorithm in turn: pytest runs all tests of one before those of the next, so they share its programs."""
@@ -373,19 +378,28 @@ def test_protocol(name):
 
 
 def check_documentation(cls):
-    """Every field, in the class or the base that it is of, and the sections are there, and the examples run."""
+    """Every field, in the class or the base that it is of, and the sections are there."""
     doc, said = inspect.getdoc(cls), argument_help(cls)
     for parameter in inspect.signature(cls).parameters:
         assert said.get(parameter), parameter
     for section in ("Args:", "Example:"):
         assert f"\n{section}\n" in doc, section
+
+
+def check_examples(cls):
+    """The examples of its file run."""
     results = doctest.testmod(importlib.import_module(cls.__module__))
     assert results.attempted > 0
     assert results.failed == 0
 
 
-def test_documentation_names_every_field_and_its_examples_run(name):
+def test_documentation_names_every_field(name):
     check_documentation(ALGORITHMS[name])
+
+
+@of_core
+def test_examples_run(name):
+    check_examples(ALGORITHMS[name])
 
 
 @pytest.mark.parametrize(
@@ -401,13 +415,8 @@ def test_refusals_name_argument_and_value(make, options):
     assert "\n" not in str(caught.value)
 
 
-CORE = ("fedavg", "fedrep", "hf_maml", "lg_fedavg", "fedbuff", "linear_fedavg", "linear_fedrep")
-ON_EXAMPLES = [name for name, row in TABLE.items() if row.data is classification]
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in CORE else pytest.mark.long) for name in ON_EXAMPLES]
-)
+@pytest.mark.short("fedavg", "fedrep", "hf_maml")
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
 def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
     data = classification()
@@ -481,6 +490,7 @@ def rerun(run, name, number=3, data=None, **changed):
     return steps(run, number)
 
 
+@of_core
 def test_states_keep_their_types_and_nothing_is_traced_twice(name):
     run, start, states, segments = base(name)
     for state in states:
@@ -498,6 +508,7 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
         assert_close(after_another_key.server, states[-1].server, 1e-3)
 
 
+@of_core
 def test_training_does_something_to_server_and_clients(name):
     _, start, states, _ = base(name)
     for part in ("server", "clients"):
@@ -506,10 +517,12 @@ def test_training_does_something_to_server_and_clients(name):
                 assert_close(getattr(states[-1], part), getattr(start, part), 1e-3)
 
 
+@of_core
 def test_the_same_run_has_the_same_bits(name):
     assert_same_bits(rerun(base(name).run, name)[-1], base(name).states[-1])
 
 
+@pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):
     run = spread(name, layout_name).feed(TABLE[name].data()).place(base(name).start)
@@ -525,6 +538,7 @@ def test_chunks_and_devices_do_not_matter(name, layout_name):
         assert_same_bits((state.policy, state.round), (expected.policy, expected.round))
 
 
+@of_core
 def test_the_order_of_the_cohort_does_not_matter(name):
     orders = [np.r_[np.roll(np.arange(size)[::-1], 1), np.arange(size, NUM_CLIENTS)] for size in SIZES]
     permuted = [np.take_along_axis(a, np.array(orders), 1) for a in (IDS, WORK)]
@@ -533,6 +547,7 @@ def test_the_order_of_the_cohort_does_not_matter(name):
     assert_close(state.clients, base(name).states[-1].clients, TABLE[name].rounding)
 
 
+@of_core
 def test_padding_of_examples_does_not_matter(name):
     data = TABLE[name].data()
     if not isinstance(data, FederatedData):
@@ -570,6 +585,7 @@ def poisoned_rows(leaf, clients):
     return leaf
 
 
+@pytest.mark.short(*(f"{name}-{BASE}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", LAYOUTS)
 def test_clients_that_take_no_part_are_neither_read_nor_written(name, layout_name):
     run, start = spread(name, layout_name), base(name).start

@@ -36,6 +36,7 @@ def by_layer(split_model, params):
     return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names}
 
 
+@pytest.mark.short("dynamic-2")
 @pytest.mark.parametrize(("clock_name", "devices"), [("fixed", 1), ("dynamic", 2)])
 def test_fedat_is_a_queue_of_tiers(clock_name, devices):
     clock = CLOCKS[clock_name]
@@ -88,6 +89,7 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
     assert seen == {0, 1, 2}
 
 
+@pytest.mark.long
 def test_of_one_tier_it_is_fedprox_with_clients_at_random():
     data, split_model = federation(clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)), model(dtype=jnp.float64)
     training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS)

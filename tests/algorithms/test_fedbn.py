@@ -51,6 +51,7 @@ def by_layer(*parts):
     return jax.tree.map(np.asarray, layers | {"norm": layers["norm"] | statistics})
 
 
+@pytest.mark.short("heavy-normalisation")
 @pytest.mark.parametrize("personal", fedbn.PERSONAL)
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_three_rounds(sgd, run_options, personal):
@@ -77,6 +78,7 @@ def test_three_rounds(sgd, run_options, personal):
                     assert_close(found | kept["batch_stats"], state.own[i], 1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("norm", [None, nn.GroupNorm(5)], ids=["none", "group"])
 def test_without_batch_norm_fedbn_is_fedavg(norm):
     split_model = model() if norm is None else normalised(norm=norm)
@@ -135,6 +137,7 @@ def test_a_step_takes_in_the_statistics_of_the_real_examples_alone(count):
     np.testing.assert_allclose(found["var"], 0.9 + 0.1 * z.var(axis=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.short("rmsprop", "another_direction")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -231,6 +234,7 @@ TRAINED = [name for name, cls in ALGORITHMS.items() if hasattr(cls, "moves_stati
 QUICK = ("fedavg", "fedrep", "ditto", "scaffold", "apfl")
 
 
+@pytest.mark.short("fedrep")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in TRAINED]
 )

@@ -69,6 +69,7 @@ def optimizer(sgd):
     return srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
 
 
+@pytest.mark.short("k3-dynamic")
 @pytest.mark.parametrize("clock_name", CLOCKS)
 @pytest.mark.parametrize(
     ("k", "sgd", "options", "run_options"),
@@ -125,6 +126,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
             assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clock_name", CLOCKS)
 def test_waiting_for_everybody_is_fedavg(clock_name):
     split_model, _, data = setting()
@@ -177,6 +179,7 @@ def replayed(state, asked, k):
     return later, next_client
 
 
+@pytest.mark.short("3-5-run_options2-dynamic")
 @pytest.mark.parametrize("clock_name", CLOCKS)
 @pytest.mark.parametrize(
     ("k", "concurrency", "run_options"),
@@ -215,6 +218,7 @@ def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrenc
     assert stale > 0
 
 
+@pytest.mark.short("polynomial-*", "hinge-*")
 @pytest.mark.parametrize(
     ("kind", "a", "b", "alpha", "rho"),
     [("constant", 0.5, 0.0, 0.6, 0.0), ("polynomial", 0.8, 0.0, 0.9, 0.3), ("hinge", 1.5, 2.0, 0.7, 0.005)],
@@ -247,6 +251,7 @@ def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
     assert most > b + 1
 
 
+@pytest.mark.long
 def test_fedasync_that_waits_for_everybody_and_goes_all_the_way_is_fedavg():
     split_model, _, data = setting()
     training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS, weighting="num_examples")

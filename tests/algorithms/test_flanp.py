@@ -73,6 +73,7 @@ def check_tracking(setting, states):
     assert np.abs(flat(states[-1].tracking)).max() > 0.01
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -84,6 +85,7 @@ def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
     check_global_model(setting, (state.params for state in states), sgd)
 
 
+@pytest.mark.long
 def test_fedgate_with_k_random_clients_as_it_is_printed():
     policy = srp.participation.Uniform(3)
     options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8}
@@ -99,6 +101,7 @@ def test_fedgate_with_k_random_clients_as_it_is_printed():
     check_global_model(setting, (state.params for state in states), PLAIN)
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fednova_with_unequal_steps(sgd, run_options):
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -121,6 +124,7 @@ def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
 # Limits.
 
 
+@pytest.mark.long
 def test_fednova_with_equal_steps_is_fedavg():
     """As many steps for all: batches drawn with replacement, under momentum and unequal weights."""
     options = HEAVY_STEPS | {"epochs": None, "steps": 4, "weighting": "num_examples"}
@@ -131,6 +135,7 @@ def test_fednova_with_equal_steps_is_fedavg():
         assert_close(state.server.params, other.server.params, 1e-12)
 
 
+@pytest.mark.long
 def test_fedgate_with_one_local_step_is_gradient_descent():
     states = run_of(built(srp.algorithms.FedGATE, split_model(), **FULL), SMALL(), EVERYBODY)
     params = layers_of(states[0].server.params)
@@ -140,6 +145,7 @@ def test_fedgate_with_one_local_step_is_gradient_descent():
         assert_close(layers_of(state.server.params), params, 1e-9)
 
 
+@pytest.mark.short("num_examples")
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
     """Whatever the numbers of steps: those of the clients' sizes here."""
@@ -151,6 +157,7 @@ def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
             assert np.abs(np.tensordot(weights, leaf, 1)).max() < 1e-12
 
 
+@pytest.mark.short("fedgate")
 @pytest.mark.parametrize("name", ["fedgate", "fednova"])
 def test_without_steps_nothing_moves(name):
     algorithm = built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0)
@@ -198,6 +205,7 @@ def test_what_travels():
 # The gradient of the criterion.
 
 
+@pytest.mark.short("fedavg", "scaffold")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
 def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
     """Of the mean loss over all examples of a client and of the penalty of weight decay; padding has no part in it."""
@@ -336,6 +344,7 @@ def model_of(run):
     return np.asarray(run.host_state().server.params.head["out"]["kernel"][:, 0])
 
 
+@pytest.mark.long
 def test_fedgate_finds_the_minimum_of_a_quadratic_where_fedavg_stalls():
     everybody, world = np.arange(NUM_CLIENTS), quadratic()
     minimum = world.minimum(everybody)
@@ -411,6 +420,7 @@ def flanp(initial=1, **options):
     return srp.participation.StatisticalAccuracy(initial, **options)
 
 
+@pytest.mark.short("{}", "{'first_threshold'*")
 @pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
 def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
     """All rounds in one call of one program: nobody asks the host, nothing is traced again."""
@@ -463,6 +473,7 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
 
 
+@pytest.mark.long
 def test_flanp_sweeps_without_compiling_again():
     """Policies differ in their thresholds, algorithms in their step sizes. (The constants of the rule are static.)"""
     model, sizes = linear_model(), {"batch_size": NUM_EXAMPLES}

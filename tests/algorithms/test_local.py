@@ -34,7 +34,7 @@ MODEL = model(hidden=(5,))
 PARAMS = MODEL.init(KEY)
 
 
-@pytest.fixture(params=["batched", "one_after_the_other"])
+@pytest.fixture(params=["batched", pytest.param("one_after_the_other", marks=pytest.mark.long)])
 def strategy(request, monkeypatch):
     if request.param == "one_after_the_other":
         monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)

@@ -23,6 +23,7 @@ def _float64():
         yield
 
 
+@pytest.mark.short("yogi")
 @pytest.mark.parametrize(("rule", "beta1"), RULES.items(), ids=RULES)
 def test_fedopt(rule, beta1):
     options = {"rule": rule, "server_step_size": 0.3, "beta1": beta1, "beta2": 0.8, "adaptivity": 0.05}
@@ -108,6 +109,7 @@ def test_fedrod():
     assert t == 2
 
 
+@pytest.mark.long
 def test_fedrod_shares_fedavgs_model_where_every_client_has_as_many_of_each_class():
     x = np.random.default_rng(0).normal(size=(8, 6))
     examples = Examples(jnp.asarray(x), jnp.asarray([0, 1, 2, 3] * 2, jnp.int32), jnp.int32(8))
@@ -130,16 +132,23 @@ def test_knn_per(k, share):
         srp.algorithms.KNNPer, LAYOUT, optimizer=srp.SGD(0.2), num_neighbours=k, own_share=share, epochs=2
     )
     algorithm = srp.algorithms.KNNPer(split_model(), num_neighbours=k, own_share=share)
+    capacity = 4 + max(len(client.y) for client in setting.clients)  # one shape for all
+
+    @jax.jit
+    def neighbours(server, examples, x):
+        return jnp.exp(algorithm.neighbours(jax.random.key(0), server, (), examples)(x))
+
     for t in range(3):
         server = setting.states[t].server
         params, accuracies = by_layer(split_model(), *server.params), []
         for client in setting.clients:
             expected = knn_per.probabilities(params, client, client.x_test, NUM_CLASSES, k, share)
-            padded = np.concatenate([client.x, np.full((4, client.x.shape[1]), 1e30)])
-            labels = jnp.asarray(np.concatenate([client.y, np.zeros(4, int)]), jnp.int32)
+            missing = capacity - len(client.y)
+            padded = np.concatenate([client.x, np.full((missing, client.x.shape[1]), 1e30)])
+            labels = jnp.asarray(np.concatenate([client.y, np.zeros(missing, int)]), jnp.int32)
             examples = Examples(jnp.asarray(padded), labels, jnp.int32(len(client.y)))
-            predict = algorithm.neighbours(jax.random.key(0), server, (), examples)
-            np.testing.assert_allclose(jnp.exp(predict(jnp.asarray(client.x_test))), expected, rtol=0, atol=1e-7)
+            found = neighbours(server, examples, jnp.asarray(client.x_test))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
             accuracies.append(np.mean(expected.argmax(axis=1) == client.y_test))
         np.testing.assert_array_equal(setting.accuracies[t]["neighbours"], accuracies)
 
@@ -153,6 +162,7 @@ def test_a_client_without_examples_has_the_global_model():
     np.testing.assert_allclose(algorithm.neighbours(jax.random.key(0), server, (), nobody)(x), shared, atol=1e-9)
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
 def test_fedproto(sgd, run_options):
     """Rounds of 3, 2 and 7 of 7 clients: in the first two, classes are missing."""
@@ -175,6 +185,7 @@ def test_fedproto(sgd, run_options):
     assert t == 2
 
 
+@pytest.mark.long
 def test_fedproto_without_penalty_trains_as_local_only():
     setting, args, more = given(srp.algorithms.FedProto, SGD, LAYOUT, penalty=0.0)
     del more["client_weighting"]

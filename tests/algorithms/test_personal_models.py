@@ -77,6 +77,7 @@ def test_ditto():
         check_round(setting, t, state.params, sgd, own_model=own)
 
 
+@pytest.mark.short("adaptive")
 @pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=["adaptive", "fixed"])
 def test_apfl(sgd, run_options):
     options = {"own_share": 0.3, "adaptive": sgd is HEAVY}
@@ -112,6 +113,7 @@ def targets_of(rows):
     return others if len(others) else rows
 
 
+@pytest.mark.short("sgd0-*")
 @pytest.mark.parametrize(("sgd", "run_options", "alpha"), [(*SHAPED["heavy"], 0.3), (*SHAPED["plain"], 0.0)])
 def test_per_fedavg_and_without_an_inner_step_it_is_fedavg_on_its_target_samples(sgd, run_options, alpha):
     setting, args, more = given(srp.algorithms.PerFedAvg, sgd, run_options, inner_step_size=alpha)
@@ -142,6 +144,7 @@ def globals_of(states):
     return [state.server.params for state in states]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "policy", "alone", "mixed"),
     [
@@ -162,6 +165,7 @@ def test_the_global_model_is_that_of_fedavg_and_the_own_one_may_be_trained_alone
         assert_close([state.clients.own for state in together], local_only, 1e-3)
 
 
+@pytest.mark.long
 def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
     """eta lambda = 1 and one full batch: v_i <- w - eta grad f_i(v_i), wherever v_i was."""
     one_step = {"batch_size": 99, "optimizer": srp.SGD(0.3), "penalty": 1 / 0.3}
@@ -212,6 +216,7 @@ def test_aggregation_of_l2gd_keeps_the_mean_and_silent_rounds_cost_nothing():
     assert {("local", "aggregation"), ("aggregation", "aggregation")} <= set(itertools.pairwise(kinds))
 
 
+@pytest.mark.long
 def test_l2gd_that_never_aggregates_is_local_only():
     own = [state.clients.own for state in states_of("l2gd", "doubling", aggregation_probability=0.0)]
     assert_close(own, [state.clients.params for state in states_of("local_only", "doubling")], 1e-12)
@@ -233,6 +238,7 @@ def test_one_model_travels_each_way():
         assert (sent.up, sent.down) == (whole, whole), name
 
 
+@pytest.mark.short("argument0")
 @pytest.mark.parametrize("argument", [{"own_share": 1.5}, {"own_share": float("nan")}, {"own_share": -0.1}])
 def test_shares_are_numbers_from_0_to_1(argument):
     with pytest.raises(ValueError, match=r"own_share.*give a number from 0 to 1"):

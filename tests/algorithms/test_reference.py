@@ -86,6 +86,7 @@ def work_of(t, i):
     return int(WORK[t][IDS[t] == i][0])
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(
     ("sgd", "weighting", "run_options"),
     [(HEAVY, "num_examples", {"chunk_size": 3}), (PLAIN, "uniform", {"devices": 2, "chunk_size": 2})],
@@ -115,6 +116,7 @@ def test_fedavg(sgd, weighting, run_options):
         check_accuracies(setting, t, accuracies)
 
 
+@pytest.mark.short("heavy")
 @pytest.mark.parametrize(
     ("sgd", "head_sgd", "weighting", "counts", "alternations", "run_options"),
     [
@@ -159,6 +161,7 @@ def test_fedrep(sgd, head_sgd, weighting, counts, alternations, run_options):
         check_accuracies(setting, t, accuracies)
 
 
+@pytest.mark.short("epochs")
 @pytest.mark.parametrize(
     ("sgd", "weighting", "local_steps", "run_options"),
     [(HEAVY, "uniform", None, {"devices": 2, "chunk_size": 3}), (PLAIN, "num_examples", 5, {"chunk_size": 3})],
@@ -196,6 +199,7 @@ def test_lg_fedavg(sgd, weighting, local_steps, run_options):
         check_accuracies(setting, t, accuracies)
 
 
+@pytest.mark.short("support_and_target")
 @pytest.mark.parametrize(
     ("sgd", "weighting", "meta", "inner_steps", "run_options"),
     [
@@ -232,6 +236,7 @@ def test_hf_maml(sgd, weighting, meta, inner_steps, run_options):
         check_accuracies(setting, t, accuracies)
 
 
+@pytest.mark.long
 def test_the_hessian_free_step_is_the_gradient_of_the_model_after_its_inner_step():
     # F(w) = f(w - alpha grad f(w)) by automatic differentiation; on a mean loss of a smooth model, one step, one client
     split_model = float64_model()

@@ -36,6 +36,7 @@ def fjord_rates(t, i, level, rates, steps):
         yield rates[int(jax.random.randint(named_key(key_step, "rate"), (), 0, level + 1))]
 
 
+@pytest.mark.short("num_examples-*")
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
@@ -72,6 +73,7 @@ def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
         assert untouched > 0  # in the second round nobody trains the whole model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["heterofl", "fedrolex", "fjord"])
 def test_of_one_whole_rate_it_is_fedavg_whatever_the_policy(name):
     data = federation(clients_of(COUNTS, TEST_COUNTS))
@@ -84,6 +86,7 @@ def test_of_one_whole_rate_it_is_fedavg_whatever_the_policy(name):
         assert_close(narrow.host_state().server.params, whole.host_state().server.params, 1e-6)
 
 
+@pytest.mark.short("0.5")
 @pytest.mark.parametrize("rate", [0.25, 0.5])
 def test_units_that_are_left_out_never_matter(rate):
     """Of convolutions and of dense layers above flattened channels: huge parameters of others change no logit."""

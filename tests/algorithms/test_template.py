@@ -56,8 +56,10 @@ def test_refusals_name_argument_and_value(options):
 
 def test_documentation_names_every_field_and_its_examples_run():
     common.check_documentation(Template)
+    common.check_examples(Template)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "participation",
     [srp.participation.Full(), srp.participation.Doubling(4, 1), srp.participation.Uniform(4)],

@@ -49,6 +49,7 @@ def test_tokens_are_those_of_a_plain_loop(forum):
     assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], "a sentence that is cut has no end"
 
 
+@pytest.mark.long
 def test_the_lstm_learns_what_follows_what_it_has_seen_twice(tmp_path):
     for kind in ("train", "test"):
         write(tmp_path / "forum", kind, {"ann": ["sort a list of a list"]})

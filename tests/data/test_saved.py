@@ -67,6 +67,15 @@ def assert_same(one: FederatedData, other: FederatedData):
                 np.testing.assert_array_equal(mine[is_real], their[is_real])
 
 
+@pytest.mark.short(
+    "mine.npz-digits*",
+    "mine.npz-pixels*",
+    "mine.npz-a scale*",
+    "mine.npz-floats",
+    "mine.npz-halves",
+    "mine.npz-t*",
+    "mnist.npz-pixels",
+)
 @pytest.mark.parametrize("name", [*FEDERATIONS])
 @pytest.mark.parametrize("file", ["mine.npz", "mnist.npz"])  # mnist has constants, which are for others' files
 def test_what_is_saved_is_loaded(name, file, tmp_path):

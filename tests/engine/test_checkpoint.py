@@ -70,6 +70,7 @@ def assert_same_states(actual, expected):
     assert_same_bits(actual.client_states, expected.client_states)
 
 
+@pytest.mark.short("between")
 @pytest.mark.parametrize("first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"])
 def test_a_run_is_made_longer_to_the_same_bits(first, whole, tmp_path):
     short = job.run(tmp_path / "checkpoints", num_rounds=first)
@@ -159,6 +160,7 @@ def other(optimizer=0.2, hidden=(4,)):
     return srp.algorithms.FedRep(model(hidden=hidden), training, head_epochs=2)
 
 
+@pytest.mark.short("key", "rate", "work", "labels", "step_size", "clients", "policy")
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -205,6 +207,7 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
     assert len(message) < 450
 
 
+@pytest.mark.short("*-program")
 @pytest.mark.parametrize(
     ("change", "word"), [({"init": another_start}, "start"), ({"server": another_server}, "program")]
 )

@@ -463,6 +463,7 @@ class FourMembers:
         return jnp.sum(jnp.argmax(predict(test.x), axis=-1) == test.y).astype(float), test.count.astype(float)
 
 
+@pytest.mark.short("<lambda>0")
 @pytest.mark.parametrize("judged", [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)])
 def test_data_of_four_members_are_enough_for_a_model(judged):
     data = judged(FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32)))
@@ -563,6 +564,15 @@ HONEST = {
 }
 
 
+@pytest.mark.short(
+    "numbers_of_python",
+    "numbers_in_client_states",
+    "keys_and_flags",
+    "nothing",
+    "any_parameters",
+    "weights_of_parts",
+    "complex",
+)
 @pytest.mark.parametrize("case", HONEST)
 def test_what_keeps_to_the_contract_runs(case):
     algorithm = algorithm_of(**{"client": client_of()} | HONEST[case])
@@ -607,6 +617,7 @@ def test_a_policy_sees_the_metrics_of_its_algorithm():
     simulate(algorithm, participation=policy_of(update=update))
 
 
+@pytest.mark.short("int8", "bool")
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.bool_, jnp.int32])
 def test_integers_and_flags_are_sent_as_they_are_and_averaged_as_floats(dtype):
     """No sum overflows, no weight is cut: the mean of 100 of 200 clients is exact, one byte each."""

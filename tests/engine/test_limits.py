@@ -43,6 +43,7 @@ def three_rounds(name, participation=None, **options):
     return states, infos
 
 
+@pytest.mark.short("srpfl_from_everybody")
 @pytest.mark.parametrize(
     ("name", "options"),
     [("srpfl", {"initial": 7}), ("fedrep", {"participation": srp.participation.Uniform(7)})],
@@ -70,6 +71,7 @@ def test_srpfl_with_fewer_is_not_fedrep():
 EVERYBODY = np.tile(np.arange(7), (3, 1))
 
 
+@pytest.mark.long
 def test_fedrep_without_a_head_and_equal_work_is_fedavg():
     """The head empty, the whole model is shared; epochs come as alternations, as epochs, or as units of work."""
     whole = model(cut=None, hidden=(5,))
@@ -105,6 +107,7 @@ def gradient_descent(params, x, y, step, number):
     return params
 
 
+@pytest.mark.short("pooled")
 @pytest.mark.parametrize("members", [[1], [0, 1, 2, 3, 4, 5, 6]], ids=["one_client", "pooled"])
 def test_full_batches_are_gradient_descent(members):
     """One client: on its loss. Several, weighted by examples, with one step a round: on the loss of all examples."""

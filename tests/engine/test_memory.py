@@ -33,6 +33,7 @@ def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds
     return prepare(request._replace(devices=devices, chunk_size=chunk_size, shard_data=shard_data))
 
 
+@pytest.mark.short("fedrep-2-3-False")
 @pytest.mark.parametrize(
     ("name", "chunk_size", "num_seeds", "shard_data"),
     [
@@ -59,6 +60,7 @@ def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, nu
     assert needed.certain < needed.total
 
 
+@pytest.mark.short("momentum")
 @jax.numpy_dtype_promotion("standard")  # of optax.adam
 @pytest.mark.parametrize("optimizer", ["plain", "momentum", "adam"])
 def test_the_estimate_for_an_accelerator_knows_the_optimizer(optimizer, monkeypatch):
@@ -220,6 +222,7 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitt
     assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was there
 
 
+@pytest.mark.long
 def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, free, tmp_path):
     keys, algorithm = jax.random.split(KEY, 2), srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
     there = num_bytes(TASK)  # on the device already

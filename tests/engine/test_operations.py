@@ -93,20 +93,21 @@ def test_record_loss_is_a_look_that_costs_nothing():
     )
 
 
-def test_every_algorithm_can_be_charged():
-    for name in srp.methods.algorithm_names():
-        algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
-        if algorithm.communicates is not None:
-            with pytest.raises(ValueError, match=rf"clock 'devices' charges a message .* and '{name}' has silent ones"):
-                costs(algorithm, DATA)
-        elif name == "fedala":  # trains its weights for as many epochs as its state says
-            with pytest.raises(ValueError, match=r"algorithm 'fedala': round\.client: a loop's length is known only"):
-                costs(algorithm, DATA)
-        else:
-            found = costs(algorithm, DATA)
-            total = np.asarray(found.operations + found.once)
-            assert total[1] > total[2] > total[0] > 0, name  # by number of examples
-            assert (np.asarray(found.once) >= -1e-3 * total).all(), name
+@pytest.mark.short("fedavg", "l2gd", "fedala", "hf_maml")
+@pytest.mark.parametrize("name", srp.methods.algorithm_names())
+def test_every_algorithm_can_be_charged(name):
+    algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
+    if algorithm.communicates is not None:
+        with pytest.raises(ValueError, match=rf"clock 'devices' charges a message .* and '{name}' has silent ones"):
+            costs(algorithm, DATA)
+    elif name == "fedala":  # trains its weights for as many epochs as its state says
+        with pytest.raises(ValueError, match=r"algorithm 'fedala': round\.client: a loop's length is known only"):
+            costs(algorithm, DATA)
+    else:
+        found = costs(algorithm, DATA)
+        total = np.asarray(found.operations + found.once)
+        assert total[1] > total[2] > total[0] > 0, name  # by number of examples
+        assert (np.asarray(found.once) >= -1e-3 * total).all(), name
 
 
 class Passes(NamedTuple):
@@ -134,6 +135,7 @@ PASSES = {
 }
 
 
+@pytest.mark.short("*-mlp")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", PASSES)
 def test_a_round_costs_its_passes(name, case):
@@ -149,6 +151,7 @@ def test_a_round_costs_its_passes(name, case):
     assert (ratio > 0.85).all()
 
 
+@pytest.mark.short("fastest")
 @pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)
 def test_rounds_last_as_counts_and_links_say(policy):
     algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
@@ -183,6 +186,7 @@ def test_times_that_include_messages_take_no_cost(tmp_path):
     np.testing.assert_array_equal(history.elapsed(), np.cumsum(history.compute_time))
 
 
+@pytest.mark.long
 def test_devices_come_and_go_and_fail():
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
     devices = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)

@@ -55,6 +55,7 @@ def replicated_and_sharded(name, devices):
     return numbers(replicated), numbers(sharded)
 
 
+@pytest.mark.short("fedavg-3")
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharded_data_change_nothing(name, devices):
@@ -80,6 +81,7 @@ def seeds_replicated_and_sharded(devices):
     return [(numbers(one), numbers(other)) for one, other in zip(replicated, sharded, strict=True)]
 
 
+@pytest.mark.long
 def test_seeds_share_the_sharded_data():
     (first, _), (second, _) = pairs = seeds_replicated_and_sharded(2)
     for replicated, sharded in pairs:
@@ -102,6 +104,7 @@ def test_evaluate_takes_sharded_data():
     assert_same_bits(srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated)
 
 
+@pytest.mark.short("2")
 @pytest.mark.parametrize("devices", [2, 3])
 def test_a_device_holds_the_examples_of_its_own_clients(devices):
     layout = lay_out(devices, 1, DATA.num_clients)

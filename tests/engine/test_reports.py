@@ -75,6 +75,7 @@ def test_losses_and_examples_are_those_of_the_clients(alone):
         assert len(set(said["training_loss"][ids])) == len(ids)
 
 
+@pytest.mark.short("options2")
 @pytest.mark.parametrize("options", [{"devices": 3, "chunk_size": 1}, {"chunk_size": 2}, {"devices": 2}])
 def test_chunks_and_devices_do_not_matter(alone, options):
     other = run(Listening(), fedavg(), **options)

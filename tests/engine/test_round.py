@@ -496,6 +496,7 @@ def test_flags_in_info_are_averaged_and_names_are_not_used_twice():
 # Chunks of two sizes.
 
 
+@pytest.mark.short("2-1-3")
 @pytest.mark.parametrize(
     ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
 )
@@ -533,6 +534,7 @@ def late(key, broadcast, state, value, context):
     return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
 
 
+@pytest.mark.short("3-2")
 @pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
 def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size):
     """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
@@ -582,6 +584,7 @@ def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
         assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
 
 
+@pytest.mark.short("True-None")
 @pytest.mark.parametrize("num_seeds", [None, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("shard_data", [False, True])
 def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
@@ -633,6 +636,7 @@ def test_accelerators_have_large_chunks_by_default():
 ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
 
 
+@pytest.mark.short("2-True")
 @pytest.mark.parametrize(("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)])
 def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, monkeypatch):
     """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""

@@ -64,6 +64,7 @@ def histories(strategy, how):
         return [srp.simulate(ALGORITHMS[strategy], DATA, key=key, **options) for key in KEYS]
 
 
+@pytest.mark.short("batched-together")
 @pytest.mark.parametrize(
     ("strategy", "how"),
     [("batched", "together"), ("one_after_the_other", "one_by_one"), ("one_after_the_other", "together")],

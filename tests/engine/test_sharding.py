@@ -58,6 +58,7 @@ def padded(layout, tree):
 SOME = np.array([5, 0, 6, 3, 1, 2, 4], np.int32)
 
 
+@pytest.mark.short("2-2-*", "4-2-*")
 @pytest.mark.parametrize(
     ("devices", "chunk_size", "ids", "away"),
     [

@@ -84,6 +84,7 @@ SWEEPS = {
 }
 
 
+@pytest.mark.short("method and optimizer")
 @pytest.mark.parametrize("case", SWEEPS)
 def test_a_sweep_is_traced_once(case):
     sweep = SWEEPS[case]
@@ -125,6 +126,7 @@ CLOCKS = {
 }
 
 
+@pytest.mark.short("dynamic", "work")
 @pytest.mark.parametrize("kind", CLOCKS)
 def test_rates_of_clocks_are_arguments(kind):
     method = get("fedavg")
@@ -150,6 +152,7 @@ def test_numbers_of_policies_are_arguments():
     assert shared_of(method, participation=on_time[0]) is not shared_of(method, participation=on_time[1])
 
 
+@pytest.mark.short("srpfl", "hf_maml")
 @pytest.mark.parametrize("name", ["srpfl", "lg_fedavg", "fedavg_ft", "fedbuff", "hf_maml"])
 def test_methods_made_anew_share_their_programs_and_other_constants_do_not(name):
     assert shared_of(get(name, learning_rate=0.1)) is shared_of(get(name, learning_rate=0.2))
@@ -198,6 +201,7 @@ def test_the_loss_and_evaluations_are_programs_of_their_own():
     assert shared_of(fedprox(), evaluations="global") is shared
 
 
+@pytest.mark.long
 def test_a_class_that_is_defined_again_compiles_anew():
     """As a cell of a notebook that was edited and run: what it reads from outside is read again."""
 
@@ -216,6 +220,7 @@ def test_a_class_that_is_defined_again_compiles_anew():
         assert np.abs(w).sum() > np.abs(half).sum()
 
 
+@pytest.mark.long
 def test_a_simulation_of_pure_functions_is_traced_once_too():
     data, traced = federation(clients_of((3, 4), (2, 2))), []
 
@@ -247,6 +252,7 @@ def closed_over(algorithm):
 NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
 
 
+@pytest.mark.short("fedprox-*")
 @pytest.mark.parametrize(
     ("name", "more"),
     [
@@ -325,6 +331,7 @@ VALUES = {
 }
 
 
+@pytest.mark.short("several")
 @pytest.mark.parametrize("case", VALUES)
 def test_values_of_seeds_are_those_of_runs_alone(case):
     """But for rounding: a batch of seeds is another program than one run."""
@@ -355,6 +362,7 @@ def test_short_and_dotted_names_give_the_same_bits():
             assert other.config["options"] == history.config["options"]
 
 
+@pytest.mark.long
 def test_values_of_seeds_are_of_the_models_type():
     """A model of half precision trains in it, as one run does."""
     data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
@@ -367,6 +375,7 @@ def test_values_of_seeds_are_of_the_models_type():
     assert {leaf.dtype for leaf in leaves(batch[0])} == {np.dtype(np.float16)}
 
 
+@pytest.mark.long
 def test_batches_of_other_values_share_their_program():
     first = seeds(fedprox(), {"mu": [0.1, 0.2]}, KEYS[:2])
     second = seeds(fedprox(0.5, 0.2, 0.1), {"mu": [0.3, 0.4]}, KEYS[1:])
@@ -489,6 +498,7 @@ def test_a_checkpoint_knows_the_values(tmp_path):
     assert simulate(get("fedavg", learning_rate=0.1), checkpoint_dir=tmp_path).num_rounds == 3
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_criterion_without_constants_goes_on(tmp_path):
     """FLANP's heuristic carries nan for the threshold that is not there yet."""
     options = {"eval_every": 10, "devices": None}
@@ -500,6 +510,7 @@ def test_a_checkpoint_of_a_criterion_without_constants_goes_on(tmp_path):
     np.testing.assert_array_equal(longer.mean_accuracy[-1], whole.mean_accuracy[-1])
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_a_hash_of_a_long_trace(tmp_path):
     times = np.arange(1, 6 * 300 + 1, dtype=float).reshape(300, 6)
     options = {"num_rounds": 1, "checkpoint_dir": tmp_path}

@@ -200,6 +200,7 @@ def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
     assert plain.config["eval_first"] == 0
 
 
+@pytest.mark.long
 def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
     options = {"keys": jax.random.split(KEY, 2), "participation": DOUBLING, "clock": CLOCK, "devices": 1}
     options |= {"eval_every": 2, "eval_first": 2, "progress": False, "checkpoint_dir": tmp_path}
@@ -245,6 +246,7 @@ def test_a_history_ends_with_the_servers_state():
     assert first.server_state != second.server_state
 
 
+@pytest.mark.short("3")
 @pytest.mark.parametrize("devices", [1, 3])
 def test_a_server_state_is_judged_on_other_clients(devices):
     new = numbers(10.0, 20.0, 30.0, 40.0)
@@ -279,6 +281,7 @@ def test_what_is_sent_may_be_any_pytree():
     assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
 
 
+@pytest.mark.long
 def test_what_clients_send_is_charged_and_not_the_short_cut_to_its_mean():
     task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
     options = {"num_rounds": 1, "key": KEY, "progress": False, "evaluations": (), "devices": 1}
@@ -310,6 +313,7 @@ def test_names():
     assert history.cohort_size.tolist() == [2, 2]
 
 
+@pytest.mark.short("given_parts")
 @pytest.mark.parametrize("given", [True, False], ids=["given_parts", "default_parts"])
 def test_another_key_compiles_nothing(given):
     options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 2}

@@ -24,6 +24,7 @@ def after(simulation, rounds, key=KEY):
     return jax.lax.scan(lambda state, _: simulation.step(state), state, length=rounds)
 
 
+@pytest.mark.short("fedrep")
 @pytest.mark.parametrize("algorithm", [fedavg(), srp.algorithms.FedRep(model())], ids=lambda a: a.name)
 def test_its_rounds_are_those_of_simulate(algorithm):
     doubling = srp.participation.Doubling(2, 1)
@@ -99,6 +100,7 @@ def test_a_loop_ends_at_a_target_inside_the_graph():
     assert int(jax.jit(rounds_to)(0.5)) == int(np.argmax(mean >= 0.5)) + 1
 
 
+@pytest.mark.short("forward")
 @pytest.mark.parametrize("reverse", [True, False], ids=["reverse", "forward"])
 def test_the_gradient_in_a_server_step_size_is_that_of_finite_differences(reverse):
     with jax.enable_x64(True):

@@ -93,6 +93,7 @@ def test_nobody_asks(in_batches):
     assert (num_logs(False), num_logs(True)) == (1, 2)  # one is the gradient's own
 
 
+@pytest.mark.short("devices")
 @pytest.mark.parametrize("change", ["devices", "one client after the other", "seeds"])
 def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monkeypatch):
     algorithm, options = fedavg(batch_size=2), {"devices": 3, "chunk_size": 1}

@@ -99,6 +99,7 @@ def test_rules_of_linear_regression():
     assert made.constants["accuracy_constant"] == pytest.approx(c)
 
 
+@pytest.mark.short("flanp-1")
 @pytest.mark.parametrize(("method", "initial"), [("flanp", 1), ("fedgate", 4)])
 def test_rounds_of_exact_gradients_are_those_of_the_simulator(method, initial):
     """Times, distances and the criterion, round by round; stages of 1, 2 and 4 clients, with unequal Hessians."""

@@ -24,6 +24,7 @@ def not_json(constant):
     raise AssertionError(f"{constant} is not JSON")
 
 
+@pytest.mark.short("fedavg_representation/figure1")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / script).with_suffix(".py")

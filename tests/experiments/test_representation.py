@@ -115,6 +115,7 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
+@pytest.mark.short("2")
 @pytest.mark.parametrize("number", [5, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"

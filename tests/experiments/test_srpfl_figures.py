@@ -40,6 +40,7 @@ def trained(tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("figure", [pytest.param(3, marks=pytest.mark.long), 5])
 def test_one_training_run_serves_both_clocks(figure, trained):
     fixed, _ = study(figure, trained)
@@ -91,6 +92,7 @@ def test_a_run_gives_both_curves_and_is_not_done_twice(tmp_path):
         changed.train("fedavg", range(2), together=False)
 
 
+@pytest.mark.short("True")
 @pytest.mark.parametrize("together", [False, True])
 def test_an_interrupted_run_goes_on_in_another_figure(together, tmp_path, monkeypatch):
     """Killed after the first round of figure 3, continued by figure 4, whose clock is another."""
@@ -207,6 +209,7 @@ def test_wrong_words_are_named(arguments, words, tmp_path, monkeypatch, capsys):
 SHAPES = {"digits": (8, 8), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}  # of an example; others are as MNIST
 
 
+@pytest.mark.short("setting?-*", "setting13-*")
 @pytest.mark.parametrize(
     ("setting", "name"), [(setting, name) for scale in paper.SETTINGS.values() for name, setting in scale.items()]
 )

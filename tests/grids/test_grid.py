@@ -75,6 +75,7 @@ def test_a_batch_is_the_runs_one_by_one(whole):
     assert len(set(finals)) == 4  # no run stands for another
 
 
+@pytest.mark.long
 def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_path):
     """The optimizer of fine-tuning has the step size of training, and another momentum."""
     axes, own = {"method": ["fedavg_ft"], "learning_rate": RATES}, {"fine_tune_optimizer.momentum": 0.5}
@@ -118,6 +119,7 @@ def trained(monkeypatch):
 JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "global"], ["fine_tune"]]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 16])
 def test_runs_that_differ_in_what_judges_them_are_one_training(tmp_path, trained, batch):
     """It is that of each of them, and their folders say what those of each alone say."""
@@ -303,6 +305,7 @@ def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
     assert {name: table for name, table in tables(more).items() if name in kept} == kept
 
 
+@pytest.mark.long
 def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole, tmp_path):
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))

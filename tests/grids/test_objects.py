@@ -132,6 +132,7 @@ class Mine(srp.algorithms.FedAvg):
 """
 
 
+@pytest.mark.short("*Mine*")
 @pytest.mark.parametrize(
     ("defined", "method", "call"),
     [("", "srp.algorithms.FedAvg(model)", "main()"), (OWN, "Mine(model)", 'if __name__ == "__main__":\n    main()')],

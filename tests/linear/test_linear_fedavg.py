@@ -41,6 +41,7 @@ def test_a_round_agrees_with_numpy(local_steps):
     assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("double")
 def test_local_updates_learn_the_representation_and_distributed_descent_does_not():
     """Figure 1, in double precision so that the linear rate can be followed: ten trials of FedAvg, three of D-GD."""

@@ -53,6 +53,7 @@ def span(b):
     return np.asarray(b) @ np.linalg.pinv(np.asarray(b))
 
 
+@pytest.mark.short("8-full", "2-fixed")
 @pytest.mark.parametrize("sampling", ["full", "fixed"])
 @pytest.mark.parametrize("samples", [8, 2])  # 2 < rank: heads of smallest norm
 def test_rounds_agree_with_numpy(sampling, samples):
@@ -71,6 +72,7 @@ def test_rounds_agree_with_numpy(sampling, samples):
         assert np.abs(span(state.server.representation) - span(b)).max() < 1e-10
 
 
+@pytest.mark.short("10")
 @pytest.mark.parametrize("steps", [1, 10])
 def test_rounds_with_gradient_heads_agree_with_numpy(steps):
     """GD-GD and 10GD-GD: heads go on from where they are, in the basis that the server has made.
@@ -98,6 +100,7 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
             assert np.abs(np.asarray(state.clients.head) - heads).max() < 1e-10
 
 
+@pytest.mark.short("fixed")
 @pytest.mark.parametrize("sampling", ["full", "fixed"])
 def test_method_of_moments_agrees_with_numpy(sampling):
     with float64():
@@ -131,6 +134,7 @@ def test_signs_of_the_basis_never_show():
         assert np.abs(span(one_round(server)) - span(flipped)).max() < 1e-12
 
 
+@pytest.mark.short("subspace")
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_too_few_samples_stay_finite(sampling):
     task = a_task()
@@ -140,6 +144,7 @@ def test_too_few_samples_stay_finite(sampling):
     assert rounds.finite.all()
 
 
+@pytest.mark.short("subspace")
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_without_noise_it_converges_to_rounding(sampling):
     task = a_task(num_clients=40, noise_std=0.0)
@@ -161,6 +166,7 @@ def test_chunks_devices_and_seeds_at_once_do_not_matter():
         assert np.allclose(plain.accuracy, other.accuracy, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_doubling_is_srpfl_and_initial_n_is_fedrep():
     task = a_task(num_clients=8)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12)
@@ -196,6 +202,7 @@ def test_evaluations_score_the_population_error():
     assert float(error) == pytest.approx(25, rel=1e-5)
 
 
+@pytest.mark.long
 def test_error_of_fitted_heads_is_that_of_theory():
     """With B = B*: E ||w - w*||^2 = sigma^2 k / (m - k - 1), the mean of an inverse Wishart matrix."""
     task = a_task(num_clients=2000, noise_std=0.7)

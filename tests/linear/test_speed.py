@@ -27,6 +27,7 @@ def test_noise_floor_falls_with_the_square_root_of_the_cohort():
     assert error < 0.03
 
 
+@pytest.mark.long
 def test_contraction_is_never_slower_than_the_theorem():
     """Without noise, with batches large enough for its assumptions (m enters the cost of subspace sampling nowhere)."""
     task = srp.data.linear_task(jax.random.key(2), num_clients=64, dim=40, rank=3, noise_std=0.0)

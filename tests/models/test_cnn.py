@@ -38,6 +38,7 @@ def test_sizes():
     assert features.shape == (7, 512)
 
 
+@pytest.mark.short("shape1-patches")
 @pytest.mark.parametrize(
     ("shape", "strategy"), [((8, 8, 1), "winograd"), ((13, 10, 3), "patches"), ((9, 16), "auto"), ((8, 11, 2), "xla")]
 )
@@ -72,6 +73,7 @@ def test_padding_is_xlas_same(strategy):
     np.testing.assert_allclose(module.apply(params, x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_by_name_and_in_a_round():
     """A round of FedAvg with one local step on one client is the gradient step of the whole model."""
     rng = np.random.default_rng(1)

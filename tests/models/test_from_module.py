@@ -39,6 +39,7 @@ def plain(cut):
     return Split((4, 2), 3, layers, cut=cut)
 
 
+@pytest.mark.short("linen-fc2", "nnx-out")
 @pytest.mark.parametrize("head", ["fc2", "out"])
 @pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
 def test_it_is_the_model_of_its_layers(module, head):
@@ -82,6 +83,7 @@ def check_training(module, head):
     assert history.diverged is None
 
 
+@pytest.mark.short("nnx")
 @pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
 def test_it_is_trained(module):
     check_training(module, "out")

@@ -188,6 +188,7 @@ def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
     assert (apart > 1e-5) == (name != "lg_fedavg" or not is_frozen)
 
 
+@pytest.mark.long
 def test_bytes_are_those_of_the_part_that_travels():
     model = srp.models.lora(srp.models.MLP((LENGTH,), VOCABULARY, hidden=(4,)), rank=2)
     x, y = np.ones((4, LENGTH)), np.arange(4)

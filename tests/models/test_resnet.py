@@ -64,6 +64,7 @@ def perturbed(params):
     return jax.tree.unflatten(structure, moved)
 
 
+@pytest.mark.short("trained", "group")
 @pytest.mark.parametrize("case", ["judged", "trained", "group"])
 def test_layer_by_layer(case):
     model = srp.models.ResNet18((9, 8, 3), 4, norm="group" if case == "group" else "batch", **SMALL)

@@ -194,6 +194,11 @@ def played(name, world):
         now += wait + outcome.duration
 
 
+# every policy in one world, one policy in all
+SHORT = [f"{name}-{list(WORLDS)[i % len(WORLDS)]}" for i, name in enumerate(POLICIES)]
+
+
+@pytest.mark.short(*SHORT, "uniform-*")
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POLICIES)
 def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
@@ -231,6 +236,7 @@ def run(name, world, num_rounds=ROUNDS, **options):
     return srp.simulate(SUMS, numbers(*VALUES), keep_clients=True, **given)
 
 
+@pytest.mark.short("deadline_uniform-*")
 @pytest.mark.parametrize(
     ("name", "world"),
     [("deadline_uniform", "intervals_failing"), ("doubling", "day_and_night"), ("full", "hardly")],
@@ -248,6 +254,7 @@ def test_a_run_has_these_rounds(name, world):
         assert float(history.server_state) == pytest.approx(total)
 
 
+@pytest.mark.long
 def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp_path):
     name, world = "deadline_doubling", "markov"
     one = run(name, world)

@@ -45,6 +45,7 @@ def test_examples_of_docstrings_run(name):
     assert results.failed == 0
 
 
+@pytest.mark.short("*-True")
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
 def test_protocol(policy, x64):
@@ -88,6 +89,7 @@ def test_vmap_is_the_loop(policy):
         chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], together), cohort_of(key))
 
 
+@pytest.mark.short("*-37")
 @pytest.mark.parametrize("num_clients", [1, 2, 37, 100])
 @pytest.mark.parametrize("ties", [False, True])
 def test_policies_with_everybody_are_full(num_clients, ties):

@@ -88,6 +88,7 @@ def source(tab, figure, name):
     )
 
 
+@pytest.mark.short("0-0.02", "0.37-0.6", "123.4-0.949")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("cost", COSTS)
 def test_the_table_is_that_of_report_at_every_cost_and_target(opened, large, cost, target):
@@ -290,6 +291,7 @@ def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
     assert min(widths) > 300
 
 
+@pytest.mark.short("500")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_long_names_without_blanks_are_broken(tmp_path, tab, width):
     runs = [made("long_name_" * 11 + str(place), 0, 6, 5, finite=np.arange(6) < 3) for place in range(3)]
@@ -300,6 +302,7 @@ def test_long_names_without_blanks_are_broken(tmp_path, tab, width):
     assert max(tab.ask(lines)) < 40  # but not the words beside a choice
 
 
+@pytest.mark.short("400-True")
 @pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
 def test_long_names_leave_room_for_what_they_name(tmp_path, tab, width, phone):
     def sweep(rate):
@@ -437,6 +440,7 @@ def test_a_round_that_never_ends_hides_none_before(tmp_path, tab):
 EVIL = (r"$$x^2$$", r"\[x\]", r"\(x\)", r"$\frac{1}{$", "$$")
 
 
+@pytest.mark.short("$$x^2$$", "$$")
 @pytest.mark.parametrize("text", EVIL)
 def test_a_label_asks_no_network_for_mathematics(text, tmp_path, tab):
     scores = np.full((6, 5), 0.5)
