@@ -18,17 +18,18 @@ def largest_carry(jaxpr: Jaxpr | ClosedJaxpr) -> int:
         name, params = equation.primitive.name, equation.params
         if name == "while":
             first = params["cond_nconsts"] + params["body_nconsts"]
-            largest = max(largest, _bytes(equation.invars[first:]))
+            largest = max(largest, bytes_of(equation.invars[first:]))
         elif name == "scan":
             body: Any = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])  # stacked outputs have one more axis outside
             outer: list[Any] = list(equation.outvars)
             same = [out for out, one in zip(outer, body.outvars, strict=True) if out.aval.shape == one.aval.shape]
-            largest = max(largest, _bytes(same))
+            largest = max(largest, bytes_of(same))
         largest = max([largest, *(largest_carry(inner) for inner in inner_jaxprs(params.values()))])
     return largest
 
 
-def _bytes(variables: list[Any]) -> int:
+def bytes_of(variables: list[Any]) -> int:
+    """Bytes of variables of a traced function."""
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
 
 

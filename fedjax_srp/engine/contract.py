@@ -39,7 +39,7 @@ from fedjax_srp.base import (
     TrainingLoss,
 )
 from fedjax_srp.columns import check_metric_names
-from fedjax_srp.engine.carries import largest_carry
+from fedjax_srp.engine.carries import bytes_of, largest_carry
 
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
@@ -68,6 +68,7 @@ class Shapes(NamedTuple):
     carried: int  # bytes of a client's largest loop carry: parameters and optimizer state
     carried_judged: int  # the same while it is evaluated
     shown: PyTree  # the part of a client's state that the server knows, for `mix`
+    common: int  # bytes of `train` that are the same array for every client
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -174,7 +175,7 @@ def check_algorithm(
 ) -> Shapes:
     """Trace every function of an algorithm that a run will call, and check the policy's needs."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
-    train, test = (_client_data(f"{split}_client", data) for split in ("train", "test"))
+    (train, common), (test, _) = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
     state = _traced(f"{name}: init_client", lambda a, *args: a.init_client(*args), algorithm, key, server, train)[0]
     carried, shown = [0], []
@@ -241,7 +242,7 @@ def check_algorithm(
 
         traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[1]
         judged.append(largest_carry(traced))
-    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged), shown)
+    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged), shown, common)
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
@@ -256,8 +257,12 @@ def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput,
             )
 
 
-def _client_data(method: str, data: FederatedSource) -> PyTree:
-    return _traced(f"data: {method}", lambda data, client: getattr(data, method)(client), data, _shape(jnp.int32))[0]
+def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
+    """Shapes of a client's data, and the bytes of the arrays that the source hands to every client as they are."""
+    of_client = lambda data, client: getattr(data, method)(client)  # noqa: E731
+    shapes, traced = _traced(f"data: {method}", of_client, data, _shape(jnp.int32))
+    outputs, arrays = traced.jaxpr.outvars, (*traced.jaxpr.constvars, *traced.jaxpr.invars[:-1])
+    return shapes, bytes_of([out for out in outputs if any(out is array for array in arrays)])
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ class Traffic(NamedTuple):
 
     up: int  # sent
     down: int  # received
-    held: int  # data, state and messages of a client while it trains
+    held: int  # own data, state and messages of a client while it trains
     carried: int  # a client's largest loop carry: parameters and optimizer state
     carried_judged: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
-    examples: int  # its data alone, as the model's input
+    examples: int  # its own data alone, as the model's input: without arrays that all clients have in common
     client_state: int
     server_state: int
     shown: int  # the part of a client's state that the server knows, for `mix`
@@ -28,14 +28,14 @@ class Traffic(NamedTuple):
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
     """Count the bytes of a participant."""
     sent = shapes.up if sends is None else (sends, shapes.up[1:])
-    examples, state = num_bytes(shapes.train), num_bytes(shapes.state)
+    examples, state = num_bytes(shapes.train) - shapes.common, num_bytes(shapes.state)
     return Traffic(
         up=_charged_bytes(sent),
         down=_charged_bytes(shapes.down),
-        held=num_bytes((shapes.train, shapes.state, shapes.up)),
+        held=examples + state + num_bytes(shapes.up),
         carried=shapes.carried,
         carried_judged=shapes.carried_judged,
-        judged=max(examples, num_bytes(shapes.test)) + state,
+        judged=max(num_bytes(shapes.train), num_bytes(shapes.test)) + state,
         examples=examples,
         client_state=state,
         server_state=num_bytes(shapes.server),

@@ -110,6 +110,22 @@ def test_default_chunks_know_what_clients_hold_and_train_with_every_seed(monkeyp
     assert len({sizes.held, sizes.judged, sizes.carried_judged, 0}) == 4
 
 
+def test_chunks_do_not_count_what_all_clients_have_in_common():
+    """The truth of a linear task, (dim, rank), once for everybody: it made the chunks of large dimensions small."""
+
+    def task_run(dim):
+        task = srp.data.linear_task(KEY, 10_000, dim, 2)
+        algorithm = srp.algorithms.LinearFedRep(task, 0.1, 10, start="random")
+        return run_of(algorithm, task, chunk_size=None, devices=1, evaluations=("fit_head",))
+
+    small, large = task_run(10), task_run(10_000)
+    assert small.sizes.held == large.sizes.held
+    assert small.layout.chunk_size == large.layout.chunk_size == 10_000 // 64
+    assert large.sizes.judged > 4 * 2 * 10_000  # an evaluation makes a vector of dim per client
+    sizes = run_of(ALGORITHMS["fedrep"], IMAGES).sizes
+    assert sizes.examples == num_bytes(jax.eval_shape(IMAGES.train_client, np.int32(0)))
+
+
 def test_working_memory_follows_the_chunk_and_the_seeds():
     one, four = (memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, c)) for c in (1, 4))
     seeds = memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, 4, num_seeds=5))
