@@ -116,13 +116,11 @@ def test_the_registered_example_knows_its_options():
     method = page("new_algorithm")["method"]
     assert (method.name, method.participation.name, method.algorithm.mu) == ("my_fedprox", "full", 0.1)
     assert jax.tree.leaves(method.algorithm) == [0.05, 0.1]  # arguments of the program
-    assert "my_fedprox" not in srp.methods.names()
 
 
 def test_the_registered_policy_knows_its_options():
     method = page("new_policy")["method"]
     assert (method.name, method.participation) == ("fedrep + round_robin", page("new_policy")["RoundRobin"](5))
-    assert "round_robin" not in srp.methods.POLICIES
 
 
 def test_the_example_of_a_policy_takes_turns():

@@ -115,7 +115,7 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.short("2")
+@pytest.mark.short("5", "2")  # figure 2 needs the runs of figure 5
 @pytest.mark.parametrize("number", [5, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"
