@@ -212,8 +212,24 @@ def packages() -> str:
         f"{large['rounds']}, {large['seconds_a_round']:.1f} s a round. The machine was slow that day: the FedAvg round "
         f"of the table above took it {measured('dual-2-cores')['seconds']['engine']['median']:.2f} s "
         "(`dual-2-cores.json`).",
+        _million(measured("million-2-cores")),
     ]
     return "\n\n".join(map(wrapped, paragraphs))
+
+
+def _million(found: Any) -> str:
+    def of(policy: str) -> str:
+        return ", ".join(f"{found[policy][clients]['median']:.2g}" for clients in ("10000", "100000", "1000000"))
+
+    large = found["uniform"]["1000000"]
+    return (
+        "1,000 clients a round among 10,000, 100,000 and a million with personal heads of 680 bytes (FedRep, "
+        "MLP 64-32-16-10, 20 examples drawn in the program; `python benchmarks/million.py --out "
+        f"benchmarks/results/million-2-cores.json`): {of('uniform')} CPU seconds a round where they are drawn at "
+        f"random, and {of('fastest')} where the fastest of all are taken, which sorts the times of all. The states of "
+        f"a million take {large['states_gib']:.2g} GiB, and a segment of rounds {1024 * large['working_gib']:.0f} MiB "
+        "beside them. Evaluations, which are over all clients, and states larger than the memory were not measured."
+    )
 
 
 def _pfllib(found: Any) -> str:

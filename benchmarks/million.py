@@ -1,0 +1,101 @@
+"""Rounds of 1,000 clients among ever more: what a round costs, and what a process holds, up to a million clients.
+
+    python benchmarks/million.py [--clients 10000 100000 1000000] [--repeats 15] [--out FILE.json]
+
+FedRep with an MLP 64-32-16-10, so that a client keeps a head of 680 bytes. The 20 examples of a client
+are drawn in the program whenever they are read: nothing but the states of clients, their times and the choice of the
+cohort grows with their number. Two policies: 1,000 at random, and the 1,000 fastest of all. No round is evaluated, for
+an evaluation is over all clients.
+
+Sizes take turns, five rounds a turn; times are CPU seconds of the process, so other work on the machine disturbs
+little. The peak is that of the whole process, which holds all sizes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from harness.measure import Rounds, in_turn, machine, peak_memory, summary
+
+import fedjax_srp as srp
+from fedjax_srp.base import Array, Examples, Predict
+
+EXAMPLES, FEATURES, CLASSES, COHORT, LENGTH = 20, 64, 10, 1000, 5
+GIB = 2**30
+
+
+@srp.part
+class Drawn:
+    """Clients whose examples are drawn from their id; each has its own order of classes.
+
+    Args:
+        clients: how many.
+    """
+
+    clients: int
+
+    @property
+    def num_clients(self) -> int:
+        """Number of all clients."""
+        return self.clients
+
+    def train_client(self, client_id: Array) -> Examples:
+        """Examples of one client."""
+        key = jax.random.fold_in(jax.random.key(0), client_id)
+        x = jax.random.normal(key, (EXAMPLES, FEATURES))
+        y = (jnp.argmax(x[:, :CLASSES], axis=1).astype(jnp.int32) + client_id) % CLASSES
+        return Examples(x, y, jnp.int32(EXAMPLES))
+
+    test_client = train_client
+
+    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
+        """Right answers, examples."""
+        right = jnp.argmax(predict(test.x), axis=-1) == test.y
+        return jnp.sum(right).astype(float), jnp.float32(EXAMPLES)
+
+
+def rounds(clients: int, policy: srp.base.ParticipationPolicy) -> Rounds:
+    """Compiled rounds of so many clients."""
+    model = srp.models.MLP((FEATURES,), CLASSES, (32, 16))
+    algorithm = srp.algorithms.FedRep(model, srp.Training(srp.SGD(0.05)), head_epochs=5)
+    return Rounds(algorithm, Drawn(clients), policy, LENGTH)
+
+
+def cpu_seconds(run: Rounds) -> float:
+    """CPU seconds of a round."""
+    begin = time.process_time()
+    run()
+    return (time.process_time() - begin) / LENGTH
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    srp.use_all_cores()
+    found = machine()
+    for policy in (srp.participation.Uniform(COHORT), srp.participation.Fastest(COHORT)):
+        runs = {str(clients): rounds(clients, policy) for clients in args.clients}
+        times = in_turn({name: partial(cpu_seconds, run) for name, run in runs.items()}, args.repeats)
+        found[policy.name] = {name: summary(of) for name, of in times.items()}
+        for name, run in runs.items():
+            more = {"working_gib": run.working_bytes / GIB, "compile_seconds": run.compile_seconds}
+            more["states_gib"] = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.clients)) / GIB
+            found[policy.name][name] |= more
+            print(policy.name, name, f"{found[policy.name][name]['median']:.3g} CPU s a round", more, flush=True)
+        del runs, run
+    found["peak_gib"] = peak_memory() / GIB
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
