@@ -23,7 +23,7 @@ demo: .venv/.run ## the main job in a few minutes: eight methods of the SRPFL pa
 test: .venv/.dev ## the tests; ARGS="-k name" for some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
-test-long: .venv/.dev ## the tests that take long: scripts of experiments, the benchmark, laws of large numbers
+test-long: .venv/.dev ## the tests that take long: more cases, scripts of experiments, the benchmark, laws of large numbers
 	@XLA_FLAGS=$(addsuffix true,$(EMITTERS)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -q -m long
 
 check: .venv/.dev ## lint, format and types

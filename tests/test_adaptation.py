@@ -77,6 +77,7 @@ def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, pa
     assert np.all(found.scores[0, 3] != found.scores[0, 2])
 
 
+@pytest.mark.long
 def test_fewer_samples_on_several_devices(data, params):
     counts, options = (2, 8, 100), {"epochs": 2, "optimizer": SGD}
     one = srp.adapt(MODEL, data, params, key=KEY, num_samples=counts, devices=1, **options)

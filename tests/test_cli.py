@@ -808,6 +808,7 @@ def test_clocks_in_words(text, name, expected):
     np.testing.assert_allclose(times.expected, expected)
 
 
+@pytest.mark.long
 def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
     exponential, fixed = srp.clocks.Exponential(1.0), srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     devices = srp.clocks.Devices(1e9, srp.clocks.LogNormal(1e6, 1.0), 1e6)

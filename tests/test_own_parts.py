@@ -163,6 +163,7 @@ def test_registered_clocks_are_checked(name, factory, message):
 # Both, in runs and grids.
 
 
+@pytest.mark.long
 def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"

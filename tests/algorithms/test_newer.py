@@ -37,6 +37,7 @@ def test_fedopt(rule, beta1):
     assert t == 2
 
 
+@pytest.mark.long
 def test_fedopt_without_momentum_is_fedavg():
     options = {"rule": "momentum", "beta1": 0.0, "server_step_size": 1.0}
     setting, args, more = given(srp.algorithms.FedOpt, SGD, LAYOUT, **options)
@@ -44,6 +45,7 @@ def test_fedopt_without_momentum_is_fedavg():
         assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
 
 
+@pytest.mark.short("adam-*")
 @pytest.mark.parametrize(("rule", "roots"), {"adam": 1, "adagrad": 2, "yogi": 2}.items())
 def test_fedopt_whose_tau_is_huge_is_fedavg(rule, roots):
     """Then sqrt(v) + tau is `roots` times tau in every round: v stays at tau^2, but for Adam's with beta2 = 0."""
@@ -54,6 +56,7 @@ def test_fedopt_whose_tau_is_huge_is_fedavg(rule, roots):
     assert t == 2
 
 
+@pytest.mark.short("adagrad-*")
 @pytest.mark.parametrize(("rule", "beta2"), [("adam", 0.0), ("yogi", 0.0), ("adagrad", 0.99)])
 def test_fedopt_without_tau_and_memory_moves_every_weight_by_its_step(rule, beta2):
     """v is the square of the first mean move alone: x moves by eta times its sign."""

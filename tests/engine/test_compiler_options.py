@@ -37,6 +37,7 @@ def test_graphs_are_for_gpus_and_can_be_turned_off(graphs):
     assert backend.compiler_options("gpu") == {}
 
 
+@pytest.mark.long
 def test_graphs_change_nothing_on_a_cpu(graphs):
     with_graphs = simulate()
     srp.use_cuda_graphs(False)

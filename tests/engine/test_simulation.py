@@ -59,6 +59,7 @@ def test_a_method_brings_its_participation():
     assert info.cohort_size.tolist() == [2, 4, 6]
 
 
+@pytest.mark.long
 def test_seeds_and_rates_are_one_vmap():
     def score(rate, key):
         simulation = srp.Simulation(fedavg(rate), DATA)

@@ -71,6 +71,7 @@ def test_mean_gradient_has_the_law_of_full_sampling(samples, exact, noise_std):
     assert np.abs(compare(short, full)).max() < 5
 
 
+@pytest.mark.long
 def test_the_comparison_rejects_a_draw_that_is_not_projected(monkeypatch):
     full = mean_descents(samplers.full(12), 12, True)
 

@@ -133,6 +133,7 @@ def test_crop_flip_fills_with_what_black_has_become(dtype, judged):
     assert corners.mean() > 0.9  # all but the images that stayed where they were
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_by_name", [True, False])
 def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
     data = images(np.float32, (6, 6))

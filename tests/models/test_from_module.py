@@ -83,7 +83,7 @@ def check_training(module, head):
     assert history.diverged is None
 
 
-@pytest.mark.short("nnx")
+@pytest.mark.long
 @pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
 def test_it_is_trained(module):
     check_training(module, "out")

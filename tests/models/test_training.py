@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from reference.small import KEY, Run, assert_close, scripted
 
 import fedjax_srp as srp
@@ -36,6 +37,7 @@ def random_model():
     return dataclasses.replace(model, augment=srp.models.CropAndFlip(padding=2))
 
 
+@pytest.mark.long
 def test_chunks_devices_and_the_order_of_clients_do_not_matter():
     """What is drawn in training belongs to client, round and step, never to a place."""
     algorithm = srp.algorithms.FedRep(random_model(), srp.Training(SGD(0.1), batch_size=4), head_epochs=2)

@@ -357,6 +357,7 @@ def test_time_is_cut_after_the_target_and_the_page_says_so(tmp_path, tab):
     assert tab.ask(note) == ""
 
 
+@pytest.mark.long
 def test_a_cut_that_would_hide_most_of_every_run_waits_until_it_is_asked_for(tmp_path, tab):
     rise = {"fine_tune": np.tile(np.linspace(0.58, 0.9, 36)[:, None], 5)}
     run = made("fedrep", 0, 36, 5, accuracies=rise)
@@ -391,6 +392,7 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tmp_path, tab):
     tab.wait("document.getElementById('state').textContent.startsWith('C = 1e+21')")
 
 
+@pytest.mark.long
 def test_lines_of_one_evaluation_are_dots(tmp_path, tab):
     def last(name, seed):
         run = made(name, seed, 6, 5)
@@ -463,6 +465,7 @@ def test_the_page_says_which_data_judged(tmp_path, tab):
         assert tab.ask(f"{axis}.axis_label") == f"mean {judged} accuracy (%)"
 
 
+@pytest.mark.long
 def test_the_page_of_one_run_speaks_of_one(tmp_path, tab):
     tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 6, 5)], target=0.2)]))
     assert tab.ask("document.getElementById('about').innerText") == "digits, made up: 1 line, 1 run"
