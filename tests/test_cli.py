@@ -1008,7 +1008,6 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     ]
 
 
-@pytest.mark.long
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.

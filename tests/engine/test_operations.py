@@ -186,7 +186,6 @@ def test_times_that_include_messages_take_no_cost(tmp_path):
     np.testing.assert_array_equal(history.elapsed(), np.cumsum(history.compute_time))
 
 
-@pytest.mark.long
 def test_devices_come_and_go_and_fail():
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
     devices = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)

@@ -161,7 +161,6 @@ def test_methods_made_anew_share_their_programs_and_other_constants_do_not(name)
     assert shared_of(get(name, batch_size=3)) is not shared_of(get(name))
 
 
-@pytest.mark.long
 def test_every_float_of_every_method_is_an_argument():
     """Twice the value, made by the constructors, is the same program."""
     for name in srp.methods.algorithm_names():

@@ -254,7 +254,6 @@ def test_a_run_has_these_rounds(name, world):
         assert float(history.server_state) == pytest.approx(total)
 
 
-@pytest.mark.long
 def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp_path):
     name, world = "deadline_doubling", "markov"
     one = run(name, world)
