@@ -333,15 +333,24 @@ def _init_clients(
     algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, layout: Layout
 ) -> PyTree:
     """The states of this device's clients before any training, leaves (owned, ...)."""
-    ids = device_index(layout) + layout.num_devices * jnp.arange(layout.owned, dtype=jnp.int32)
-    key_clients = named_key(named_key(root, "training"), "init")
+    key_clients, batch = named_key(named_key(root, "training"), "init"), min(layout.chunk_size, layout.owned)
 
-    def init_client(client_id: Array) -> PyTree:
+    def init_client(row: Array) -> PyTree:
+        client_id = device_index(layout) + layout.num_devices * row
         client_id = jnp.minimum(client_id, layout.num_clients - 1)  # a device's last row may be padding
         key = jax.random.fold_in(key_clients, client_id)
         return as_arrays(algorithm.init_client(key, server, own_client(layout, data, client_id)))
 
-    return jax.lax.map(init_client, ids, batch_size=min(layout.chunk_size, layout.owned))
+    def fill(index: Array, states: PyTree) -> PyTree:
+        first = jnp.minimum(index * batch, layout.owned - batch)  # the last batch repeats rows of the one before
+        some = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
+        put_in = lambda all, some: jax.lax.dynamic_update_slice_in_dim(all, some, first, 0)  # noqa: E731
+        return jax.tree.map(put_in, states, some)
+
+    # In place; `lax.map` would hold all states twice where batches do not divide them.
+    shapes = jax.eval_shape(init_client, jnp.int32(0))
+    empty = jax.tree.map(lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-layout.owned // batch), fill, empty)
 
 
 def _plain(leaf: Array) -> Array:

@@ -126,6 +126,20 @@ def test_chunks_do_not_count_what_all_clients_have_in_common():
     assert sizes.examples == num_bytes(jax.eval_shape(IMAGES.train_client, np.int32(0)))
 
 
+def test_the_start_holds_states_once_where_chunks_do_not_divide_them():
+    run = run_of(ALGORITHMS["local_only"], IMAGES, devices=1, chunk_size=3)
+    root, data = run.placed(KEY)
+    program = run.program()
+    states = program.start(root, data).state.clients
+    (start,) = [compiled for (what, *_), compiled in program.shared.compiled.items() if what == "start"]
+    assert start.memory_analysis().temp_size_in_bytes < 0.9 * num_bytes(states)
+    each = run_of(ALGORITHMS["local_only"], IMAGES, devices=1, chunk_size=1)
+    for some, others in zip(
+        *map(jax.tree.leaves, (states, each.program().start(root, data).state.clients)), strict=True
+    ):
+        np.testing.assert_array_equal(some, others)
+
+
 def test_working_memory_follows_the_chunk_and_the_seeds():
     one, four = (memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, c)) for c in (1, 4))
     seeds = memory.estimate(run_of(ALGORITHMS["fedavg"], IMAGES, 1, 4, num_seeds=5))

@@ -12,7 +12,7 @@ from policy_helpers import info_of, random_times, ranked, times_of
 
 from fedjax_srp import participation
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.participation.cohorts import random_floats
+from fedjax_srp.participation.cohorts import k_fastest, random_floats
 
 KEY = jax.random.key(0)
 POLICIES = [
@@ -200,3 +200,20 @@ def test_numpy_integers_are_integers():
 def test_a_traced_k_is_refused_with_a_line():
     with pytest.raises(ValueError, match=r"k=.* must be an integer, known before tracing"):
         jax.jit(lambda k: select_once(participation.Fastest(k), random_times(10)).client_ids)(3)
+
+
+def test_the_fastest_are_found_without_sorting_everybody():
+    """XLA finds the k largest in one pass, unless the readers of the ids take parts of them."""
+
+    def scanned(times):
+        def one(times, _):
+            ids = k_fastest(times, 8)
+            takes_part = jnp.arange(8, dtype=jnp.float32) < times[0]
+            counts = jnp.zeros(1000, jnp.int32).at[jnp.where(takes_part, ids, 1000)].add(1, mode="drop")
+            return times, (times[ids].max(), jnp.pad(ids, (0, 4)), counts, ids[0])
+
+        return jax.lax.scan(one, times, length=2)[1]
+
+    text = jax.jit(scanned).lower(jnp.arange(1000, dtype=jnp.float32)).compile().as_text()
+    assert "TopK" in text
+    assert " sort(" not in text
