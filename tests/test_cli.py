@@ -160,7 +160,6 @@ def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
     assert History.load(folder).num_rounds == 7
 
 
-@pytest.mark.long
 def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):
     words = (*TINY, "--seed", 3, "--target", 0.99, "--communication", 10, "--validation", 0.2, "--out")
     assert main(*words, finished) == 2
