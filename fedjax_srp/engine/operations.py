@@ -151,8 +151,9 @@ def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
     if name == "while":
         return _while(params, known)
     if name == "scan":
-        of_consts, of_carry = params["num_consts"], params["num_carry"]
         body, consts = _opened(params["jaxpr"])
+        of_carry = _unstacked(equation.outvars, body.outvars)  # JAX 0.11 has no number of these
+        of_consts = _unstacked(equation.invars, body.invars) - of_carry
         kept = _kept(body, of_consts, known[of_consts : of_consts + of_carry])
         rows = [None] * (len(known) - of_consts - of_carry)
         inside, _ = _count(body, consts, [*known[:of_consts], *kept, *rows])
@@ -178,6 +179,11 @@ def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
 
 def _opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+
+
+def _unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """Number of a scan's values that its body takes or gives whole; of the others it has a row a trip."""
+    return sum(out.aval.shape == one.aval.shape for out, one in zip(outside, inside, strict=True))
 
 
 def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
