@@ -2,10 +2,10 @@
 
     python benchmarks/million.py [--clients 10000 100000 1000000] [--repeats 15] [--out FILE.json]
 
-FedRep with an MLP 64-32-16-10, so that a client keeps a head of 680 bytes. The 20 examples of a client
-are drawn in the program whenever they are read: nothing but the states of clients, their times and the choice of the
-cohort grows with their number. Two policies: 1,000 at random, and the 1,000 fastest of all. No round is evaluated, for
-an evaluation is over all clients.
+FedRep with an MLP 64-32-16-10, so that a client keeps a head of 680 bytes. The 20 examples of a client are drawn in the
+program whenever they are read: nothing but the states of clients, their times and the choice of the cohort grows with
+their number. Two policies: 1,000 at random, and the 1,000 fastest of all. No round is evaluated, for an evaluation is
+over all clients.
 
 Sizes take turns, five rounds a turn; times are CPU seconds of the process, so other work on the machine disturbs
 little. The peak is that of the whole process, which holds all sizes at once.

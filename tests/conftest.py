@@ -46,6 +46,21 @@ def pytest_itemcollected(item):
         item.add_marker(pytest.mark.long)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Refuse a mark `short` that names a case which is not there: the case that it meant would be long in silence."""
+    if any("::" in argument for argument in config.args):
+        return  # some cases of a test were asked for
+    cases = {}
+    for item in items:
+        if mark := item.get_closest_marker("short"):
+            cases.setdefault((item.nodeid.split("[")[0], mark.args), []).append(item.callspec.id)
+    for (test, named), ids in cases.items():
+        for case in named:
+            if not any(fnmatchcase(one, case) for one in ids):
+                raise pytest.UsageError(f"{test}: short({case!r}) names no case of {', '.join(ids)}")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _room_for_programs():
     """Every compiled program takes areas of memory, of which Linux gives a process 65,530; without one XLA crashes."""
