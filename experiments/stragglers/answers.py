@@ -1,13 +1,14 @@
 """Every answer to stragglers on one clock: what it costs and what it gives, with and without a personal part.
 
-    python experiments/stragglers/answers.py [--scale smoke|cpu|full] [--results experiments/stragglers/results]
+    python experiments/stragglers/answers.py [--scale smoke|cpu|mnist|full] [--results experiments/stragglers/results]
 
 Answers that pick some clients are branches of one policy, so that all of them, and all clocks, numbers of classes and
 seeds, run as one program for each personalization: a `vmap` of `srp.Simulation`. Clocks draw T_i once per client, of
 mean 1: Exp(1), uniform on [0.18, 1.82] (FLANP's [50, 500]), log-normal with sigma 1. With `--traces` there are phones
-too: `clocks.Devices` with measured speeds and networks, whose seconds follow from operations and bytes. A cost C is
-added to every round afterwards, and to every job of FedBuff. Programs that are finished stand in `--out` and do not
-run again; the table is written after each.
+too: `clocks.Devices` with measured speeds and networks, whose seconds follow from operations and bytes; and the same
+phones when they are idle, charging and on wifi only, by recorded sessions. A cost C is added to every round afterwards,
+and to every job of an asynchronous server. Programs that are finished stand in `--out` and do not run again; the table
+is written after each.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from fedjax_srp.parts import Leaf
 EPOCHS = 4  # of a client in a round that waits for all of its work
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
 QUANTILES = 512
-MODEL = 1000  # how many times as large the model is that phones train
+PARAMETERS = 2.41e6  # of the model that phones train; the one of the run stands for it
+BUSIER = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
+ASYNCHRONOUS = ("FedBuff", "FedAsync", "FedAT")
 
 
 class Scale(NamedTuple):
@@ -50,14 +53,20 @@ class Scale(NamedTuple):
     rounds_per_stage: int
     rounds: tuple[int, int, int]  # with everybody, doubling, with k clients
     eval_every: int  # rounds; more where some clients are chosen
+    clocks: tuple[str, ...] = ("exponential", "uniform", "lognormal")
+    at_once: int | None = None  # runs that are batched; None: all
 
 
 SCALES = {
     "smoke": Scale({"name": "digits", "num_clients": 12}, (8,), 0.1, (2, 5), 2, 3, 3, 1, (2, 4, 4), 2),
     "cpu": Scale({"name": "digits", "num_clients": 50}, (32,), 0.05, (2, 5), 3, 10, 5, 8, (30, 44, 100), 2),
+    "mnist": Scale(
+        {"name": "mnist", "num_clients": 50, "max_examples": 60}, (512, 256, 64), 0.05, (2, 5), 2, 10, 5, 6,
+        (24, 36, 80), 2, ("exponential",), 1,
+    ),
     "full": Scale(
         {"name": "mnist", "num_clients": 100, "max_examples": 150}, (512, 256, 64), 0.01, (2, 5, 10), 3, 20, 10, 10,
-        (100, 150, 400), 5,
+        (100, 150, 400), 5, at_once=1,
     ),
 }  # fmt: skip
 
@@ -99,17 +108,17 @@ class Mixed(srp.ParticipationPolicy):
         self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
     ) -> tuple[srp.Cohort, tuple[Any, ...]]:
         """The cohort of one branch."""
-        num_clients = times.realised.shape[0]
         picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state, strict=True)]
-        cohorts = [self._padded(cohort, num_clients, times) for cohort, _ in picked]
+        most = max(len(cohort.client_ids) for cohort, _ in picked)
+        cohorts = [self._padded(cohort, most, times) for cohort, _ in picked]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
         return chosen, tuple(new for _, new in picked)
 
-    def _padded(self, cohort: srp.Cohort, num_clients: int, times: srp.ClientTimes) -> srp.Cohort:
-        """With room for everybody, and its duration."""
+    def _padded(self, cohort: srp.Cohort, most: int, times: srp.ClientTimes) -> srp.Cohort:
+        """With room for as many clients as any branch picks, and its duration."""
         place = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
         longest = jnp.max(jnp.where(place < cohort.size, times.realised[cohort.client_ids], 0.0))
-        more = (0, num_clients - place.shape[0])
+        more = (0, most - place.shape[0])
         ids, work = jnp.pad(cohort.client_ids, more), jnp.pad(cohort.work, more, constant_values=1)
         duration = longest if cohort.duration is None else cohort.duration
         asked = cohort.size if cohort.asked is None else cohort.asked
@@ -175,13 +184,19 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     prox = algorithms.FedProx(model, training, mu=0.1)
     buffered = algorithms.FedBuff(model, whole["FedAvg"][0].training)
     tiered = algorithms.FedAT(model, whole["FedAvg"][0].training, num_tiers=tiers)
-    narrow = algorithms.HeteroFL(model, whole["FedAvg"][0].training, rates=(0.25, 0.5, 0.75, 1.0))  # of 1 to 4 units
+    arriving = algorithms.FedAsync(model, whole["FedAvg"][0].training)
+    rates = (0.25, 0.5, 0.75, 1.0)  # of 1 to 4 units
+    narrow = [
+        (f"{cls.__name__}, partial work", cls(model, whole["FedAvg"][0].training, rates=rates))
+        for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD)
+    ]
     found["FedAvg"] += [
         Group(prox, partial, everybody, every, judged, ("FedProx, partial work",), share),
         Group(buffered, participation.Buffered(k), some, seldom, judged, ("FedBuff",)),
         Group(buffered, participation.Buffered(k, concurrency=k), some, seldom, judged, ("FedBuff, k at work",)),
+        Group(arriving, participation.Buffered(1), k * some, k * seldom, judged, ("FedAsync",)),
         Group(tiered, participation.AsynchronousTiers(k, tiers), some, seldom, judged, ("FedAT",)),
-        Group(narrow, partial, everybody, every, judged, ("HeteroFL, partial work",), share),
+        *(Group(each, partial, everybody, every, judged, (answer,), share) for answer, each in narrow),
     ]
     return found
 
@@ -193,6 +208,7 @@ def run_group(
     data: Sequence[Any],
     clocks: Sequence[srp.Clock],
     keys: jax.Array,
+    at_once: int | None,
 ) -> dict[str, np.ndarray]:
     """Runs a batch of branches, federations, clocks and keys, of equal length; arrays with that axis in front."""
 
@@ -211,31 +227,53 @@ def run_group(
 
         end, found = jax.lax.scan(segment, start, length=group.rounds // group.eval_every)
         flat = {name: found[name].reshape(-1) for name in ("time", "size", "wasted")}
-        times = start.clock.unit + start.clock.once if hasattr(start.clock, "unit") else start.clock.times
+        own = start.clock.clock if hasattr(start.clock, "clock") else start.clock
+        times = own.unit + own.once if hasattr(own, "unit") else own.times
         return found | flat | {"client_time": times, "rounds_taken": end.rounds_taken}
 
     def stack(*leaves: Any) -> jax.Array:
         return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
 
     alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data)
-    of_data = jax.tree.map(lambda same, *leaves: leaves[0] if same else stack(*leaves), alike, *data)
-    axes = jax.tree.map(lambda same: None if same else 0, alike)
-    together = jax.vmap(one, (0, axes, 0, 0))
-    found = jax.jit(together)(jnp.asarray(which, jnp.int32), of_data, jax.tree.map(stack, *clocks), keys)
+    whole = [leaf for leaf, same in zip(jax.tree.leaves(data[0]), jax.tree.leaves(alike), strict=True) if same]
+    own = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), alike, *data)
+
+    def of_point(whole: Any, point: Any) -> dict[str, jax.Array]:
+        which, own, clock, key = point
+        left = iter(whole)
+        return one(which, jax.tree.map(lambda same, leaf: next(left) if same else leaf, alike, own), clock, key)
+
+    @jax.jit
+    def together(whole: Any, points: Any) -> dict[str, jax.Array]:
+        return jax.lax.map(lambda point: of_point(whole, point), points, batch_size=at_once or len(which))
+
+    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *clocks), keys))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def phones(folder: Path, num_clients: int, seed: int) -> srp.clocks.Devices:
+def phones(folder: Path, num_clients: int, seed: int, larger: float) -> srp.clocks.Devices:
     """Phones with AI-Benchmark's float scores and measured networks, drawn for the clients.
 
-    The median phone does 2e9 operations a second. All speeds are divided by `MODEL`: the small models here stand for
-    some that have so many times as many operations and parameters.
+    The median phone does 2e9 operations a second. All speeds are divided by `larger`: the models here stand for some
+    that have so many times as many operations and parameters.
     """
     devices = srp.clocks.read_devices(folder / "trace_flash_ai_benchmark_phones.csv", compute="CPU_F_AI_Score")
     links = srp.clocks.read_devices(folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean")
     links = links.assign(num_clients, seed)
     compute = 2e9 / np.median(devices.compute) * devices.assign(num_clients, seed).compute
-    return srp.clocks.Devices(compute / MODEL, 1024 * links.downlink / MODEL, 1024 * links.uplink / MODEL)
+    return srp.clocks.Devices(compute / larger, 1024 * links.downlink / larger, 1024 * links.uplink / larger)
+
+
+def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Intervals]:
+    """When phones are idle, charging and on wifi, of FLASH's volunteers, drawn for the clients of each seed."""
+    traces = srp.clocks.read_availability(folder / "trace_availability_flash710.json.xz")
+    found = [traces.assign(num_clients, seed).intervals() for seed in range(seeds)]
+    width = max(np.shape(each.starts)[1] for each in found)
+
+    def padded(times: Any) -> np.ndarray:
+        return np.pad(times, ((0, 0), (0, width - np.shape(times)[1])))
+
+    return [srp.clocks.Intervals(padded(each.starts), padded(each.ends), each.period) for each in found]
 
 
 def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) -> float:
@@ -276,7 +314,7 @@ class Point(NamedTuple):
 
 def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
     """The batch of a group; rounds that overlap have their cost in the clock."""
-    costs = COSTS if group.policy.asynchronous and "phones" not in clocks else (0.0,)
+    costs = COSTS if group.policy.asynchronous and not clocks[0].startswith("phones") else (0.0,)
     return [Point(*at) for at in itertools.product(group.answers, scale.classes, clocks, costs, range(scale.seeds))]
 
 
@@ -330,7 +368,7 @@ def row(history: srp.History, cost: float, target: float, horizon: float) -> dic
         "end": history.elapsed(cost)[-1],
         "gini": history.participation.gini,
         "never": history.participation.never,
-        "wasted": history.metrics["wasted_time"].sum() / (history.compute_time.sum() * history.cohort_size.mean()),
+        "wasted": history.metrics["wasted_time"].sum() / (history.rounds_taken * history.client_time).sum(),
     }
 
 
@@ -349,7 +387,7 @@ def table(runs: Sequence[tuple[str, list[Point], dict[str, np.ndarray]]], data: 
     for name, batch, arrays in runs:
         judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
         for judge, (place, point) in itertools.product(judges, enumerate(batch)):
-            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(("FedBuff", "FedAT")))
+            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(ASYNCHRONOUS))
             setting = name, judge, point.classes, point.clock
             if point.answer == "full":  # comes first
                 waits.setdefault(setting, []).append(own)
@@ -358,7 +396,7 @@ def table(runs: Sequence[tuple[str, list[Point], dict[str, np.ndarray]]], data: 
     for setting, point, own in rows:
         others = waits[setting]
         target = round(0.95 * float(np.mean([other.final_accuracy for other in others])), 3)
-        for cost in (point.cost,) if own.asynchronous else COSTS if point.clock != "phones" else (0.0,):
+        for cost in (point.cost,) if own.asynchronous else COSTS if not point.clock.startswith("phones") else (0.0,):
             horizon = float(np.mean([other.elapsed(cost)[-1] for other in others]))
             columns = dict(zip(("personalization", "judge", "classes", "clock"), setting, strict=True))
             numbers = row(own, 0.0 if own.asynchronous else cost, target, horizon)
@@ -383,7 +421,8 @@ def study(
         def run() -> dict[str, np.ndarray]:
             which = [group.answers.index(point.answer) for point in batch]
             keys = jnp.stack([jax.random.key(point.seed) for point in batch])
-            return run_group(group, which, [data[point.classes] for point in batch], [*map(clock_of, batch)], keys)
+            of_point = [data[point.classes] for point in batch], [*map(clock_of, batch)]
+            return run_group(group, which, *of_point, keys, scale.at_once)
 
         runs.append((name, batch, finished(out, f"{name} {group.answers[0]}{kind}", run)))
         table(runs, data).to_csv(results / f"grid_{federation['name']}.csv", index=False, float_format="%.5g")
@@ -394,13 +433,21 @@ def study(
             def drawn(point: Point, group: Group = group) -> srp.Clock:
                 return srp.clocks.Fixed(srp.clocks.Empirical(quantiles[point.clock]), group.work, False, point.cost)
 
-            add(name, group, points(group, scale, list(quantiles)), drawn, "")
-    for name in only if traces is not None else ():
-        num_clients = scale.federation["num_clients"]
-        of_seed = [phones(traces, num_clients, seed) for seed in range(scale.seeds)]
-        unit = mean_time(groups(scale, model, 1.0)[name][0].algorithm, loaded[0], of_seed[0])
-        for group in groups(scale, model, unit)[name]:
-            add(name, group, points(group, scale, ["phones"]), lambda point, of=of_seed: of[point.seed], " phones")
+            add(name, group, points(group, scale, scale.clocks), drawn, "")
+    if traces is None:
+        return table(runs, data)
+    num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
+    larger = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
+    of_seed = [phones(traces, num_clients, seed, larger) for seed in range(scale.seeds)]
+    slow = [phones(traces, num_clients, seed, BUSIER * larger) for seed in range(scale.seeds)]
+    come_and_go = [*map(srp.clocks.Available, slow, sessions(traces, num_clients, scale.seeds))]
+    for name in only:
+        first = groups(scale, model, 1.0)[name][0].algorithm
+        for kind, clocks, devices in (("phones", of_seed, of_seed), ("phones come and go", come_and_go, slow)):
+            for group in groups(scale, model, mean_time(first, loaded[0], devices[0]))[name]:
+                if kind == "phones" or not group.policy.asynchronous:
+                    of_kind = points(group, scale, [kind])
+                    add(name, group, of_kind, lambda point, clocks=clocks: clocks[point.seed], f" {kind}")
     return table(runs, data)
 
 
