@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from answer_rows import JUDGES
 
-JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
 SHOWN = [("exponential", 0.0), ("exponential", 1.0), ("exponential", 10.0), ("lognormal", 0.0), ("uniform", 0.0)]
 SHOWN += [("uniform", 10.0), ("phones", 0.0)]
 

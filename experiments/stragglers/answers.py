@@ -16,16 +16,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import answer_rows
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
+from answer_rows import COSTS, Point
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, participation
@@ -33,11 +33,9 @@ from fedjax_srp.models.split import SplitModel
 from fedjax_srp.parts import Leaf
 
 EPOCHS = 4  # of a client in a round that waits for all of its work
-COSTS = (0.0, 1.0, 10.0)  # mean times of a client
 QUANTILES = 512
 PARAMETERS = 2.41e6  # of the model that phones train; the one of the run stands for it
 BUSIER = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
-ASYNCHRONOUS = ("FedBuff", "FedAsync", "FedAT")
 
 
 class Scale(NamedTuple):
@@ -302,16 +300,6 @@ def shared(data: Sequence[Any]) -> list[Any]:
     ]
 
 
-class Point(NamedTuple):
-    """One run of a batch."""
-
-    answer: str
-    classes: int
-    clock: str
-    cost: float  # of a round, in the clock; what is added afterwards is 0 here
-    seed: int
-
-
 def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
     """The batch of a group; rounds that overlap have their cost in the clock."""
     costs = COSTS if group.policy.asynchronous and not clocks[0].startswith("phones") else (0.0,)
@@ -334,81 +322,9 @@ def finished(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) 
         return dict(found)
 
 
-def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any, overlaps: bool) -> srp.History:
-    """One run of a batch as a `History`, judged by one evaluation."""
-    one = {name: values[place] for name, values in arrays.items()}
-    rounds, scores = len(one["time"]), one[f"scores/{judge}"]
-    return srp.History(
-        name=judge,
-        round=np.arange(1, rounds + 1),
-        stage=np.zeros(rounds),
-        cohort_size=one["size"],
-        compute_time=one["time"],
-        communicated=np.ones(rounds, bool),
-        finite=np.ones(rounds, bool),
-        client_time=one["client_time"],
-        metrics={"wasted_time": one["wasted"]},
-        eval_round=rounds // len(scores) * np.arange(1, len(scores) + 1),
-        accuracies={judge: scores},
-        test_count=np.asarray(data.test_counts),
-        rounds_taken=one["rounds_taken"],
-        asynchronous=overlaps,
-    )
-
-
-def row(history: srp.History, cost: float, target: float, horizon: float) -> dict[str, Any]:
-    """A run in numbers."""
-    return {
-        "final": history.final_accuracy,
-        "at_horizon": _held(history, horizon, cost),
-        "slowest_tenth": history.slowest_scores()[-1],
-        "worst_tenth": history.worst_decile[-1],
-        "target": target,
-        "time": history.time_to(target, cost),
-        "end": history.elapsed(cost)[-1],
-        "gini": history.participation.gini,
-        "never": history.participation.never,
-        "wasted": history.metrics["wasted_time"].sum() / (history.rounds_taken * history.client_time).sum(),
-    }
-
-
-def _held(history: srp.History, time: float, cost: float) -> float:
-    """The mean accuracy at a time, the last one where a run ended before; nan before the first."""
-    past = int((history.eval_elapsed(cost) <= time).sum())
-    return float(history.mean_accuracy[past - 1]) if past else math.nan
-
-
-def table(runs: Sequence[tuple[str, list[Point], dict[str, np.ndarray]]], data: dict[int, Any]) -> pd.DataFrame:
-    """A row a run, cost and judge. The target is 95 % of what waiting for everybody ends at, in the mean over seeds;
-    the horizon is the time that it takes.
-    """
-    waits: dict[tuple[str, str, int, str], list[srp.History]] = {}
-    rows = []
-    for name, batch, arrays in runs:
-        judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
-        for judge, (place, point) in itertools.product(judges, enumerate(batch)):
-            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(ASYNCHRONOUS))
-            setting = name, judge, point.classes, point.clock
-            if point.answer == "full":  # comes first
-                waits.setdefault(setting, []).append(own)
-            rows.append((setting, point, own))
-    found = []
-    for setting, point, own in rows:
-        others = waits[setting]
-        target = round(0.95 * float(np.mean([other.final_accuracy for other in others])), 3)
-        for cost in (point.cost,) if own.asynchronous else COSTS if not point.clock.startswith("phones") else (0.0,):
-            horizon = float(np.mean([other.elapsed(cost)[-1] for other in others]))
-            columns = dict(zip(("personalization", "judge", "classes", "clock"), setting, strict=True))
-            numbers = row(own, 0.0 if own.asynchronous else cost, target, horizon)
-            found.append(
-                {"answer": point.answer} | columns | {"cost": cost, "seed": point.seed, "horizon": horizon} | numbers
-            )
-    return pd.DataFrame(found)
-
-
 def study(
     scale: Scale, out: Path, results: Path, traces: Path | None, data_dir: Path | None, only: Sequence[str]
-) -> pd.DataFrame:
+) -> None:
     """Runs what is not finished, and writes the table after each program."""
     federation: dict[str, Any] = scale.federation | ({} if data_dir is None else {"data_dir": data_dir})
     loaded = shared([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
@@ -425,7 +341,9 @@ def study(
             return run_group(group, which, *of_point, keys, scale.at_once)
 
         runs.append((name, batch, finished(out, f"{name} {group.answers[0]}{kind}", run)))
-        table(runs, data).to_csv(results / f"grid_{federation['name']}.csv", index=False, float_format="%.5g")
+        dataset = federation["name"]
+        answer_rows.table(runs, data).to_csv(results / f"grid_{dataset}.csv", index=False, float_format="%.5g")
+        answer_rows.curves(runs, data).to_csv(results / f"curves_{dataset}.csv.gz", index=False, float_format="%.4g")
 
     for name in only:
         for group in groups(scale, model, 1.0)[name]:
@@ -435,7 +353,7 @@ def study(
 
             add(name, group, points(group, scale, scale.clocks), drawn, "")
     if traces is None:
-        return table(runs, data)
+        return
     num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
     larger = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
     of_seed = [phones(traces, num_clients, seed, larger) for seed in range(scale.seeds)]
@@ -448,7 +366,6 @@ def study(
                 if kind == "phones" or not group.policy.asynchronous:
                     of_kind = points(group, scale, [kind])
                     add(name, group, of_kind, lambda point, clocks=clocks: clocks[point.seed], f" {kind}")
-    return table(runs, data)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,0 +1,124 @@
+"""Runs of `answers.py` as rows: one a run, cost and way of judging, and curves over time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+import fedjax_srp as srp
+
+COSTS = (0.0, 1.0, 10.0)  # mean times of a client
+JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
+ASYNCHRONOUS = ("FedBuff", "FedAsync", "FedAT")
+
+
+class Point(NamedTuple):
+    """One run of a batch."""
+
+    answer: str
+    classes: int
+    clock: str
+    cost: float  # of a round, in the clock; what is added afterwards is 0 here
+    seed: int
+
+
+def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any, overlaps: bool) -> srp.History:
+    """One run of a batch as a `History`, judged by one evaluation."""
+    one = {name: values[place] for name, values in arrays.items()}
+    rounds, scores = len(one["time"]), one[f"scores/{judge}"]
+    return srp.History(
+        name=judge,
+        round=np.arange(1, rounds + 1),
+        stage=np.zeros(rounds),
+        cohort_size=one["size"],
+        compute_time=one["time"],
+        communicated=np.ones(rounds, bool),
+        finite=np.ones(rounds, bool),
+        client_time=one["client_time"],
+        metrics={"wasted_time": one["wasted"]},
+        eval_round=rounds // len(scores) * np.arange(1, len(scores) + 1),
+        accuracies={judge: scores},
+        test_count=np.asarray(data.test_counts),
+        rounds_taken=one["rounds_taken"],
+        asynchronous=overlaps,
+    )
+
+
+def row(history: srp.History, cost: float, target: float, horizon: float) -> dict[str, Any]:
+    """A run in numbers."""
+    return {
+        "final": history.final_accuracy,
+        "at_horizon": _held(history, horizon, cost),
+        "slowest_tenth": history.slowest_scores()[-1],
+        "worst_tenth": history.worst_decile[-1],
+        "target": target,
+        "time": history.time_to(target, cost),
+        "end": history.elapsed(cost)[-1],
+        "gini": history.participation.gini,
+        "never": history.participation.never,
+        "wasted": _wasted(history),
+    }
+
+
+def _wasted(history: srp.History) -> float:
+    """Share of the clients' time that was for nothing; nan where nobody worked. Units of partial work count as one."""
+    wasted, useful = history.metrics["wasted_time"].sum(), (history.rounds_taken * history.client_time).sum()
+    return float(wasted / (wasted + useful)) if wasted + useful else math.nan
+
+
+def _held(history: srp.History, time: float, cost: float) -> float:
+    """The mean accuracy at a time, the last one where a run ended before; nan before the first."""
+    past = int((history.eval_elapsed(cost) <= time).sum())
+    return float(history.mean_accuracy[past - 1]) if past else math.nan
+
+
+Runs = Sequence[tuple[str, list[Point], dict[str, np.ndarray]]]  # personalization, batch, arrays with its axis
+
+
+def histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
+    """(personalization, judge, classes, clock), point and history of each run and way of judging."""
+    for name, batch, arrays in runs:
+        judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
+        for judge, (place, point) in itertools.product(judges, enumerate(batch)):
+            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(ASYNCHRONOUS))
+            yield (name, judge, point.classes, point.clock), point, own
+
+
+def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
+    """A row a run, cost and judge. The target is 95 % of what waiting for everybody ends at, in the mean over seeds;
+    the horizon is the time that it takes.
+    """
+    rows = [*histories(runs, data)]
+    waits: dict[tuple[str, str, int, str], list[srp.History]] = {}
+    for setting, point, own in rows:
+        if point.answer == "full":
+            waits.setdefault(setting, []).append(own)
+    found = []
+    for setting, point, own in rows:
+        others = waits[setting]
+        target = round(0.95 * float(np.mean([other.final_accuracy for other in others])), 3)
+        for cost in (point.cost,) if own.asynchronous else COSTS if not point.clock.startswith("phones") else (0.0,):
+            horizon = float(np.mean([other.elapsed(cost)[-1] for other in others]))
+            columns = dict(zip(("personalization", "judge", "classes", "clock"), setting, strict=True))
+            numbers = row(own, 0.0 if own.asynchronous else cost, target, horizon)
+            found.append(
+                {"answer": point.answer} | columns | {"cost": cost, "seed": point.seed, "horizon": horizon} | numbers
+            )
+    return pd.DataFrame(found)
+
+
+def curves(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
+    """Mean accuracy, and that of the slowest tenth of the clients, over time without a cost; a row an evaluation."""
+    columns = "personalization", "judge", "classes", "clock"
+    found = []
+    for setting, point, own in histories(runs, data):
+        if point.cost == 0 and setting[1] == JUDGES[setting[0]]:
+            named = {"answer": point.answer} | dict(zip(columns, setting, strict=True)) | {"seed": point.seed}
+            measured = {"time": own.eval_elapsed(0), "mean": own.mean_accuracy, "slowest_tenth": own.slowest_scores()}
+            found.append(pd.DataFrame(measured).assign(**named)[[*named, *measured]])
+    return pd.concat(found, ignore_index=True)
