@@ -14,6 +14,14 @@ import fedjax_srp as srp
 
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
 JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
+CLASSES = 5  # of a client, in the figure
+SHOWN = {  # (personalization, clock) -> title of a column of the figure
+    ("FedRep", "exponential"): "FedRep, Exp(1)",
+    ("FedAvg", "exponential"): "FedAvg, fine-tuned, Exp(1)",
+    ("FedRep", "phones"): "FedRep, phones",
+    ("FedRep", "phones come and go"): "FedRep, phones that come and go",
+}
+ANSWERS = ("full", "doubling", "fastest", "TiFL", "Oort", "deadline", "FedBuff")
 ASYNCHRONOUS = ("FedBuff", "FedAsync", "FedAT")
 
 
@@ -113,12 +121,12 @@ def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
 
 
 def curves(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
-    """Mean accuracy, and that of the slowest tenth of the clients, over time without a cost; a row an evaluation."""
-    columns = "personalization", "judge", "classes", "clock"
+    """What the figure shows: the mean accuracy, and that of the slowest tenth of the clients, a row an evaluation."""
     found = []
-    for setting, point, own in histories(runs, data):
-        if point.cost == 0 and setting[1] == JUDGES[setting[0]]:
-            named = {"answer": point.answer} | dict(zip(columns, setting, strict=True)) | {"seed": point.seed}
+    for (name, judge, classes, clock), point, own in histories(runs, data):
+        wanted = (name, clock) in SHOWN and point.answer in ANSWERS and judge == JUDGES[name]
+        if wanted and classes == CLASSES and not point.cost:
+            named = {"answer": point.answer, "personalization": name, "clock": clock, "seed": point.seed}
             measured = {"time": own.eval_elapsed(0), "mean": own.mean_accuracy, "slowest_tenth": own.slowest_scores()}
-            found.append(pd.DataFrame(measured).assign(**named)[[*named, *measured]])
-    return pd.concat(found, ignore_index=True)
+            found.append(pd.DataFrame(named | measured))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()

@@ -343,7 +343,7 @@ def study(
         runs.append((name, batch, finished(out, f"{name} {group.answers[0]}{kind}", run)))
         dataset = federation["name"]
         answer_rows.table(runs, data).to_csv(results / f"grid_{dataset}.csv", index=False, float_format="%.5g")
-        answer_rows.curves(runs, data).to_csv(results / f"curves_{dataset}.csv.gz", index=False, float_format="%.4g")
+        answer_rows.curves(runs, data).to_csv(results / f"curves_{dataset}.csv", index=False, float_format="%.4g")
 
     for name in only:
         for group in groups(scale, model, 1.0)[name]:
