@@ -1,0 +1,225 @@
+"""Writes the README's tables of the grid of answers from `results/grid_*.csv`.
+
+python experiments/stragglers/readme_tables.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent)]
+import answer_tables
+from answer_rows import JUDGES
+from pages import ends, markdown, write
+
+PHONES = "full, doubling, fastest, over-selection, deadline, TiFL, Oort, partial work"
+BUSIER = 100  # of `answers.py`
+DRAWN = ("exponential", "lognormal", "uniform")
+
+
+def grid(dataset: str) -> pd.DataFrame:
+    """The runs on a data set, judged as their method is."""
+    frame = pd.read_csv(HERE / "results" / f"grid_{dataset}.csv")
+    return frame[frame["judge"] == frame["personalization"].map(JUDGES)]
+
+
+def chosen(frame: pd.DataFrame, **at: Any) -> pd.DataFrame:
+    """The rows with these values."""
+    for column, value in at.items():
+        frame = frame[frame[column] == value]
+    return frame
+
+
+def time(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) -> float:
+    """Mean time to the target over seeds; inf where a seed did not reach it."""
+    times = chosen(frame, answer=answer, cost=cost, **at)["time"]
+    assert len(times), (answer, cost, at)
+    return float(times.fillna(np.inf).mean())
+
+
+def times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) -> str:
+    """Mean times of several answers, separated by commas; how many seeds came where not all did."""
+    found = []
+    for answer in answers.split(", "):
+        value, reached = (
+            time(frame, answer, cost, **at),
+            np.isfinite(chosen(frame, answer=answer, cost=cost, **at)["time"]),
+        )
+        found.append(f"{answer} " + (f"{value:.3g}" if np.isfinite(value) else f"{reached.sum()} of {len(reached)}"))
+    return ", ".join(found)
+
+
+def sooner(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any) -> str:
+    """How many times as soon an answer is at the target, least and most over clocks and classes."""
+    ratios = []
+    for clock in at.pop("clocks", DRAWN):
+        for classes in sorted({*frame["classes"]}):
+            one, other = (time(frame, name, cost, clock=clock, classes=classes, **at) for name in (answer, than))
+            ratios.append(other / one if np.isfinite(one) else 0.0)
+    return ends(ratios, ".2g")
+
+
+def final(frame: pd.DataFrame, answer: str, **at: Any) -> str:
+    """Mean accuracy at the end of the runs."""
+    return f"{100 * chosen(frame, answer=answer, cost=0.0, **at)['final'].mean():.1f} %"
+
+
+def never(frame: pd.DataFrame, answers: str, **at: Any) -> str:
+    """Mean share of clients that never took part, for each of several answers."""
+    shares = {name: chosen(frame, answer=name, cost=0.0, **at)["never"].mean() for name in answers.split(", ")}
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+
+
+def claims() -> str:
+    """A row a claim: the verdict of this task, and the numbers it rests on."""
+    digits = grid("digits")
+    of = {name: chosen(digits, personalization=name) for name in JUDGES}
+    rep, avg, ditto = of["FedRep"], of["FedAvg"], of["Ditto"]
+    size, exp5 = "digits, 3 seeds", {"clock": "exponential", "classes": 5}
+
+    def over(answer: str, than: str, cost: float = 0.0, names: tuple[str, ...] = tuple(JUDGES)) -> str:
+        return ", ".join(f"{name} {sooner(of[name], answer, than, cost)}" for name in names)
+
+    def by_cost(frame: pd.DataFrame, answers: str, **at: Any) -> str:
+        return "; ".join(f"C = {cost:g}: {times(frame, answers, cost, **at)}" for cost in (0.0, 1.0, 10.0))
+
+    rest, narrow = (
+        "Oort, TiFL, over-selection, deadline",
+        ("partial work", "HeteroFL, partial work", "FedRolex, partial work", "FjORD, partial work"),
+    )
+    two = {"clock": "exponential", "classes": 2}
+    ends_at = chosen(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
+    rows = [
+        (
+            "Doubling reaches the target sooner than waiting for everybody where rounds are free",
+            "in part",
+            f"{over('doubling', 'full')} times as soon, over clocks and classes",
+            f"{size}, C = 0, three drawn clocks",
+        ),
+        (
+            "An expensive round takes that away",
+            "in part",
+            f"at C = 10 mean times {over('doubling', 'full', 10.0)} times as soon",
+            size,
+        ),
+        (
+            "SRPFL beats Oort, TiFL, over-selection and deadlines",
+            "in part",
+            f"FedRep, 5 classes, Exp(1): {by_cost(rep, f'doubling, {rest}', **exp5)}. Ditto, 2 classes, C = 0: "
+            f"{times(ditto, f'doubling, {rest}', **two)}",
+            size,
+        ),
+        (
+            "Doubling beats FedBuff",
+            "fails here",
+            "both with FedAvg, which FedBuff is for, and fine-tuning, Exp(1), 5 classes: "
+            f"{by_cost(avg, 'doubling, FedBuff', **exp5)}; 2 classes: {by_cost(avg, 'doubling, FedBuff', **two)}",
+            f"{size}; FedBuff evaluated every 5 steps",
+        ),
+        (
+            "FedBuff as published is sooner than rounds of as many clients",
+            "in part",
+            f"FedAvg, 10 at work against 10 at random: {sooner(avg, 'FedBuff, k at work', 'uniform')} times as soon at "
+            f"C = 0, {sooner(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. With all "
+            f"50 clients at work {sooner(avg, 'FedBuff', 'FedBuff, k at work')} times as soon as with 10 at C = 0",
+            f"{size}, after fine-tuning",
+        ),
+        (
+            "A server that steps at every arrival (FedAsync) is sooner than one with a buffer of 10",
+            "in part",
+            f"FedAvg, Exp(1), 5 classes: {by_cost(avg, 'FedAsync, FedBuff', **exp5)}; 2 classes: "
+            f"{by_cost(avg, 'FedAsync, FedBuff', **two)}",
+            f"{size}; FedAsync's options at their defaults, not tuned",
+        ),
+        (
+            "FedAT is an answer",
+            "fails here",
+            f"FedAvg, Exp(1), C = 0, 2 classes: {times(avg, 'FedAT', **two)}; 5 classes: {times(avg, 'FedAT', **exp5)} "
+            f"seeds reach the target, and its 100 steps end at {final(avg, 'FedAT', **exp5)}",
+            f"{size}; lambda of 0.4 not tuned",
+        ),
+        (
+            "A narrower model is as good as fewer epochs",
+            "in part",
+            "; ".join(
+                f"{classes} classes, Exp(1), C = {cost:g}: "
+                + ", ".join(
+                    f"{a.split(',')[0]} {time(avg, a, cost, clock='exponential', classes=classes):.3g}" for a in narrow
+                )
+                for classes in (2, 5)
+                for cost in (0.0, 10.0)
+            ),
+            f"{size}, FedAvg after fine-tuning",
+        ),
+        (
+            "The fastest k are enough",
+            "in part",
+            f"FedRep, Exp(1), 5 classes, C = 0: {times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it ends "
+            f"at {final(rep, 'fastest', **two)} against {final(rep, 'full', **two)}; but "
+            f"{100 * ends_at.loc['fastest', 'never']:.0f} % of the clients never take part, and Ditto's own models end "
+            f"at {final(ditto, 'fastest', **two)}",
+            size,
+        ),
+        (
+            "Oort and TiFL gain over random clients where speeds are skewed",
+            "holds in most cases",
+            "FedRep, 5 classes, C = 0: "
+            + "; ".join(f"{c}: {times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}" for c in DRAWN),
+            size,
+        ),
+        (
+            "Partial work is a safe answer",
+            "in part",
+            f"{over('partial work', 'full')} times as soon as `full` at C = 0, "
+            f"{over('partial work', 'full', 10.0)} at C = 10; with phones, where links rule, FedRep, 5 classes: "
+            f"{times(rep, 'partial work, full', clock='phones', classes=5)}",
+            size,
+        ),
+        (
+            "With phones the order stays",
+            "in part",
+            f"FedRep, 5 classes, seconds: {times(rep, PHONES, clock='phones', classes=5)}",
+            f"{size}, 333 phones' speeds, 19 networks",
+        ),
+        (
+            "With phones that come and go the order stays",
+            "in part",
+            f"FedRep, 5 classes, seconds: {times(rep, PHONES, clock='phones come and go', classes=5)}; share of the "
+            f"clients that never took part: {never(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
+            f"{size}, sessions of 710 volunteers' phones, a round {BUSIER} times as long as above",
+        ),
+    ]
+    return markdown([("claim", "verdict", "found", "size"), *rows])
+
+
+def part(name: str, classes: int, dataset: str = "digits") -> Callable[[], str]:
+    """Times of a personalization, and who did the work where there are 2 classes."""
+    return lambda: answer_tables.times(chosen(grid(dataset), personalization=name), classes)
+
+
+def work(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Callable[[], str]:
+    """Who did the work."""
+    return lambda: answer_tables.work(chosen(grid(dataset), personalization=name), classes, clock)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "claims": claims,
+    "first": lambda: answer_tables.winners(grid("digits")),
+    "fedrep": part("FedRep", 5),
+    "fedrep_work": work("FedRep", "exponential"),
+    "ditto": part("Ditto", 2),
+    "ditto_work": work("Ditto", "exponential"),
+    "come_and_go": work("FedRep", "phones come and go", 5),
+    "mnist": part("FedRep", 5, "mnist"),
+}
+PAGES = {HERE / "README.md": PARTS}
+
+if __name__ == "__main__":
+    write(PAGES)
