@@ -12,6 +12,7 @@ import pandas as pd
 
 import fedjax_srp as srp
 
+BUSIER = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
 JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
 CLASSES = 5  # of a client, in the figure

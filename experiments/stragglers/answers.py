@@ -25,7 +25,7 @@ import answer_rows
 import jax
 import jax.numpy as jnp
 import numpy as np
-from answer_rows import COSTS, Point
+from answer_rows import BUSIER, COSTS, Point
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, participation
@@ -35,7 +35,6 @@ from fedjax_srp.parts import Leaf
 EPOCHS = 4  # of a client in a round that waits for all of its work
 QUANTILES = 512
 PARAMETERS = 2.41e6  # of the model that phones train; the one of the run stands for it
-BUSIER = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
 
 
 class Scale(NamedTuple):

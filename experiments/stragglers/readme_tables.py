@@ -16,11 +16,10 @@ import pandas as pd
 HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent)]
 import answer_tables
-from answer_rows import JUDGES
+from answer_rows import BUSIER, JUDGES
 from pages import ends, markdown, write
 
 PHONES = "full, doubling, fastest, over-selection, deadline, TiFL, Oort, partial work"
-BUSIER = 100  # of `answers.py`
 DRAWN = ("exponential", "lognormal", "uniform")
 
 
@@ -161,8 +160,8 @@ def claims() -> str:
         (
             "The fastest k are enough",
             "in part",
-            f"FedRep, Exp(1), 5 classes, C = 0: {times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it ends "
-            f"at {final(rep, 'fastest', **two)} against {final(rep, 'full', **two)}; but "
+            f"FedRep, Exp(1), 5 classes, C = 0: {times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it "
+            f"ends at {final(rep, 'fastest', **two)} against {final(rep, 'full', **two)}; but "
             f"{100 * ends_at.loc['fastest', 'never']:.0f} % of the clients never take part, and Ditto's own models end "
             f"at {final(ditto, 'fastest', **two)}",
             size,
@@ -191,7 +190,7 @@ def claims() -> str:
         (
             "With phones that come and go the order stays",
             "in part",
-            f"FedRep, 5 classes, seconds: {times(rep, PHONES, clock='phones come and go', classes=5)}; share of the "
+            f"FedRep, 5 classes, seconds: {times(rep, PHONES, clock='phones come and go', classes=5)}; share of "
             f"clients that never took part: {never(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
             f"{size}, sessions of 710 volunteers' phones, a round {BUSIER} times as long as above",
         ),
