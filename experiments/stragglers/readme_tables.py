@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parent)]
+sys.path.append(str(Path(__file__).parents[1]))
 import answer_tables
 from answer_rows import BUSIER, JUDGES
 from pages import ends, markdown, write
 
+HERE = Path(__file__).parent
 PHONES = "full, doubling, fastest, over-selection, deadline, TiFL, Oort, partial work"
 DRAWN = ("exponential", "lognormal", "uniform")
 
@@ -191,7 +191,7 @@ def claims() -> str:
             "With phones that come and go the order stays",
             "in part",
             f"FedRep, 5 classes, seconds: {times(rep, PHONES, clock='phones come and go', classes=5)}; share of "
-            f"clients that never took part: {never(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
+            f"clients never seen: {never(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
             f"{size}, sessions of 710 volunteers' phones, a round {BUSIER} times as long as above",
         ),
     ]
