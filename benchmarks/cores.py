@@ -1,9 +1,10 @@
-"""Speed-up over cores: the same rounds in processes that may use one core, and all of them, in turn.
+"""Speed-up over cores: the same rounds on one core, on all of them, and in two processes of one core each, in turn.
 
     python benchmarks/cores.py [--repeats 5] [--out FILE.json]
 
 FedAvg and FedRep with an MLP 512-256-64, 100 clients of 150 random images. On one device XLA spreads some operations
-over every core it may use, so only a process that is bound to one core shows what one core does. Linux only.
+over every core it may use, so only a process that is bound to one core shows what one core does. The two processes are
+those of `jax.distributed` on this machine, with all data in both, and with `shard_data=True`. Linux only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -19,15 +21,42 @@ from pathlib import Path
 ROUNDS = """
 import json, os, sys
 os.sched_setaffinity(0, {cores})
+import jax
+if {processes} > 1:
+    jax.config.update("jax_num_cpu_devices", 1)
+    jax.distributed.initialize("127.0.0.1:{port}", {processes}, {index})
 import fedjax_srp as srp
 from harness.measure import Rounds, seconds, synthetic
-srp.use_all_cores()
+if {processes} == 1:
+    srp.use_all_cores()
 data = synthetic(100)
 model = srp.models.MLP(data.example_shape, 10, (512, 256, 64))
 algorithms = {{"FedAvg": srp.algorithms.FedAvg(model), "FedRep": srp.algorithms.FedRep(model)}}
-runs = {{name: Rounds(algorithm, data) for name, algorithm in algorithms.items()}}
+runs = {{name: Rounds(algorithm, data, shard_data={shards}) for name, algorithm in algorithms.items()}}
 print(json.dumps({{name: min(seconds(run) for _ in range(10)) for name, run in runs.items()}}))
 """
+
+
+def measured(sets_of_cores: list[set[int]], shards: bool = False) -> dict[str, float]:
+    """Least seconds of a round of each method, in a process for each set of cores."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    children = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                ROUNDS.format(cores=cores, processes=len(sets_of_cores), index=index, port=port, shards=shards),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for index, cores in enumerate(sets_of_cores)
+    ]
+    said = [child.communicate()[0] for child in children]
+    if any(child.returncode for child in children):
+        raise SystemExit("a process failed, see above")
+    return json.loads(said[0].splitlines()[-1])  # Gloo says things before
 
 
 def main() -> None:
@@ -35,29 +64,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    everything = os.sched_getaffinity(0)
-    one, every = {min(everything)}, everything
-    found: dict[str, list[dict[str, float]]] = {"one": [], "every": []}
+    everything = sorted(os.sched_getaffinity(0))
+    each = [{core} for core in everything[:2]]
+    contenders = {
+        "one_core": ([{everything[0]}], False),
+        f"{len(everything)}_cores": ([{*everything}], False),
+        "two_processes": (each, False),
+        "two_processes_sharded": (each, True),
+    }
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     for _ in range(args.repeats):
-        for name, cores in (("one", one), ("every", every)):
-            done = subprocess.run(
-                [sys.executable, "-c", ROUNDS.format(cores=cores)], check=True, capture_output=True, text=True
-            )
-            found[name].append(json.loads(done.stdout))
-    results = {}
-    for method in found["one"][0]:
-        pairs = [(a[method], b[method]) for a, b in zip(found["one"], found["every"], strict=True)]
-        medians = [statistics.median(times) for times in zip(*pairs, strict=True)]
-        results[method] = {
-            "seconds_one_core": medians[0],
-            f"seconds_{len(every)}_cores": medians[1],
-            "speed_up": statistics.median(a / b for a, b in pairs),
-        }
-        print(method, "  ".join(f"{name} {value:.4g}" for name, value in results[method].items()))
+        for name, how in contenders.items():
+            found[name].append(measured(*how))
+    results: dict[str, dict[str, float]] = {}
+    for method in found["one_core"][0]:
+        rows = {name: [run[method] for run in runs] for name, runs in found.items()}
+        results[method] = {f"seconds_{name}": statistics.median(times) for name, times in rows.items()}
+        for name, times in rows.items():
+            ratios = [a / b for a, b in zip(rows["one_core"], times, strict=True)]
+            results[method][f"speed_up_{name}"] = statistics.median(ratios)
+        print(method, "  ".join(f"{name} {value:.4g}" for name, value in results[method].items()), flush=True)
     if args.out:
-        args.out.write_text(
-            json.dumps({"cores": len(every), "repeats": args.repeats, "rounds": results}, indent=1) + "\n"
-        )
+        text = json.dumps({"cores": len(everything), "repeats": args.repeats, "rounds": results}, indent=1)
+        args.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":
