@@ -17,7 +17,7 @@ import argparse
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,16 +198,28 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     return found
 
 
+class Cell(NamedTuple):
+    """What runs as one program."""
+
+    personalization: str
+    kind: str  # "", or the phones
+    group: Group
+    batch: list[Point]
+    clocks: list[srp.Clock]  # of the points
+
+    @property
+    def name(self) -> str:
+        """Of the file of its arrays."""
+        return f"{self.personalization} {self.group.answers[0]} {self.kind}".strip()
+
+
 # ---- one program --------------------------------------------------------------------------------------------------
-def run_group(
-    group: Group,
-    which: Sequence[int],
-    data: Sequence[Any],
-    clocks: Sequence[srp.Clock],
-    keys: jax.Array,
-    at_once: int | None,
-) -> dict[str, np.ndarray]:
+def run_cell(cell: Cell, federations: dict[int, Any], at_once: int | None) -> dict[str, np.ndarray]:
     """Runs a batch of branches, federations, clocks and keys, of equal length; arrays with that axis in front."""
+    group = cell.group
+    which = [group.answers.index(point.answer) for point in cell.batch]
+    keys = jnp.stack([jax.random.key(point.seed) for point in cell.batch])
+    data = [federations[point.classes] for point in cell.batch]
 
     def one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
         policy = group.policy
@@ -244,7 +256,7 @@ def run_group(
     def together(whole: Any, points: Any) -> dict[str, jax.Array]:
         return jax.lax.map(lambda point: of_point(whole, point), points, batch_size=at_once or len(which))
 
-    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *clocks), keys))
+    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *cell.clocks), keys))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -305,9 +317,14 @@ def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
     return [Point(*at) for at in itertools.product(group.answers, scale.classes, clocks, costs, range(scale.seeds))]
 
 
+def path_of(folder: Path, cell: str) -> Path:
+    """The file of a cell's arrays."""
+    return folder / f"{cell.replace(' ', '_')}.npz"
+
+
 def finished(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The arrays of a cell, run the first time."""
-    path = folder / f"{name.replace(' ', '_')}.npz"
+    path = path_of(folder, name)
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
@@ -321,36 +338,14 @@ def finished(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) 
         return dict(found)
 
 
-def study(
-    scale: Scale, out: Path, results: Path, traces: Path | None, data_dir: Path | None, only: Sequence[str]
-) -> None:
-    """Runs what is not finished, and writes the table after each program."""
-    federation: dict[str, Any] = scale.federation | ({} if data_dir is None else {"data_dir": data_dir})
-    loaded = shared([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
-    data = dict(zip(scale.classes, loaded, strict=True))
-    model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
+def cells(scale: Scale, only: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
+    """All programs of these personalizations: on drawn clocks, then on phones."""
     quantiles: dict[str, np.ndarray] = drawn_clocks()
-    runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
-
-    def add(name: str, group: Group, batch: list[Point], clock_of: Callable[[Point], srp.Clock], kind: str) -> None:
-        def run() -> dict[str, np.ndarray]:
-            which = [group.answers.index(point.answer) for point in batch]
-            keys = jnp.stack([jax.random.key(point.seed) for point in batch])
-            of_point = [data[point.classes] for point in batch], [*map(clock_of, batch)]
-            return run_group(group, which, *of_point, keys, scale.at_once)
-
-        runs.append((name, batch, finished(out, f"{name} {group.answers[0]}{kind}", run)))
-        dataset = federation["name"]
-        answer_rows.table(runs, data).to_csv(results / f"grid_{dataset}.csv", index=False, float_format="%.5g")
-        answer_rows.curves(runs, data).to_csv(results / f"curves_{dataset}.csv", index=False, float_format="%.4g")
-
     for name in only:
         for group in groups(scale, model, 1.0)[name]:
-
-            def drawn(point: Point, group: Group = group) -> srp.Clock:
-                return srp.clocks.Fixed(srp.clocks.Empirical(quantiles[point.clock]), group.work, False, point.cost)
-
-            add(name, group, points(group, scale, scale.clocks), drawn, "")
+            batch = points(group, scale, scale.clocks)
+            laws = [(srp.clocks.Empirical(quantiles[point.clock]), point.cost) for point in batch]
+            yield Cell(name, "", group, batch, [srp.clocks.Fixed(law, group.work, False, cost) for law, cost in laws])
     if traces is None:
         return
     num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
@@ -361,10 +356,34 @@ def study(
     for name in only:
         first = groups(scale, model, 1.0)[name][0].algorithm
         for kind, clocks, devices in (("phones", of_seed, of_seed), ("phones come and go", come_and_go, slow)):
-            for group in groups(scale, model, mean_time(first, loaded[0], devices[0]))[name]:
+            for group in groups(scale, model, mean_time(first, data, devices[0]))[name]:
                 if kind == "phones" or not group.policy.asynchronous:
-                    of_kind = points(group, scale, [kind])
-                    add(name, group, of_kind, lambda point, clocks=clocks: clocks[point.seed], f" {kind}")
+                    batch = points(group, scale, [kind])
+                    yield Cell(name, kind, group, batch, [clocks[point.seed] for point in batch])
+
+
+def study(args: argparse.Namespace) -> None:
+    """Runs what is not finished, and writes the tables after each program."""
+    scale, out = SCALES[args.scale], args.out / args.scale
+    results = args.results or out
+    results.mkdir(parents=True, exist_ok=True)
+    federation: dict[str, Any] = scale.federation | ({} if args.data_dir is None else {"data_dir": args.data_dir})
+    loaded = shared([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
+    data = dict(zip(scale.classes, loaded, strict=True))
+    model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
+    runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
+
+    def write() -> None:
+        for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
+            make(runs, data).to_csv(results / f"{name}_{federation['name']}.csv", index=False, float_format="%.5g")
+
+    for cell in cells(scale, args.personalizations, model, loaded[0], args.traces):
+        if not args.tabulate or path_of(out, cell.name).is_file():
+            arrays = finished(out, cell.name, lambda cell=cell: run_cell(cell, data, scale.at_once))
+            runs.append((cell.personalization, cell.batch, arrays))
+            if not args.tabulate:
+                write()
+    write()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -373,13 +392,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--personalizations", nargs="+", default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"])
     parser.add_argument("--traces", type=Path, help="folder with traces of phones and networks; none: no phones")
+    parser.add_argument("--tabulate", action="store_true", help="write the tables of what is finished, run nothing")
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/stragglers"), help="folder of the arrays")
     parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")
-    args = parser.parse_args(arguments)
-    out, results = args.out / args.scale, args.results or args.out / args.scale
-    results.mkdir(parents=True, exist_ok=True)
-    study(SCALES[args.scale], out, results, args.traces, args.data_dir, args.personalizations)
+    study(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":
