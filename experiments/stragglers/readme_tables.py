@@ -208,6 +208,28 @@ def work(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Ca
     return lambda: answer_tables.work(chosen(grid(dataset), personalization=name), classes, clock)
 
 
+def rules() -> str:
+    """Errors of the rules for doubling, on settings that they were not fitted to."""
+    frame = pd.read_csv(HERE / "results/map_errors.csv").query("held_out")
+    rows = [
+        [
+            "rule",
+            "target",
+            "stages",
+            "off by (median)",
+            "worst",
+            "wrong side of 1",
+            "where the speed-up is above 1.25 or below 0.8",
+        ]
+    ]
+    for rule, name in (("stages", "R + d"), ("factor", "R times a factor")):
+        for row in frame[frame["rule"] == rule].to_dict("records"):
+            factors = f"{row['typical_factor']:.2f}", f"{row['worst_factor']:.1f}"
+            sides = (f"{100 * row[column]:.0f} %" for column in ("wrong_side", "wrong_side_where_clear"))
+            rows.append([name, f"{100 * row['share']:.0f} %", row["length"], *factors, *sides])
+    return markdown(rows)
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "claims": claims,
     "first": lambda: answer_tables.winners(grid("digits")),
@@ -216,6 +238,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ditto": part("Ditto", 2),
     "ditto_work": work("Ditto", "exponential"),
     "come_and_go": work("FedRep", "phones come and go", 5),
+    "rules": rules,
     "mnist": part("FedRep", 5, "mnist"),
 }
 PAGES = {HERE / "README.md": PARTS}
