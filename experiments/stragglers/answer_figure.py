@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import NullFormatter
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
@@ -55,6 +56,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
                 (labels[answer],) = ax.plot(x, y.mean(0), color=color, linewidth=2.2 if answer == "doubling" else 1.4)
                 ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.12, linewidth=0)
             ax.set_xscale("log")
+            ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_ylabel(label if not column else "")
         axes[0][column].set_title(title, fontsize=10)
         axes[1][column].set_xlabel("seconds" if clock.startswith("phones") else "time, mean times of a client")
