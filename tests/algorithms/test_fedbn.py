@@ -20,7 +20,6 @@ from reference.small import (
     built,
     clients_of,
     federation,
-    model,
     steps,
 )
 from test_baselines import EPOCHS, SHAPED, steps_of
@@ -76,24 +75,6 @@ def test_three_rounds(sgd, run_options, personal):
                     kept = of_client(setting.states[t].clients.own, i).representation["norm"]
                     found = {name: leaf for name, leaf in kept.items() if leaf is not None and name != "batch_stats"}
                     assert_close(found | kept["batch_stats"], state.own[i], 1e-9)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("norm", [None, nn.GroupNorm(5)], ids=["none", "group"])
-def test_without_batch_norm_fedbn_is_fedavg(norm):
-    split_model = model() if norm is None else normalised(norm=norm)
-    data = federation(clients_of((3, 5, 2, 8), (2, 2, 2, 2)))
-
-    def run_of(factory):
-        algorithm = built(factory, split_model, batch_size=3, optimizer=srp.SGD(0.2, 0.5, 0.01))
-        return Run(algorithm, data, srp.participation.Full(), evaluations="all")
-
-    ours, fedavgs = run_of(srp.algorithms.FedBN), run_of(srp.algorithms.FedAvg)
-    for one, other in zip(steps(ours, 3), steps(fedavgs, 3), strict=True):
-        assert_same_bits(one.server, other.server)
-        assert not jax.tree.leaves(one.clients)
-    scores = ours.rounds().scores
-    assert_same_bits(scores["own_model"], scores["global"])
 
 
 def test_what_stays_is_not_charged():
