@@ -78,6 +78,7 @@ def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
         "eval_every": 2,
         "key": KEY,
         "progress": False,
+        "devices": 1,
         "participation": srp.participation.Uniform(3),
     }
     with pytest.raises(
@@ -118,7 +119,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
 )
 def test_a_policy_of_ones_own_may_not_pick_impossible_cohorts(cohort, wrong, seeds):
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    run = {"num_rounds": 5, "eval_every": 2, "progress": False}
+    run = {"num_rounds": 5, "eval_every": 2, "progress": False, "devices": 1}
 
     def refused(**options):
         call = {"participation": own_policy(**cohort, **options), **run}

@@ -91,7 +91,7 @@ def test_pages_for_authors_run_and_import_public_names_only(name):
 
 def accuracy(algorithm):
     data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    options = {"num_rounds": 3, "eval_every": 1, "key": jax.random.key(0), "progress": False}
+    options = {"num_rounds": 3, "eval_every": 1, "key": jax.random.key(0), "progress": False, "devices": 1}
     return srp.simulate(algorithm, data, **options).accuracy
 
 
@@ -176,7 +176,7 @@ def test_the_example_of_a_clock_compiles_once():
 
     def traced(slowdown, seed):
         traces.clear()
-        options = {"num_rounds": 1, "key": jax.random.key(seed), "progress": False, "evaluations": ()}
+        options = {"num_rounds": 1, "key": jax.random.key(seed), "progress": False, "evaluations": (), "devices": 1}
         time = srp.simulate(algorithm, data, clock=Counted(slowdown=slowdown), **options).compute_time[0]
         return len(traces), time
 
@@ -193,7 +193,19 @@ def test_the_readmes_runs_run(tmp_path, capsys):
     runs = re.findall(r"fedjax-srp run (--method.*)$", text, re.MULTILINE)
     assert len(runs) == 1
     for number, words in enumerate(runs):
-        small = ["--num-rounds", "1", "--hidden", "8", "--head-epochs", "1", "--fine-tune-epochs", "1", "--no-progress"]
+        small = [
+            "--num-rounds",
+            "1",
+            "--hidden",
+            "8",
+            "--head-epochs",
+            "1",
+            "--fine-tune-epochs",
+            "1",
+            "--devices",
+            "1",
+            "--no-progress",
+        ]
         out = ["--out", str(tmp_path / str(number))]
         assert cli.main(["run", *words.split(), *small, *out], set_up_cores=False) == 0, capsys.readouterr().err
 

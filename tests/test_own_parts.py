@@ -20,6 +20,51 @@ def two_speeds(slow: float = 5.0, every: int = 2):
     return srp.clocks.Fixed(srp.clocks.Constant(times))
 
 
+# What is registered.
+
+MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods.register_participation
+
+
+@pytest.mark.parametrize(
+    ("register", "name", "factory", "message"),
+    [
+        (MODELS, "mlp", narrow, "name='mlp' is a model of the package; choose another name"),
+        (MODELS, 3, narrow, "name=3 is no name; give a string"),
+        (MODELS, "mine", srp.models.MLP((4,), 2), "is no class or function; give the one that makes the model"),
+        (MODELS, "mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
+        (
+            MODELS,
+            "mine",
+            lambda shape, classes, width: None,
+            "<lambda>: width has no default, as options of",
+        ),
+        (MODELS, "mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
+        (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
+        (CLOCKS, "two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
+        (CLOCKS, "mine", two_speeds(), "is no class or function; give the one that makes the clock"),
+        (CLOCKS, "mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
+        (POLICIES, "full", lambda: None, "name='full' is a participation of the package; choose another name"),
+        (POLICIES, "", lambda: None, "name='' is no name; give a string"),
+        (POLICIES, "mine", srp.participation.Full(), "is no class or function; give the one that makes the partici"),
+        (POLICIES, "mine", 3, "3 is no class or function; give the one that makes"),
+        (POLICIES, "mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
+    ],
+)
+def test_what_is_registered_is_checked(register, name, factory, message):
+    with pytest.raises(ValueError, match=message):
+        register(name, factory)
+    assert not {"mine", "two speeds"} & {*srp.models.names(), *srp.clocks.OWN, *srp.methods.POLICIES}
+
+
+def test_a_factory_that_returns_something_else_is_named():
+    srp.models.register("mine", lambda shape, classes: 3)
+    with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
+        srp.models.get("mine", DATA)
+    srp.methods.register_participation("forgetful", lambda: None)
+    with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
+        srp.methods.get("fedavg", dataset=DATA, participation="forgetful")
+
+
 # Models.
 
 
@@ -56,29 +101,6 @@ def test_options_of_models_of_ones_own_are_kept_apart():
         srp.models.get("mlp", DATA, width=3)
     with pytest.raises(ValueError, match=r"unknown option of model 'narrow'.*widht.*width"):
         srp.models.get("narrow", DATA, widht=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("mlp", narrow, "name='mlp' is a model of the package; choose another name"),
-        (3, narrow, "name=3 is no name; give a string"),
-        ("mine", srp.models.MLP((4,), 2), "is no class or function; give the one that makes the model"),
-        ("mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
-        ("mine", lambda shape, classes, width: None, "<lambda>: width has no default, as options of a model have"),
-        ("mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
-    ],
-)
-def test_registered_models_are_checked(name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        srp.models.register(name, factory)
-    assert "mine" not in srp.models.names()
-
-
-def test_a_model_factory_that_returns_something_else_is_named():
-    srp.models.register("mine", lambda shape, classes: 3)
-    with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
-        srp.models.get("mine", DATA)
 
 
 # Clocks.
@@ -143,21 +165,6 @@ def test_a_bug_in_a_clock_of_ones_own_comes_through():
     srp.clocks.register("buggy", buggy)
     with pytest.raises(KeyError, match="mine"):
         clock_words.parse("buggy", 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("random", two_speeds, "name='random' is a clock of the package"),
-        ("two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
-        ("mine", two_speeds(), "is no class or function; give the one that makes the clock"),
-        ("mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
-    ],
-)
-def test_registered_clocks_are_checked(name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        srp.clocks.register(name, factory)
-    assert name not in srp.clocks.OWN
 
 
 # Both, in runs and grids.

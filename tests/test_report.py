@@ -604,15 +604,6 @@ def test_a_cost_is_told_from_its_neighbour():
     assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
 
 
-def test_rounds_that_overlap_have_no_time_at_a_cost():
-    frame = table.comparison({"fedbuff": [run(asynchronous=True)]}, 0.9, (0, 10))
-    assert frame["time_0"].item() == 3
-    assert math.isnan(frame["time_10"].item())
-    text = table.render(frame, table.Target(0.9, "as asked"))
-    assert text.splitlines()[2].split()[-4:] == ["3.0", "-", "-", "-"]
-    assert "-: rounds overlap" in text
-
-
 @pytest.mark.parametrize("censored", ["srpfl", "fedrep"])
 def test_a_censored_time_gives_no_ratio(censored):
     reached, not_reached = (0.3, 0.9, 0.9), (0.3, 0.4, 0.5)

@@ -73,19 +73,6 @@ def test_a_history_says_what_happened():
     assert (history.bytes_up, history.bytes_down) == (4, 4)
 
 
-@pytest.mark.parametrize("communication", [0.0, 1.0, 10.0])
-def test_time_is_cumulative_and_communication_is_paid_every_round(communication):
-    history = simulate()
-    expected = [2 + communication, 4 + 2 * communication, 9 + 3 * communication, 14 + 4 * communication]
-    np.testing.assert_allclose(history.elapsed(communication), [*expected, 27 + 5 * communication], rtol=1e-12)
-    np.testing.assert_allclose(history.eval_elapsed(communication), [expected[1], expected[3], 27 + 5 * communication])
-
-
-def test_work_of_a_clock_multiplies_times():
-    tripled = simulate(clock=srp.clocks.Fixed(srp.clocks.Constant(TIMES), work=3))
-    np.testing.assert_array_equal(tripled.compute_time, 3 * simulate().compute_time)
-
-
 def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
     assert simulate(num_rounds=20, time_limit=8.9).num_rounds == 4  # 9 time units after round 3
     assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
@@ -311,18 +298,6 @@ def test_names():
     history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=2, eval_every=2, key=KEY, progress=False, devices=1)
     assert history.name == "some_method"
     assert history.cohort_size.tolist() == [2, 2]
-
-
-@pytest.mark.short("given_parts")
-@pytest.mark.parametrize("given", [True, False], ids=["given_parts", "default_parts"])
-def test_another_key_compiles_nothing(given):
-    options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 2}
-    if given:
-        options |= {"participation": DOUBLING, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0))}
-    first = srp.simulate(ALGORITHM, DATA, key=jax.random.key(1), **options)
-    second = srp.simulate(ALGORITHM, DATA, key=jax.random.key(2), **options)
-    assert first.compute_time.tolist() != second.compute_time.tolist()
-    assert second.compile_seconds == 0.0
 
 
 def test_stages_and_segments_share_one_program():

@@ -130,15 +130,6 @@ def test_refusals_of_data():
         assert "\n" not in str(caught.value)
 
 
-def test_refusals_of_the_model():
-    for options, message in (
-        ({"input_shape": (3, 3)}, "gpt takes token sequences"),
-        ({"heads": 3}, "heads=3 does not"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            dataclasses.replace(MODEL, **options)
-
-
 # LoRA.
 
 

@@ -146,17 +146,19 @@ def test_a_convolution_of_ones_sums_windows():
     np.testing.assert_allclose(model.represent(model.init(KEY).representation, x)[..., 0], windows, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(3, 3), (2, 4), (5, 1)])
-@pytest.mark.parametrize("padding", ["VALID", "SAME"])
-def test_convolutions_pad_as_flax_pads(padding, size):
-    x = jax.random.normal(KEY, (2, 7, 6, 3))
-    ours, flaxs = srp.models.Convolution(4, size, padding=padding), nn.Conv(4, size, padding=padding)
-    params = flaxs.init(KEY, x)
-    assert_close(ours.apply(params, x), flaxs.apply(params, x), rtol=1e-5)
-    if padding == "SAME" and size == (3, 3):
-        np.testing.assert_array_equal(
-            srp.models.Convolution(4, size, padding=1).apply(params, x), ours.apply(params, x)
-        )
+@pytest.mark.parametrize(("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")])
+@pytest.mark.parametrize(("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3))])
+def test_convolutions_and_their_gradients_are_those_of_flax(padding, size, stride, strategy):
+    x = jax.random.normal(KEY, (2, 9, 8, 3))
+    ours = srp.models.Convolution(4, size, strategy, padding=padding, stride=stride)
+    flaxs = nn.Conv(4, size, (stride, stride), padding=padding)
+
+    def both(params, module):
+        outputs, pull = jax.vjp(module.apply, params, x)
+        return outputs, pull(jnp.sin(outputs))
+
+    both, params = jax.jit(both, static_argnums=1), jax.jit(flaxs.init)(KEY, x)
+    assert_close(both(params, ours), both(params, flaxs), rtol=1e-5)
 
 
 def images(y):
