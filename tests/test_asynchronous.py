@@ -63,17 +63,6 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("kind", CLOCKS)
-def test_a_clock_adds_communication_to_every_time(kind):
-    key = jax.random.key(1)
-    clocks = CLOCKS[kind](), CLOCKS[kind](communication=10.0)
-    plain, dear = (clock.sample(key, clock.init(key, 5), jnp.zeros(()))[0] for clock in clocks)
-    np.testing.assert_allclose(dear.realised, plain.realised + 10, rtol=1e-6)
-    np.testing.assert_allclose(dear.expected, plain.expected + 10, rtol=1e-6)
-    with pytest.raises(ValueError, match=f"{kind}: communication must be finite and >= 0, got -1"):
-        CLOCKS[kind](communication=-1.0)
-
-
 def test_rounds_that_wait_cost_the_same_either_way():
     method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,))
     options = {"num_rounds": 2, "eval_every": 2, "key": jax.random.key(0), "progress": False, "devices": 1}

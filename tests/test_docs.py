@@ -162,31 +162,6 @@ def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
         page("new_clock")["RushHour"](period=0.0)
 
 
-def test_the_example_of_a_clock_compiles_once():
-    traces = []
-
-    @srp.part
-    class Counted(page("new_clock")["RushHour"]):
-        def sample(self, key, state, now):
-            traces.append(1)
-            return super().sample(key, state, now)
-
-    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    algorithm = srp.algorithms.FedAvg(srp.models.MLP((8, 8), 10, hidden=(8,)))
-
-    def traced(slowdown, seed):
-        traces.clear()
-        options = {"num_rounds": 1, "key": jax.random.key(seed), "progress": False, "evaluations": (), "devices": 1}
-        time = srp.simulate(algorithm, data, clock=Counted(slowdown=slowdown), **options).compute_time[0]
-        return len(traces), time
-
-    (first, _), (another_key, _), (slower, long), (faster, short) = (
-        traced(*setting) for setting in ((1.0, 0), (1.0, 1), (90.0, 0), (0.1, 0))
-    )
-    assert another_key == slower == faster < first  # what is left is the check at the door
-    assert long > short
-
-
 def test_the_readmes_runs_run(tmp_path, capsys):
     """Every `fedjax-srp run` as it stands, but for its length, its model and its folder."""
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")

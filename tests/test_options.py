@@ -163,14 +163,6 @@ def test_parts_may_be_given_as_a_whole():
     assert build(Two, {"size": 1, "third": Penalty(2.0)}).third == Penalty(2.0)
 
 
-def test_functions_are_called():
-    def few(k: int = 3):
-        return srp.participation.Uniform(k)
-
-    assert build(few, {"k": 4}) == srp.participation.Uniform(4)
-    assert build(functools.partial(few, k=2), {}) == srp.participation.Uniform(2)
-
-
 WRONG = {
     "option of a whole": (
         lambda: build(FedAvg, {"training": srp.Training(), "epochs": 3}, MODEL),

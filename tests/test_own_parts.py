@@ -1,5 +1,7 @@
 """Models and clocks of one's own: by name in Python, on the command line, in grids."""
 
+import itertools
+
 import numpy as np
 import pytest
 from reference.small import CLOCK, KEY, clients_of, federation
@@ -79,7 +81,7 @@ def test_models_of_ones_own_have_names_and_options():
     assert model == srp.models.get("narrow", DATA, depth=2, width=3) == method.algorithm.model  # one program
     heads = [srp.models.get("narrow", DATA, head_layers=n).init(KEY).head for n in (1, 2)]
     assert [len(head) for head in heads] == [1, 2]
-    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
+    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1)
     assert history.config["options"]["hidden"] == [3, 3]
     assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
 
@@ -167,11 +169,11 @@ def test_a_bug_in_a_clock_of_ones_own_comes_through():
         clock_words.parse("buggy", 3)
 
 
-# Both, in runs and grids.
+# All, in runs and grids.
 
 
 @pytest.mark.long
-def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
+def test_files_may_bring_models_clocks_and_policies_to_runs_and_grids(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
         "def narrow(input_shape: tuple[int, ...], num_classes: int, width: int = 5):\n"
@@ -179,26 +181,38 @@ def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
         "    return srp.models.MLP(input_shape, num_classes, hidden=(width,))\n"
         "def same(time: float = 2.0):\n"
         "    return srp.clocks.Fixed(srp.clocks.Constant(time))\n"
+        "def first(m: int = 2):\n"
+        '    """Mine.\n\n    Args:\n        m: of them.\n    """\n'
+        "    return srp.participation.Fastest(m)\n"
         "srp.models.register('narrow', narrow)\n"
         "srp.clocks.register('same', same)\n"
+        "srp.methods.register_participation('first', first)\n"
     )
     words = ["--dataset", "digits", "--num-clients", "5", "--num-rounds", "2", "--no-progress", "--method", "fedavg"]
     words += ["--model", "narrow", "--width", "3", "--clock", "same(time=4)", "--load", str(tmp_path / "mine.py")]
+    words += ["--participation", "first", "--m", "3"]
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     run = srp.History.load(tmp_path / "run")
     assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == ("narrow", 3)
     assert (run.config["options"]["model"], run.config["options"]["hidden"]) == ("mlp", [3])
     assert run.compute_time.tolist() == [4.0, 4.0]
+    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == ("first", 3)
+    assert (run.config["options"]["participation"], run.config["options"]["k"]) == ("fastest", 3)
+    assert run.cohort_size.tolist() == [3, 3]
     assert run.config["clock_options"]["distribution"]["value"] == 4.0
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0  # is known again
 
     options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "num_rounds": 1, "model": "narrow"}
-    axes = {"clock": ["same", "same(3)"], "width": [2, 4]}
+    options |= {"participation": "first"}
+    axes = {"clock": ["same", "same(3)"], "width": [2, 4], "m": [1, 4]}
     grid = srp.grid(
         options=options | {"load": [str(tmp_path / "mine.py")]}, axes=axes, out=tmp_path / "grid", progress=False
     )
-    found = {(run.config["options"]["hidden"][0], float(run.compute_time[0])) for run in grid.histories.values()}
-    assert found == {(2, 2.0), (4, 2.0), (2, 3.0), (4, 3.0)}
+    found = [
+        (run.config["options"]["hidden"][0], float(run.compute_time[0]), int(run.cohort_size[0]))
+        for run in grid.histories.values()
+    ]
+    assert sorted(found) == sorted(itertools.product((2, 4), (2.0, 3.0), (1, 4)))
 
     capsys.readouterr()
     assert cli.main(["run", "--load", str(tmp_path / "mine.py"), "--help"], set_up_cores=False) == 0

@@ -56,13 +56,9 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
     assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
 
 
-def test_one_stage_needs_no_mark():
-    (ax,) = plots.accuracy_over_time(run(stage=(0, 0, 0, 0))).axes
-    assert legend_texts(ax.get_legend()) == ["FedRep"]
-
-
-def test_a_stage_that_begins_before_the_line_has_no_mark():
-    (ax,) = plots.accuracy_over_time(run(stage=(0, 1, 1, 1))).axes  # the first evaluation is after round 2
+@pytest.mark.parametrize("stage", [(0, 0, 0, 0), (0, 1, 1, 1)])
+def test_one_stage_and_one_that_begins_before_the_line_have_no_mark(stage):
+    (ax,) = plots.accuracy_over_time(run(stage=stage)).axes  # the first evaluation is after round 2
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 

@@ -641,21 +641,14 @@ def test_an_evaluation_before_training_reaches_at_once_only_what_it_reached():
     assert (frame["reached_at_once"].item(), frame["time_0"].item()) == (0, 1)
 
 
-def test_flanp_has_its_twin_though_that_has_an_option_more(save, tmp_path):
-    """`fedgate` may have a pool, and stages that end on a criterion have none."""
+@pytest.mark.parametrize("pool", [None, 3])
+def test_flanp_has_its_twin_though_that_has_an_option_more(pool, save, tmp_path):
+    """`fedgate` may have a pool, which is a difference, and stages that end on a criterion have none."""
     stages = {"options": METHOD | DOUBLING | {"participation": "statistical_accuracy"}}
     flanp = run(config=made_by("flanp", participation="statistical_accuracy") | stages)
-    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": None})))
-    found, _ = rows(tmp_path)
-    assert float(found.loc["flanp", "speed_up_0"]) == 2
-
-
-def test_a_pool_is_a_difference_from_the_twin(save, tmp_path):
-    stages = {"options": METHOD | DOUBLING | {"participation": "statistical_accuracy"}}
-    flanp = run(config=made_by("flanp", participation="statistical_accuracy") | stages)
-    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": 3})))
-    found, _ = rows(tmp_path)
-    assert not found.loc["flanp", "twin"]
+    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": pool})))
+    row = rows(tmp_path)[0].loc["flanp"]
+    assert not row["twin"] if pool else float(row["speed_up_0"]) == 2
 
 
 def test_the_table_says_who_did_the_work():

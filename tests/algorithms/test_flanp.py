@@ -436,20 +436,6 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
 
 
-@pytest.mark.long
-def test_flanp_sweeps_without_compiling_again():
-    """Policies differ in their thresholds, algorithms in their step sizes. (The constants of the rule are static.)"""
-    model, sizes = linear_model(), {"batch_size": NUM_EXAMPLES}
-    algorithms = [srp.algorithms.FedGATE(model, srp.Training(srp.SGD(rate), **sizes)) for rate in (STEP, 0.9 * STEP)]
-    sweep = [{"first_threshold": 0.5, "shrinkage": 0.5}, {"first_threshold": 0.9, "shrinkage": 0.8}]
-    pairs = zip(algorithms, sweep, strict=True)
-    runs = [Run(algorithm, quadratic().data, flanp(**thresholds), clock=TIMES) for algorithm, thresholds in pairs]
-    sizes = [run.rounds(12).rounds.cohort_size.tolist() for run in runs]
-    assert runs[0].program.shared is runs[1].program.shared
-    assert runs[0].program.num_traces == 2
-    assert sizes[0] != sizes[1]
-
-
 def test_a_policy_without_a_criterion_has_stages_that_nobody_completes():
     history = simulated(srp.participation.Doubling(2, 5))
     told = [(stage.cohort_size, stage.num_rounds, stage.completed) for stage in history.stages()]

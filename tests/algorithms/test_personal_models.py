@@ -173,10 +173,3 @@ def test_the_coin_of_l2gd_is_fair_to_its_probability():
     keys = jax.random.split(KEY, 4000)
     coins = jax.vmap(lambda key: algorithm.finish.server(key, server, (), context).aggregates)(keys)
     assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
-
-
-@pytest.mark.short("argument0")
-@pytest.mark.parametrize("argument", [{"own_share": 1.5}, {"own_share": float("nan")}, {"own_share": -0.1}])
-def test_shares_are_numbers_from_0_to_1(argument):
-    with pytest.raises(ValueError, match=r"own_share.*give a number from 0 to 1"):
-        srp.algorithms.APFL(split_model(), **argument)

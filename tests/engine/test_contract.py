@@ -257,14 +257,6 @@ def test_what_a_class_does_not_define_is_said(method):
         simulate(lacks())
 
 
-def test_a_class_that_is_no_part_is_told_the_decorator():
-    class Undecorated(Scaled):
-        pass
-
-    with pytest.raises(ValueError, match=r"^class Undecorated: below Scaled and no part; put @srp\.part above it$"):
-        Undecorated()
-
-
 def test_one_run_takes_one_number_and_arrays_where_an_array_is_wanted():
     with pytest.raises(ValueError, match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values="):
         simulate(Scaled(np.array([0.1, 0.2])))

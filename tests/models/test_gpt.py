@@ -111,7 +111,7 @@ def test_a_score_counts_tokens_and_no_padding():
 def test_clients_learn_to_count():
     options = {"optimizer": srp.SGD(0.5), "batch_size": 4, "epochs": 15}
     method = srp.methods.get("fedper", dataset=DATA, model=MODEL, **options)
-    history = srp.simulate(method, DATA, num_rounds=3, key=KEY, progress=False)
+    history = srp.simulate(method, DATA, num_rounds=3, key=KEY, progress=False, devices=1)
     assert history.mean_accuracy[-1] > 0.5  # an eighth by chance
 
 
@@ -190,7 +190,7 @@ def test_bytes_are_those_of_the_part_that_travels():
     found = {}
     for name in ("fedper", "lg_fedavg"):
         algorithm = built({"fedper": srp.algorithms.FedPer, "lg_fedavg": srp.algorithms.LGFedAvg}[name], model)
-        found[name] = srp.simulate(algorithm, data, num_rounds=1, key=KEY, progress=False).bytes_up
+        found[name] = srp.simulate(algorithm, data, num_rounds=1, key=KEY, progress=False, devices=1).bytes_up
     assert [found["fedper"], found["lg_fedavg"]] == sizes
 
 

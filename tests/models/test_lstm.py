@@ -82,16 +82,6 @@ def test_shapes_and_sizes():
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
 
 
-def test_cut_anywhere():
-    tokens = jnp.array([[3, 1, 4, 0, 0, 0, 0]], jnp.int32)
-    layers = PARAMS.representation | PARAMS.head
-    for cut in (*MODEL.layer_names, None):
-        model = MODEL.recut(cut)
-        below, above = ({name: layers[name] for name in part} for part in jax.eval_shape(model.init, KEY))
-        logits = jax.jit(lambda b, a, m=model: m.classify(a, m.represent(b, tokens)))(below, above)
-        np.testing.assert_allclose(logits, LOGITS(PARAMS, tokens), rtol=1e-5)
-
-
 def sequences(dtype):
     x, y = np.arange(28).reshape(4, 7).astype(dtype), np.array([0, 1, 2, 0])
     return srp.data.from_arrays(x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]])
