@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -56,25 +57,9 @@ def made_by(name="fedrep", key=0, options=None, **config):
 
 def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
     """Four clients with one accuracy, evaluated after every round; rounds of equal length."""
-    config, rounds = config or made_by(), np.arange(1, len(scores) + 1)
-    return History(
-        **{
-            "name": config["name"],
-            "round": rounds,
-            "stage": np.zeros_like(rounds),
-            "cohort_size": np.full_like(rounds, 4),
-            "compute_time": np.full(len(rounds), times),
-            "communicated": np.ones(len(rounds), bool),
-            "finite": np.ones(len(rounds), bool),
-            "client_time": np.ones(4),
-            "eval_round": rounds,
-            "accuracies": {"fine_tune": np.tile(np.array(scores, float)[:, None], 4)},
-            "test_count": np.ones(4, int),
-            "host_seconds": 1.0,
-            "config": config,
-        }
-        | fields
-    )
+    config = config or made_by()
+    given = {"name": config["name"], "cohort_size": [4] * len(scores), "host_seconds": 1.0, "config": config}
+    return made_history(scores, [times] * len(scores), clients=4, **given | fields)
 
 
 @pytest.fixture
