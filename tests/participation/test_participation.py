@@ -1,6 +1,7 @@
 """Policies without stages, and what every policy keeps: fastest first, ties by id, one compilation."""
 
 import doctest
+import functools
 import importlib
 import re
 
@@ -37,8 +38,13 @@ def by_name(policy):
     return policy.name
 
 
+@functools.cache
+def selector(policy, num_clients):
+    return jax.jit(lambda key, times: policy.select(key, policy.init(KEY, num_clients), times)[0])
+
+
 def select_once(policy, times, key=KEY):
-    return policy.select(key, policy.init(KEY, times.realised.shape[0]), times)[0]
+    return selector(policy, times.realised.shape[0])(key, times)
 
 
 @pytest.mark.parametrize("name", sorted({vars(participation)[name].name for name in participation.__all__}))
@@ -58,8 +64,8 @@ def test_protocol(policy, x64):
     assert policy.needs_global_gradient == (policy.name == "statistical_accuracy")
     with jax.enable_x64(x64):
         times = random_times(20)
-        state = policy.init(KEY, 20)
-        cohort, state = policy.select(KEY, state, times)
+        state = jax.jit(policy.init, static_argnums=1)(KEY, 20)
+        cohort, state = jax.jit(policy.select)(KEY, state, times)
         assert cohort.client_ids.dtype == cohort.size.dtype == cohort.work.dtype == cohort.stage.dtype == jnp.int32
         chex.assert_shape((cohort.size, cohort.stage), ())
         np.testing.assert_array_equal(cohort.work, np.ones(cohort.client_ids.shape))
@@ -67,7 +73,7 @@ def test_protocol(policy, x64):
         assert len(np.unique(cohort.client_ids)) == cohort.client_ids.shape[0]
         assert cohort.client_ids.tolist() == ranked(times.realised, cohort.client_ids)
         reports = {need: jnp.full(20, jnp.nan).at[cohort.client_ids].set(1.0) for need in policy.needs}
-        chex.assert_trees_all_equal_shapes_and_dtypes(policy.update(state, info_of(0, cohort, reports)), state)
+        chex.assert_trees_all_equal_shapes_and_dtypes(jax.jit(policy.update)(state, info_of(0, cohort, reports)), state)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
