@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, assert_close, assert_same_bits, built
+from reference.small import KEY, assert_close, assert_same_bits, built, refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
@@ -125,9 +125,8 @@ def test_refusals_of_data():
         ([-one[0]], one, {}, r"train\[0\]: are no tokens"),
         (one, one, {"num_classes": 1}, "num_classes=1: there is a token 1; give at least 2"),
     ):
-        with pytest.raises(ValueError, match=message) as caught:
+        with refused(message):
             srp.data.next_tokens(train, test, **options)
-        assert "\n" not in str(caught.value)
 
 
 # LoRA.
@@ -209,8 +208,7 @@ def test_refusals_of_lora():
         ({"rank": 0}, "rank=0 must be at least 1"),
         ({"scaling": 0.0}, r"scaling=0.0 must be"),
     ):
-        with pytest.raises(ValueError, match=message) as caught:
+        with refused(message):
             srp.models.lora(MODEL, **options)
-        assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="cut=None: LoRA is cut between"):
         srp.models.lora(MODEL).recut(None)
