@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import made_policy
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
@@ -23,7 +22,7 @@ def runs():
     """FedBuff and FedAvg, four rounds each."""
     shared = {"hidden": (4,), "k": 2}
     methods = [srp.methods.get(name, dataset=DATA, shared=shared) for name in ("fedbuff", "fedavg")]
-    options = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(0), "progress": False}
+    options = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(0), "progress": False, "devices": 1}
     return [srp.simulate(method, DATA, **options) for method in methods]
 
 
@@ -64,20 +63,9 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize("kind", CLOCKS)
-def test_a_clock_adds_communication_to_every_time(kind):
-    key = jax.random.key(1)
-    clocks = CLOCKS[kind](), CLOCKS[kind](communication=10.0)
-    plain, dear = (clock.sample(key, clock.init(key, 5), jnp.zeros(()))[0] for clock in clocks)
-    np.testing.assert_allclose(dear.realised, plain.realised + 10, rtol=1e-6)
-    np.testing.assert_allclose(dear.expected, plain.expected + 10, rtol=1e-6)
-    with pytest.raises(ValueError, match=f"{kind}: communication must be finite and >= 0, got -1"):
-        CLOCKS[kind](communication=-1.0)
-
-
 def test_rounds_that_wait_cost_the_same_either_way():
     method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,))
-    options = {"num_rounds": 2, "eval_every": 2, "key": jax.random.key(0), "progress": False}
+    options = {"num_rounds": 2, "eval_every": 2, "key": jax.random.key(0), "progress": False, "devices": 1}
     clocks = CLOCKS["fixed"](), CLOCKS["fixed"](communication=7.0)
     plain, dear = (srp.simulate(method, DATA, clock=clock, **options) for clock in clocks)
     np.testing.assert_allclose(dear.elapsed(), plain.elapsed(7.0), rtol=1e-6)
@@ -95,17 +83,3 @@ def test_words_of_the_command_line(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
     assert cli.main([*run, "--clock", "fixed:exponential(1)+10"], set_up_cores=False) == 0
     assert (History.load(tmp_path / "run").client_time > 10).all()
-
-
-def test_a_duration_alone_does_not_make_rounds_overlap():
-    def select(key, state, times):
-        ids = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
-        cohort = srp.participation.cohorts.make_cohort(ids)
-        return cohort._replace(duration=jnp.asarray(5.0)), state
-
-    full = srp.participation.Full()
-    policy = made_policy("deadline", full.init, select, full.update)
-    method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,), participation=policy)
-    history = srp.simulate(method, DATA, num_rounds=2, key=jax.random.key(0), progress=False)
-    assert history.elapsed().tolist() == [5, 10]
-    assert history.elapsed(1.0).tolist() == [6, 12]

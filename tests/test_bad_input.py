@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.histories import made_history
 from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, made_policy, model, numbers
 
 import fedjax_srp as srp
@@ -78,6 +79,7 @@ def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
         "eval_every": 2,
         "key": KEY,
         "progress": False,
+        "devices": 1,
         "participation": srp.participation.Uniform(3),
     }
     with pytest.raises(
@@ -118,7 +120,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
 )
 def test_a_policy_of_ones_own_may_not_pick_impossible_cohorts(cohort, wrong, seeds):
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    run = {"num_rounds": 5, "eval_every": 2, "progress": False}
+    run = {"num_rounds": 5, "eval_every": 2, "progress": False, "devices": 1}
 
     def refused(**options):
         call = {"participation": own_policy(**cohort, **options), **run}
@@ -198,16 +200,7 @@ def test_a_small_integer_of_numpy_cuts_a_model_as_any_other():
     assert plain == of_numpy == ["fc2", "out"]
 
 
-HISTORY = srp.History(
-    "h",
-    **dict.fromkeys(("round", "compute_time"), np.arange(1, 3)),
-    **dict.fromkeys(("stage", "cohort_size"), np.ones(2)),
-    **dict.fromkeys(("communicated", "finite"), np.ones(2, bool)),
-    client_time=np.ones(3),
-    eval_round=np.array([2]),
-    accuracies={"global": np.full((1, 3), 0.5)},
-    test_count=np.ones(3),
-)
+HISTORY = made_history([0.5], [1.0, 2.0], "global", clients=3, name="h", eval_round=[2])
 
 
 @pytest.mark.parametrize("cost", ["10", None, -5, float("nan"), float("inf"), [1.0], KEY], ids=str)

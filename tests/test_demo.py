@@ -5,6 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
 from fedjax_srp.commands import demo
@@ -97,22 +98,8 @@ def test_every_method_meets_the_same_stragglers(found):
 
 def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
     """One client, one evaluation after every round."""
-    rounds = np.arange(1, len(times) + 1)
-    return History(
-        name=name,
-        round=rounds,
-        stage=np.zeros_like(rounds),
-        cohort_size=np.ones_like(rounds),
-        compute_time=np.array(times, float),
-        communicated=np.ones(len(rounds), bool),
-        finite=np.ones(len(rounds), bool),
-        client_time=np.ones(1),
-        eval_round=rounds,
-        accuracies={"global": np.array(accuracy, float)[:, None]},
-        test_count=np.ones(1, int),
-        host_seconds=host_seconds,
-        config={"num_seeds": num_seeds},
-    )
+    config = {"num_seeds": num_seeds}
+    return made_history(accuracy, times, "global", name=name, host_seconds=host_seconds, config=config)
 
 
 def test_speed_up_and_spread_by_hand():
@@ -162,26 +149,6 @@ def test_a_target_is_an_accuracy(target):
         table.check_target(target)
     table.check_target(0.9)
     table.check_target(None)
-
-
-def test_what_is_not_reached_is_said():
-    histories = {
-        "srpfl": [history("srpfl", [0.9], [1]), history("srpfl", [0.2], [1])],
-        "fedrep": [history("fedrep", [0.1], [9]), history("fedrep", [0.1], [9])],
-    }
-    frame = table.comparison(histories, 0.8, (0,))
-    text = table.render(frame, table.Target(0.8, "as asked"))
-    assert "1 of 2 seeds" in text
-    assert "not reached" in text
-    assert "x)" not in text
-    assert frame["speed_up_0"].isna().all()
-
-
-def test_the_target_without_fedrep_is_of_the_best():
-    histories = {"fedavg": [history("fedavg", [0.5], [1])], "other": [history("other", [0.8], [1])]}
-    target = table.common_target(histories, 0.5)
-    assert target.accuracy == pytest.approx(0.4)
-    assert target.reason == "50 % of the final accuracy of other"
 
 
 @pytest.mark.long

@@ -310,12 +310,6 @@ def test_saved_and_loaded_again_it_is_equal_bit_for_bit(tmp_path):
     assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir()} == first
 
 
-def test_float32_keeps_its_value(tmp_path):
-    times = np.random.default_rng(1).exponential(size=4).astype(np.float32)
-    loaded = History.load(small(compute_time=times).save(tmp_path))
-    np.testing.assert_array_equal(loaded.compute_time.astype(np.float32), times)
-
-
 def test_history_csv_does_not_depend_on_the_host(tmp_path):
     slow = small(host_seconds=1e9, compile_seconds=math.inf, seconds_per_round=7.0, environment={"git_hash": "other"})
     small().save(tmp_path / "fast", target=0.5, communication=0.0)

@@ -344,14 +344,6 @@ def test_any_algorithm_goes_with_any_participation():
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
-def test_an_optimizer_of_ones_own_stands_in_for_the_options_of_sgd():
-    mine = srp.SGD(0.3)
-    assert algorithm_of("fedavg", optimizer=mine).training == srp.Training(mine)
-    assert "learning_rate" not in record("fedavg", optimizer=mine)
-    with pytest.raises(ValueError, match=r"learning_rate: the training\.optimizer that is given has its own"):
-        srp.methods.get("fedavg", dataset=SHAPES, optimizer=mine, learning_rate=0.1)
-
-
 def test_training_as_a_whole_stands_in_for_its_options():
     """Shared options, and those of a row, are for the methods that have use for them."""
     mine = srp.Training(srp.SGD(0.3), batch_size=5)
@@ -422,11 +414,11 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     srp.methods.register("counted", counted, **row)
     data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
     method = srp.methods.get("counted", dataset=data, hidden=(4,), pace=0.25, initial=5, rounds_per_stage=1)
-    history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=jax.random.key(3), progress=False)
+    history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=jax.random.key(3), progress=False, devices=1)
     assert history.cohort_size.tolist() == [5, 10]
     words = "--dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 2"
-    words += " --eval-every 1 --seed 3 --method counted --pace 0.25 --initial 5 --rounds-per-stage 1 --no-progress"
-    assert cli.main(["run", *words.split(), "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    words += " --eval-every 1 --seed 3 --method counted --pace 0.25 --initial 5 --rounds-per-stage 1 --devices 1"
+    assert cli.main(["run", *words.split(), "--no-progress", "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     found = History.load(tmp_path / "run")
     np.testing.assert_array_equal(found.accuracy, history.accuracy)
     assert found.config["arguments"]["pace"] == 0.25
@@ -439,22 +431,9 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
-def test_files_of_methods_are_run_before_options_are_read(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(
-        "import fedjax_srp as srp\n"
-        "def mine(model, pace: float = 0.5):\n"
-        '    """Mine.\n\n    Args:\n        model: of it.\n        pace: of its steps.\n    """\n'
-        "    return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(pace)))\n"
-        "srp.methods.register('mine', mine)\n"
-    )
-    words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "1", "--no-progress"]
-    words += ["--method", "mine", "--pace", "0.1"]
-    load = ["--load", str(tmp_path / "mine.py")]
-    assert cli.main(["run", *load, *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
-    config = History.load(tmp_path / "run").config
-    assert (config["arguments"]["pace"], config["options"]["learning_rate"]) == (0.1, 0.1)
-    capsys.readouterr()
-    assert cli.main(["run", "--load", "no.py", *words], set_up_cores=False) == 2
+def test_a_file_of_methods_that_is_not_there_is_one_line(capsys):
+    words = ["run", "--load", "no.py", "--method", "mine", "--pace", "0.1", "--dataset", "digits", "--num-clients", "5"]
+    assert cli.main(words, set_up_cores=False) == 2
     error = capsys.readouterr().err
     assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
 
@@ -530,50 +509,6 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
     srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.Full())
     with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename your"):
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
-
-
-@pytest.mark.long
-def test_files_may_bring_policies_to_runs_and_grids(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import fedjax_srp as srp\n"
-        "def first(m: int = 2):\n"
-        '    """Mine.\n\n    Args:\n        m: of them.\n    """\n'
-        "    return srp.participation.Fastest(m)\n"
-        "srp.methods.register_participation('first', first)\n"
-    )
-    words = ["--dataset", "digits", "--num-clients", "5", "--hidden", "4", "--num-rounds", "2", "--no-progress"]
-    words += ["--method", "fedavg", "--participation", "first", "--m", "3", "--load", str(tmp_path / "mine.py")]
-    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
-    run = History.load(tmp_path / "run")
-    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == ("first", 3)
-    assert (run.config["options"]["participation"], run.config["options"]["k"]) == ("fastest", 3)
-    assert run.cohort_size.tolist() == [3, 3]
-    options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "hidden": [4], "num_rounds": 1}
-    options |= {"load": [str(tmp_path / "mine.py")], "participation": "first"}
-    grid = srp.grid(options=options, axes={"m": [1, 4]}, out=tmp_path / "grid", progress=False)
-    assert sorted(int(run.cohort_size[0]) for run in grid.histories.values()) == [1, 4]
-
-
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("full", slowest, "name='full' is a participation of the package; choose another name"),
-        ("", slowest, "name='' is no name; give a string"),
-        ("mine", srp.participation.Full(), "is no class or function; give the one that makes the participation"),
-        ("mine", 3, "3 is no class or function; give the one that makes"),
-        ("mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
-    ],
-)
-def test_registered_policies_are_checked(name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        srp.methods.register_participation(name, factory)
-    assert "mine" not in srp.methods.POLICIES
-
-
-def test_a_policy_factory_that_returns_nothing_is_named():
-    srp.methods.register_participation("forgetful", lambda: None)
-    with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
-        srp.methods.get("fedavg", dataset=SHAPES, participation="forgetful")
 
 
 def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line():
@@ -681,11 +616,3 @@ def test_refusals_name_what_the_user_gave(method, options, message):
     with pytest.raises(ValueError, match=message) as caught:
         srp.methods.get(method, dataset=SHAPES, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_misspelt_option_is_told_from_those_of_the_method_and_its_model():
-    data = srp.data.load("digits", num_clients=20, classes_per_client=4)
-    with pytest.raises(
-        ValueError, match=r"option of method 'srpfl' or its model 'learningrate' .*did you mean learning_rate"
-    ):
-        srp.methods.get("srpfl", dataset=data, learningrate=0.1)

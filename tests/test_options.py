@@ -10,7 +10,7 @@ from reference.small import model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.options import REQUIRED, argument_help, build, full_names, options_of, own_maker, values_of
+from fedjax_srp.options import REQUIRED, argument_help, build, full_names, options_of, values_of
 
 FedAvg, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedRep
 MODEL = model()
@@ -163,14 +163,6 @@ def test_parts_may_be_given_as_a_whole():
     assert build(Two, {"size": 1, "third": Penalty(2.0)}).third == Penalty(2.0)
 
 
-def test_functions_are_called():
-    def few(k: int = 3):
-        return srp.participation.Uniform(k)
-
-    assert build(few, {"k": 4}) == srp.participation.Uniform(4)
-    assert build(functools.partial(few, k=2), {}) == srp.participation.Uniform(2)
-
-
 WRONG = {
     "option of a whole": (
         lambda: build(FedAvg, {"training": srp.Training(), "epochs": 3}, MODEL),
@@ -280,27 +272,3 @@ def test_a_name_that_stands_for_several_leaves_is_refused():
         "values: 'strength' stands for first.strength and second.strength; give one of them in full"
     )
     assert "it has first.strength, second.strength" in message_of(lambda: full_names(Two(1), {"x": 1}))
-
-
-# Makers of one's own.
-
-
-def test_a_maker_of_ones_own_is_checked_and_so_is_what_it_returns():
-    policy, known = srp.ParticipationPolicy, ("full",)
-    made = own_maker("participation", "few", lambda k=3: srp.participation.Uniform(k), policy, known)
-    assert made(k=2) == srp.participation.Uniform(2)
-    assert own_maker("participation", "few", srp.participation.Uniform, policy, known) is srp.participation.Uniform
-    wrong = own_maker("participation", "few", lambda: 3, policy, known)
-    assert "returned 3, not a ParticipationPolicy" in message_of(wrong)
-    for name, maker, words in (
-        ("full", srp.participation.Full, "name='full' is a participation of the package; choose another name"),
-        ("", srp.participation.Full, "name='' is no name; give a string"),
-        ("few", srp.participation.Full(), "is no class or function; give the one that makes the participation"),
-        ("few", lambda *k: k, "*k cannot be given by name, as options are; give it a name"),
-    ):
-        assert words in message_of(lambda n=name, m=maker: own_maker("participation", n, m, policy, known))
-    for maker, words in (
-        (lambda shape: shape, "takes 1 arguments, it is called with 2 and its options"),
-        (lambda shape, classes, width: shape, "width has no default, as options of a model have; give it one"),
-    ):
-        assert words in message_of(lambda m=maker: own_maker("model", "mine", m, srp.models.SplitModel, (), given=2))

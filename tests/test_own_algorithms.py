@@ -54,7 +54,7 @@ def test_it_is_short_and_of_public_names_alone():
 
 
 WORDS = (
-    "--learning-rate 0.05 --epochs 2 --initial 2 --hidden 4 --num-rounds 2 --no-progress "
+    "--learning-rate 0.05 --epochs 2 --initial 2 --hidden 4 --num-rounds 2 --devices 1 --no-progress "
     "--dataset digits --num-clients 6 --classes-per-client 3 --max-examples 10"
 )
 

@@ -1,5 +1,7 @@
 """Models and clocks of one's own: by name in Python, on the command line, in grids."""
 
+import itertools
+
 import numpy as np
 import pytest
 from reference.small import CLOCK, KEY, clients_of, federation
@@ -20,6 +22,51 @@ def two_speeds(slow: float = 5.0, every: int = 2):
     return srp.clocks.Fixed(srp.clocks.Constant(times))
 
 
+# What is registered.
+
+MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods.register_participation
+
+
+@pytest.mark.parametrize(
+    ("register", "name", "factory", "message"),
+    [
+        (MODELS, "mlp", narrow, "name='mlp' is a model of the package; choose another name"),
+        (MODELS, 3, narrow, "name=3 is no name; give a string"),
+        (MODELS, "mine", srp.models.MLP((4,), 2), "is no class or function; give the one that makes the model"),
+        (MODELS, "mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
+        (
+            MODELS,
+            "mine",
+            lambda shape, classes, width: None,
+            "<lambda>: width has no default, as options of",
+        ),
+        (MODELS, "mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
+        (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
+        (CLOCKS, "two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
+        (CLOCKS, "mine", two_speeds(), "is no class or function; give the one that makes the clock"),
+        (CLOCKS, "mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
+        (POLICIES, "full", lambda: None, "name='full' is a participation of the package; choose another name"),
+        (POLICIES, "", lambda: None, "name='' is no name; give a string"),
+        (POLICIES, "mine", srp.participation.Full(), "is no class or function; give the one that makes the partici"),
+        (POLICIES, "mine", 3, "3 is no class or function; give the one that makes"),
+        (POLICIES, "mine", lambda *sizes: None, r"<lambda>: \*sizes cannot be given by name"),
+    ],
+)
+def test_what_is_registered_is_checked(register, name, factory, message):
+    with pytest.raises(ValueError, match=message):
+        register(name, factory)
+    assert not {"mine", "two speeds"} & {*srp.models.names(), *srp.clocks.OWN, *srp.methods.POLICIES}
+
+
+def test_a_factory_that_returns_something_else_is_named():
+    srp.models.register("mine", lambda shape, classes: 3)
+    with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
+        srp.models.get("mine", DATA)
+    srp.methods.register_participation("forgetful", lambda: None)
+    with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
+        srp.methods.get("fedavg", dataset=DATA, participation="forgetful")
+
+
 # Models.
 
 
@@ -34,7 +81,7 @@ def test_models_of_ones_own_have_names_and_options():
     assert model == srp.models.get("narrow", DATA, depth=2, width=3) == method.algorithm.model  # one program
     heads = [srp.models.get("narrow", DATA, head_layers=n).init(KEY).head for n in (1, 2)]
     assert [len(head) for head in heads] == [1, 2]
-    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
+    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1)
     assert history.config["options"]["hidden"] == [3, 3]
     assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
 
@@ -56,29 +103,6 @@ def test_options_of_models_of_ones_own_are_kept_apart():
         srp.models.get("mlp", DATA, width=3)
     with pytest.raises(ValueError, match=r"unknown option of model 'narrow'.*widht.*width"):
         srp.models.get("narrow", DATA, widht=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("mlp", narrow, "name='mlp' is a model of the package; choose another name"),
-        (3, narrow, "name=3 is no name; give a string"),
-        ("mine", srp.models.MLP((4,), 2), "is no class or function; give the one that makes the model"),
-        ("mine", lambda shape: None, "<lambda>: takes 1 arguments, it is called with 2 and its options"),
-        ("mine", lambda shape, classes, width: None, "<lambda>: width has no default, as options of a model have"),
-        ("mine", lambda shape, classes, **more: None, r"<lambda>: \*\*more cannot be given by name"),
-    ],
-)
-def test_registered_models_are_checked(name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        srp.models.register(name, factory)
-    assert "mine" not in srp.models.names()
-
-
-def test_a_model_factory_that_returns_something_else_is_named():
-    srp.models.register("mine", lambda shape, classes: 3)
-    with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
-        srp.models.get("mine", DATA)
 
 
 # Clocks.
@@ -145,26 +169,11 @@ def test_a_bug_in_a_clock_of_ones_own_comes_through():
         clock_words.parse("buggy", 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "factory", "message"),
-    [
-        ("random", two_speeds, "name='random' is a clock of the package"),
-        ("two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
-        ("mine", two_speeds(), "is no class or function; give the one that makes the clock"),
-        ("mine", lambda *times: None, r"<lambda>: \*times cannot be given by name"),
-    ],
-)
-def test_registered_clocks_are_checked(name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        srp.clocks.register(name, factory)
-    assert name not in srp.clocks.OWN
-
-
-# Both, in runs and grids.
+# All, in runs and grids.
 
 
 @pytest.mark.long
-def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
+def test_files_may_bring_models_clocks_and_policies_to_runs_and_grids(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
         "def narrow(input_shape: tuple[int, ...], num_classes: int, width: int = 5):\n"
@@ -172,26 +181,38 @@ def test_files_may_bring_models_and_clocks_to_runs_and_grids(tmp_path, capsys):
         "    return srp.models.MLP(input_shape, num_classes, hidden=(width,))\n"
         "def same(time: float = 2.0):\n"
         "    return srp.clocks.Fixed(srp.clocks.Constant(time))\n"
+        "def first(m: int = 2):\n"
+        '    """Mine.\n\n    Args:\n        m: of them.\n    """\n'
+        "    return srp.participation.Fastest(m)\n"
         "srp.models.register('narrow', narrow)\n"
         "srp.clocks.register('same', same)\n"
+        "srp.methods.register_participation('first', first)\n"
     )
     words = ["--dataset", "digits", "--num-clients", "5", "--num-rounds", "2", "--no-progress", "--method", "fedavg"]
     words += ["--model", "narrow", "--width", "3", "--clock", "same(time=4)", "--load", str(tmp_path / "mine.py")]
+    words += ["--participation", "first", "--m", "3"]
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     run = srp.History.load(tmp_path / "run")
     assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == ("narrow", 3)
     assert (run.config["options"]["model"], run.config["options"]["hidden"]) == ("mlp", [3])
     assert run.compute_time.tolist() == [4.0, 4.0]
+    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == ("first", 3)
+    assert (run.config["options"]["participation"], run.config["options"]["k"]) == ("fastest", 3)
+    assert run.cohort_size.tolist() == [3, 3]
     assert run.config["clock_options"]["distribution"]["value"] == 4.0
     assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0  # is known again
 
     options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "num_rounds": 1, "model": "narrow"}
-    axes = {"clock": ["same", "same(3)"], "width": [2, 4]}
+    options |= {"participation": "first"}
+    axes = {"clock": ["same", "same(3)"], "width": [2, 4], "m": [1, 4]}
     grid = srp.grid(
         options=options | {"load": [str(tmp_path / "mine.py")]}, axes=axes, out=tmp_path / "grid", progress=False
     )
-    found = {(run.config["options"]["hidden"][0], float(run.compute_time[0])) for run in grid.histories.values()}
-    assert found == {(2, 2.0), (4, 2.0), (2, 3.0), (4, 3.0)}
+    found = [
+        (run.config["options"]["hidden"][0], float(run.compute_time[0]), int(run.cohort_size[0]))
+        for run in grid.histories.values()
+    ]
+    assert sorted(found) == sorted(itertools.product((2, 4), (2.0, 3.0), (1, 4)))
 
     capsys.readouterr()
     assert cli.main(["run", "--load", str(tmp_path / "mine.py"), "--help"], set_up_cores=False) == 0

@@ -245,6 +245,10 @@ OUT_OF_RANGE = {
     "below": (lambda: Outer(mu=1), "mu=1 must be below 1"),
     "integer at least": (lambda: Outer(epochs=-1), "epochs=-1 must be at least 0"),
     "integer at most": (lambda: Outer(epochs=10), "epochs=10 must be at most 9"),
+    "integer beyond int32": (lambda: Outer(steps=2**31), "steps=2147483648 must be at most 2147483647"),
+    "no number as integer": (lambda: Outer(epochs=float("nan")), "epochs=nan must be an integer"),
+    "array as integer": (lambda: Outer(epochs=np.ones(2)), "must be an integer"),
+    "number as choice": (lambda: Inner(kind=3), "kind=3 is unknown; choose from plain, odd"),
     "choice": (lambda: Inner(kind="od"), "kind='od' is unknown (did you mean odd?); choose from plain, odd"),
     "nan": (lambda: Outer(mu=float("nan")), "mu must be finite"),
     "infinite": (lambda: Outer(mu=float("inf")), "mu must be finite"),
@@ -436,6 +440,8 @@ def test_a_part_made_of_tracers_is_checked_as_far_as_they_say():
     assert scaled(-1.0) == -3.0  # whose values nobody knows
     with pytest.raises(ValueError, match=r"epochs=.* must be an integer, known before tracing"):
         jax.jit(lambda n: Outer(epochs=n).mu)(3)
+    with pytest.raises(ValueError, match=r"kind=.* is unknown; choose from plain, odd"):
+        jax.jit(lambda kind: Inner(kind=kind).rate)(3)
 
 
 def scale(p, x):

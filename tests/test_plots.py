@@ -8,30 +8,16 @@ import sys
 import matplotlib
 import numpy as np
 import pytest
+from reference.histories import made_history
 
-from fedjax_srp.history import History
 from fedjax_srp.report import drawing, panels, plots, table
 
 
-def run(
-    name="fedrep", compute_time=(1.0, 1.0, 2.0, 2.0), scores=(0.2, 0.6), eval_round=(2, 4), stage=(0, 0, 1, 1), **kw
-):
-    num_rounds = len(compute_time)
-    fields = {
-        "name": name,
-        "round": np.arange(1, num_rounds + 1),
-        "stage": stage,
-        "cohort_size": np.ones(num_rounds),
-        "compute_time": compute_time,
-        "communicated": np.ones(num_rounds),
-        "finite": np.ones(num_rounds),
-        "client_time": [1.0, 2.0],
-        "metrics": {"distance": 0.5 ** np.arange(num_rounds)},
-        "eval_round": eval_round,
-        "accuracies": {"fine_tune": np.tile(np.array(scores)[:, None], 2)},
-        "test_count": [3, 4],
-    }
-    return History(**(fields | kw))
+def run(name="fedrep", compute_time=(1.0, 1.0, 2.0, 2.0), scores=(0.2, 0.6), eval_round=(2, 4), **fields):
+    """Two clients, and two stages where there are four rounds."""
+    given = {"name": name, "eval_round": eval_round, "client_time": [1.0, 2.0], "test_count": [3, 4]}
+    given |= {"stage": (0, 0, 1, 1), "metrics": {"distance": 0.5 ** np.arange(len(compute_time))}}
+    return made_history(scores, compute_time, clients=2, **given | fields)
 
 
 def drawn(ax):
@@ -56,13 +42,9 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
     assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
 
 
-def test_one_stage_needs_no_mark():
-    (ax,) = plots.accuracy_over_time(run(stage=(0, 0, 0, 0))).axes
-    assert legend_texts(ax.get_legend()) == ["FedRep"]
-
-
-def test_a_stage_that_begins_before_the_line_has_no_mark():
-    (ax,) = plots.accuracy_over_time(run(stage=(0, 1, 1, 1))).axes  # the first evaluation is after round 2
+@pytest.mark.parametrize("stage", [(0, 0, 0, 0), (0, 1, 1, 1)])
+def test_one_stage_and_one_that_begins_before_the_line_have_no_mark(stage):
+    (ax,) = plots.accuracy_over_time(run(stage=stage)).axes  # the first evaluation is after round 2
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 

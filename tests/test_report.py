@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -56,25 +57,9 @@ def made_by(name="fedrep", key=0, options=None, **config):
 
 def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
     """Four clients with one accuracy, evaluated after every round; rounds of equal length."""
-    config, rounds = config or made_by(), np.arange(1, len(scores) + 1)
-    return History(
-        **{
-            "name": config["name"],
-            "round": rounds,
-            "stage": np.zeros_like(rounds),
-            "cohort_size": np.full_like(rounds, 4),
-            "compute_time": np.full(len(rounds), times),
-            "communicated": np.ones(len(rounds), bool),
-            "finite": np.ones(len(rounds), bool),
-            "client_time": np.ones(4),
-            "eval_round": rounds,
-            "accuracies": {"fine_tune": np.tile(np.array(scores, float)[:, None], 4)},
-            "test_count": np.ones(4, int),
-            "host_seconds": 1.0,
-            "config": config,
-        }
-        | fields
-    )
+    config = config or made_by()
+    given = {"name": config["name"], "cohort_size": [4] * len(scores), "host_seconds": 1.0, "config": config}
+    return made_history(scores, [times] * len(scores), clients=4, **given | fields)
 
 
 @pytest.fixture
@@ -604,15 +589,6 @@ def test_a_cost_is_told_from_its_neighbour():
     assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
 
 
-def test_rounds_that_overlap_have_no_time_at_a_cost():
-    frame = table.comparison({"fedbuff": [run(asynchronous=True)]}, 0.9, (0, 10))
-    assert frame["time_0"].item() == 3
-    assert math.isnan(frame["time_10"].item())
-    text = table.render(frame, table.Target(0.9, "as asked"))
-    assert text.splitlines()[2].split()[-4:] == ["3.0", "-", "-", "-"]
-    assert "-: rounds overlap" in text
-
-
 @pytest.mark.parametrize("censored", ["srpfl", "fedrep"])
 def test_a_censored_time_gives_no_ratio(censored):
     reached, not_reached = (0.3, 0.9, 0.9), (0.3, 0.4, 0.5)
@@ -650,21 +626,14 @@ def test_an_evaluation_before_training_reaches_at_once_only_what_it_reached():
     assert (frame["reached_at_once"].item(), frame["time_0"].item()) == (0, 1)
 
 
-def test_flanp_has_its_twin_though_that_has_an_option_more(save, tmp_path):
-    """`fedgate` may have a pool, and stages that end on a criterion have none."""
+@pytest.mark.parametrize("pool", [None, 3])
+def test_flanp_has_its_twin_though_that_has_an_option_more(pool, save, tmp_path):
+    """`fedgate` may have a pool, which is a difference, and stages that end on a criterion have none."""
     stages = {"options": METHOD | DOUBLING | {"participation": "statistical_accuracy"}}
     flanp = run(config=made_by("flanp", participation="statistical_accuracy") | stages)
-    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": None})))
-    found, _ = rows(tmp_path)
-    assert float(found.loc["flanp", "speed_up_0"]) == 2
-
-
-def test_a_pool_is_a_difference_from_the_twin(save, tmp_path):
-    stages = {"options": METHOD | DOUBLING | {"participation": "statistical_accuracy"}}
-    flanp = run(config=made_by("flanp", participation="statistical_accuracy") | stages)
-    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": 3})))
-    found, _ = rows(tmp_path)
-    assert not found.loc["flanp", "twin"]
+    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": pool})))
+    row = rows(tmp_path)[0].loc["flanp"]
+    assert not row["twin"] if pool else float(row["speed_up_0"]) == 2
 
 
 def test_the_table_says_who_did_the_work():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fedala, fedamp, fedas, fedavg, feddyn, fedpac, fedprox, local_only, mlp, pfedme
+from reference import fedala, fedamp, fedas, fedavg, feddyn, fedpac, fedprox, mlp, pfedme
 from reference.local import Sgd, batches
 from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, assert_close, federation
 from test_baselines import SHAPED, SPREAD, run_of, setting_of, split_model, steps_of
@@ -18,13 +18,9 @@ from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
 from fedjax_srp.engine.traffic import traffic
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SGD, LAYOUT = SHAPED["heavy"]
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def without_weights(factory, sgd, layout, **options):
@@ -130,15 +126,6 @@ def test_fedala(sgd, layout):
     assert moved
 
 
-@pytest.mark.long
-def test_fedala_whose_weights_stay_is_fedavg():
-    setting, args, more = given(srp.algorithms.FedALA, SGD, LAYOUT, weight_step_size=0.0)
-    for t, params in enumerate(fedavg.run(*args, **more)):
-        aggregated = [fedavg.global_accuracy(params, client) for client in setting.clients]
-        check_round(setting, t, params, SGD, aggregated=aggregated)
-    assert t == 2
-
-
 def test_weights_of_fedala_stay_between_0_and_1_and_judge_what_a_client_starts_from():
     algorithm = srp.algorithms.FedALA(split_model(), srp.Training(srp.SGD(0.3), BATCH, 2), weight_step_size=300.0)
     state = run_of(algorithm, SMALL(), srp.participation.Full(), 3)[-1]
@@ -162,12 +149,7 @@ def test_fedamp(sgd, layout):
     assert t == 2
 
 
-def test_fedamp_without_a_penalty_is_local_only_and_without_attention_it_is_held_to_its_own_models():
-    setting, args, more = given(srp.algorithms.FedAMP, SGD, LAYOUT, penalty=0.0, attention_width=3.0)
-    del more["client_weighting"]
-    for t, models in enumerate(local_only.run(*args, **more)):
-        for i, own in enumerate(models):
-            assert_close(by_layer(split_model(), *of_client(setting.states[t].clients.params, i)), own, 1e-9)
+def test_fedamp_without_attention_is_held_to_its_own_models():
     setting, args, more = given(srp.algorithms.FedAMP, SGD, LAYOUT, penalty=0.5, attention_width=1e-9)
     del more["client_weighting"]
     params, clients, cohorts = args

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference import fed_mtl, fedavg, fedper, fedprox, fedrep, fedsgd, local_only, mlp, scaffold
+from reference import fed_mtl, fedper, fedprox, fedrep, fedsgd, local_only, mlp, scaffold
 from reference.local import Sgd, batches
 from reference.small import ALGORITHMS, KEY, Run, assert_close, assert_same_bits, built, federation, model
 from test_reference import (
@@ -21,6 +21,7 @@ from test_reference import (
     Setting,
     by_layer,
     check_accuracies,
+    check_global,
     of_client,
     optimizer,
     unequal_work,
@@ -32,15 +33,11 @@ from fedjax_srp.algorithms.fed_mtl import FedMTLClientState
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 EPOCHS, TUNING, NUM_CLIENTS = 2, 3, len(COUNTS)
 SPREAD = {"devices": 2, "chunk_size": 2}
 SHAPED = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @functools.cache
@@ -70,14 +67,7 @@ def steps_of(setting):
 def check_global_model(setting, expected, sgd):
     """Server models and the three evaluations of a global model; `expected` are models after each round."""
     for t, params in enumerate(expected):
-        assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
-        accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []}
-        for i, client in enumerate(setting.clients):
-            accuracies["global"].append(fedavg.global_accuracy(params, client))
-            for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
-                rows = setting.tuning(t + 1, i, purpose, TUNING)
-                accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
-        check_accuracies(setting, t, accuracies)
+        check_global(setting, t, params, sgd, TUNING)
     assert t == 2
 
 
@@ -239,25 +229,6 @@ def layers_of(params):
     return by_layer(split_model(), *jax.device_get(params))
 
 
-@pytest.mark.long
-def test_fedprox_without_its_term_is_fedavg():
-    policy = srp.participation.Buffered(3)
-    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **HEAVY_STEPS), SMALL(), policy)
-    found = run_of(built(srp.algorithms.FedProx, split_model(), mu=0.0, **HEAVY_STEPS), SMALL(), policy)
-    assert_same_bits([s.server.params for s in found], [s.server.params for s in expected])
-
-
-@pytest.mark.long
-def test_scaffold_is_fedavg_where_clients_are_identical():
-    """Full batches, full participation, any optimizer; their variates do move."""
-    options = HEAVY_STEPS | {"batch_size": 99, "epochs": 3}
-    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
-    found = run_of(built(srp.algorithms.SCAFFOLD, split_model(), **options), [SMALL()[2]] * 4, EVERYBODY)
-    for state, other in zip(found, expected, strict=True):
-        assert_close(state.server.params, other.server.params, 1e-9)
-    assert np.abs(flat(found[-1].server.variate)).max() > 0.01
-
-
 def test_the_variate_of_scaffold_is_the_gradient_after_one_step_and_stays_without_steps():
     turn = turn_of(srp.algorithms.SCAFFOLD, **FULL)
     for i, client in enumerate(SMALL()):
@@ -268,15 +239,6 @@ def test_the_variate_of_scaffold_is_the_gradient_after_one_step_and_stays_withou
     _, after = idle(jnp.int32(3), server._replace(variate=output.state.variate), output.state)
     assert_same_bits(after.state, output.state)
     assert not flat(after.message).any()
-
-
-def test_scaffold_needs_a_step_size_that_the_optimizer_tells():
-    with pytest.raises(ValueError, match="this method divides by a step size"):
-        srp.algorithms.SCAFFOLD(split_model(), srp.Training(optax.sgd(0.1)))
-    by_round = srp.algorithms.SCAFFOLD(
-        split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
-    )
-    check_algorithm(by_round, federation(SMALL()))
 
 
 def test_fedsgd_is_gradient_descent_on_all_samples():
@@ -308,15 +270,6 @@ def test_a_joint_step_of_fedper_is_both_steps_of_fedrep_from_the_same_point():
     joint, frozen_below, frozen_above = outputs
     assert_close(joint.state.head, frozen_below.state.head, 1e-9)
     assert_close(joint.message.representation, frozen_above.message.representation, 1e-9)
-
-
-@pytest.mark.long
-def test_fed_mtl_without_relations_is_local_only():
-    policy = srp.participation.Doubling(2, 1)
-    expected = run_of(built(srp.algorithms.LocalOnly, split_model(), **HEAVY_STEPS), SMALL(), policy)
-    unrelated = built(srp.algorithms.FedMTL, split_model(), relation_strength=0.0, norm_strength=0.0, **HEAVY_STEPS)
-    found = run_of(unrelated, SMALL(), policy)
-    assert_close([s.clients.params for s in found], [s.clients.params for s in expected], 1e-12)
 
 
 @pytest.mark.long
@@ -363,16 +316,6 @@ def test_the_strengths_of_fed_mtl_are_those_of_the_code():
         assert_same_bits(moved[None], moved[0.0])
 
 
-def test_what_travels():
-    """In models each way; the variates of SCAFFOLD double it."""
-    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
-    below = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY).representation))
-    expected = {"fedsgd": whole, "fedprox": whole, "scaffold": 2 * whole, "fed_mtl": whole, "fedper": below}
-    for name, num_bytes in (expected | {"local_only": 0}).items():
-        sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), federation(SMALL())))
-        assert (sent.up, sent.down) == (num_bytes, num_bytes), name
-
-
 @pytest.mark.long
 def test_nobody_waits_for_the_network_of_local_only():
     """No communication is charged; that clients diverge is seen all the same."""
@@ -382,3 +325,27 @@ def test_nobody_waits_for_the_network_of_local_only():
     assert not history.communicated.any()
     np.testing.assert_array_equal(history.elapsed(communication=100), history.elapsed())
     assert not history.finite[-1]
+
+
+def test_what_travels():
+    """In models each way, and a number of FedGATE and FedNova; a gradient more where a criterion asks for it."""
+    params = split_model().init(KEY)
+    whole, below = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, params.representation))
+    expected = dict.fromkeys(
+        ("fedsgd", "fedprox", "fed_mtl", "apfl", "ditto", "l2gd", "per_fedavg", "fedbuff"), (whole, whole)
+    )
+    expected |= {"scaffold": (2 * whole, 2 * whole), "fedper": (below, below), "local_only": (0, 0)}
+    expected |= {"fedgate": (whole + 8, 2 * whole), "fednova": (whole + 8, whole)}
+    by_criterion, data = srp.participation.StatisticalAccuracy(5), federation(SMALL())
+    for name, (up, down) in expected.items():
+        for policy in (None, by_criterion) if name in ("fedgate", "fednova") else (None,):
+            sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), data, policy=policy))
+            assert (sent.up, sent.down) == (up + (policy is not None) * whole, down), name
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedgate"])
+def test_the_optimizer_has_to_tell_its_step_size(name):
+    with pytest.raises(ValueError, match="this method divides by a step size"):
+        ALGORITHMS[name](split_model(), srp.Training(optax.sgd(0.1)))
+    by_round = srp.Training(lambda round: srp.SGD(0.1 / (1 + round)))
+    check_algorithm(ALGORITHMS[name](split_model(), by_round, fine_tune_optimizer=srp.SGD(0.1)), federation(SMALL()))

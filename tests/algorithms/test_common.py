@@ -302,7 +302,7 @@ TABLE = {
 
 
 # what make test runs all tests of
-CORE = ("fedavg", "fedrep", "hf_maml", "fedbuff", "linear_fedavg", "linear_fedrep")
+CORE = ("fedavg", "fedrep", "fedbuff", "linear_fedrep")
 of_core = pytest.mark.short(*(f"{name}*" for name in CORE))
 
 
@@ -397,7 +397,7 @@ def test_documentation_names_every_field(name):
     check_documentation(ALGORITHMS[name])
 
 
-@of_core
+@pytest.mark.short("fedavg", "linear_fedrep")
 def test_examples_run(name):
     check_examples(ALGORITHMS[name])
 
@@ -415,7 +415,7 @@ def test_refusals_name_argument_and_value(make, options):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.short("fedavg", "fedrep", "hf_maml")
+@pytest.mark.short("fedavg", "fedrep")
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
 def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum

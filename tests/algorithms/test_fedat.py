@@ -1,10 +1,7 @@
 """FedAT under `asynchronous_tiers` against a queue of tiers in float64, and its limits."""
 
-import doctest
-import importlib
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,10 +9,13 @@ from recorded_orders import RecordedOrders
 from reference import fedat
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
+from test_reference import by_layer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
 from fedjax_srp.engine.round import stream
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 COUNTS, TEST_COUNTS = (2, 3, 7, 5, 8, 2, 4), (2, 2, 2, 2, 2, 2, 2)
 CLOCKS = {
@@ -23,17 +23,6 @@ CLOCKS = {
     "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(1.0)),
 }
 TIERS, K, ROUNDS, BATCH, EPOCHS = 3, 2, 16, 3, 2
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
-
-
-def by_layer(split_model, params):
-    together = {name: layer for part in params for name, layer in part.items()}
-    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names}
 
 
 @pytest.mark.short("dynamic-2")
@@ -53,7 +42,7 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
     training = srp.Training(srp.SGD(sgd.step), batch_size=BATCH, epochs=EPOCHS, weighting="num_examples")
     algorithm = srp.algorithms.FedAT(split_model, training, mu=0.5, num_tiers=TIERS)
     run = Run(algorithm, federation(clients), made_policy("watched", init, select, lambda s, info: s), clock, devices)
-    start = by_layer(split_model, run.host_state().server.params)
+    start = by_layer(split_model, *run.host_state().server.params)
     drawn, found = {}, []
     for t in range(ROUNDS):
         rounds, state = run.rounds().rounds, run.host_state()
@@ -85,21 +74,8 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
         seen.add(tier)
         assert (tier, set(ids)) == (ended.tier, set(ended.clients))
         assert elapsed == pytest.approx(ended.end, rel=1e-9)
-        assert_close(by_layer(split_model, actual), params, 1e-9)
+        assert_close(by_layer(split_model, *actual), params, 1e-9)
     assert seen == {0, 1, 2}
-
-
-@pytest.mark.long
-def test_of_one_tier_it_is_fedprox_with_clients_at_random():
-    data, split_model = federation(clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)), model(dtype=jnp.float64)
-    training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS)
-    tiers = srp.participation.AsynchronousTiers(3, tiers=1)
-    one = Run(srp.algorithms.FedAT(split_model, training, num_tiers=1), data, tiers)
-    other = Run(srp.algorithms.FedProx(split_model, training, mu=0.4), data, srp.participation.Uniform(3))
-    for _ in range(3):
-        times = [run.rounds().rounds.compute_time for run in (one, other)]
-        np.testing.assert_array_equal(*times)
-        assert_close(one.host_state().server.params, other.host_state().server.params, 1e-12)
 
 
 def test_too_few_tiers_are_seen_as_divergence():
@@ -107,14 +83,3 @@ def test_too_few_tiers_are_seen_as_divergence():
     policy, clock = srp.participation.AsynchronousTiers(2, tiers=3), srp.clocks.Fixed(srp.clocks.Constant(1.0))
     run = Run(srp.algorithms.FedAT(split_model, num_tiers=2), data, policy, clock)
     assert run.rounds(3).rounds.finite.tolist() == [True, True, False]
-
-
-def test_refusals_and_the_example_of_the_docstring():
-    with jax.enable_x64(False):
-        results = doctest.testmod(importlib.import_module("fedjax_srp.participation.asynchronous_tiers"))
-    assert results.attempted > 0
-    assert results.failed == 0
-    with pytest.raises(ValueError, match="asynchronous_tiers: k=4 is larger than num_clients // tiers=3; choose at"):
-        srp.participation.AsynchronousTiers(4, tiers=3).init(KEY, 10)
-    with pytest.raises(ValueError, match="asynchronous_tiers: tiers=11 is larger than num_clients=10; choose at most"):
-        srp.participation.AsynchronousTiers(1, tiers=11).init(KEY, 10)

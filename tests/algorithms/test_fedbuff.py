@@ -11,22 +11,17 @@ from recorded_orders import RecordedOrders
 from reference import fedasync, fedavg, fedbuff
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
+from test_reference import by_layer, optimizer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
-from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.traffic import traffic
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
 NUM_CLIENTS, NUM_STEPS, BATCH, EPOCHS, TUNING = len(COUNTS), 14, 4, 2, 3
 CLOCKS = {clock.name: clock(srp.clocks.Exponential(1.0)) for clock in (srp.clocks.Fixed, srp.clocks.Dynamic)}
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def recorded_times(clock, num_rounds):
@@ -52,21 +47,11 @@ def watched(k, concurrency=None):
     return made_policy("watched", init, select, lambda state, info: state)
 
 
-def by_layer(split_model, params):
-    """Parameters of the package as {layer: {part: array}} in the order of the layers."""
-    together = {name: layer for part in params for name, layer in part.items()}
-    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names}
-
-
 @functools.cache
 def setting():
     """Model, clients and data."""
     clients = clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)
     return model(dtype=jnp.float64), clients, federation(clients)
-
-
-def optimizer(sgd):
-    return srp.SGD(sgd.step, sgd.momentum or None, sgd.decay or None)
 
 
 @pytest.mark.short("k3-dynamic")
@@ -98,7 +83,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     )
     clock = CLOCKS[clock_name]
     run = Run(algorithm, data, watched(k), clock, **run_options)
-    start = by_layer(split_model, run.host_state().server.params)
+    start = by_layer(split_model, *run.host_state().server.params)
     table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
 
     def rows(version, i):
@@ -116,7 +101,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
         assert state.policy[1].tolist() == step.arrivals
         assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
         assert state.clients.version.tolist() == versions.tolist()
-        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
         for i, client in enumerate(clients if "evaluations" in run_options else []):
             tuning = batches(orders.tuning(t + 1, i, "head", TUNING), BATCH)
             expected_scores = {
@@ -124,28 +109,6 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
                 "fine_tune": fedavg.fine_tuned_accuracy(step.params, ["out"], client, tuning, sgd),
             }
             assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("clock_name", CLOCKS)
-def test_waiting_for_everybody_is_fedavg(clock_name):
-    split_model, _, data = setting()
-    training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS)
-    synchronous = Run(srp.algorithms.FedAvg(split_model, training), data, srp.participation.Full(), CLOCKS[clock_name])
-    buffered = srp.participation.Buffered(NUM_CLIENTS)
-    asynchronous = Run(srp.algorithms.FedBuff(split_model, training), data, buffered, CLOCKS[clock_name])
-    for _ in range(4):
-        expected, rounds = synchronous.rounds().rounds, asynchronous.rounds().rounds
-        assert rounds.compute_time[0] == expected.compute_time[0]
-        assert rounds.metrics["staleness"][0] == 0.0
-        assert_close(asynchronous.host_state().server.params, synchronous.host_state().server.params, 1e-12)
-
-
-def test_one_model_travels_each_way():
-    split_model, _, data = setting()
-    sent = traffic(check_algorithm(srp.algorithms.FedBuff(split_model), data))
-    one_model = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model.init(KEY)))
-    assert (sent.up, sent.down) == (one_model, one_model)
 
 
 def test_updates_lose_weight_by_the_power_law():
@@ -192,7 +155,7 @@ def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrenc
     clock = CLOCKS[clock_name]
     run = Run(algorithm, data, watched(k, concurrency), clock, **run_options)
     state = run.host_state()
-    start, first = by_layer(split_model, state.server.params), np.flatnonzero(state.policy[0].begins).tolist()
+    start, first = by_layer(split_model, *state.server.params), np.flatnonzero(state.policy[0].begins).tolist()
     assert len(first) == concurrency
     table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
     asked = []
@@ -211,7 +174,7 @@ def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrenc
         assert elapsed == pytest.approx(step.time, rel=1e-9)
         assert state.policy[1].tolist() == step.arrivals
         assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
-        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
         assert int(state.policy[0].busy.sum()) == concurrency - 1  # the next one begins with the next round
         later += state.policy[2].tolist()
         stale += sum(step.staleness)
@@ -233,7 +196,7 @@ def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
     )  # fmt: skip
     clock = CLOCKS["fixed"]
     run = Run(algorithm, data, watched(1), clock, chunk_size=3)
-    start = by_layer(split_model, run.host_state().server.params)
+    start = by_layer(split_model, *run.host_state().server.params)
     table, orders = recorded_times(clock, 2 * NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
 
     def rows(version, i):
@@ -246,20 +209,6 @@ def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
         rounds, state = run.rounds().rounds, run.host_state()
         assert state.policy[1].tolist() == step.arrivals
         assert float(rounds.metrics["staleness"][0]) == step.staleness[0]
-        assert_close(by_layer(split_model, state.server.params), step.params, 1e-9)
+        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
         most = max(most, step.staleness[0])
     assert most > b + 1
-
-
-@pytest.mark.long
-def test_fedasync_that_waits_for_everybody_and_goes_all_the_way_is_fedavg():
-    split_model, _, data = setting()
-    training = srp.Training(srp.SGD(0.3), batch_size=BATCH, epochs=EPOCHS, weighting="num_examples")
-    fedasync = srp.algorithms.FedAsync(split_model, training, server_step_size=1.0, mu=0.0)
-    runs = [
-        Run(a, data, srp.participation.Full()) for a in (srp.algorithms.FedAvg(split_model, training), fedasync)
-    ]  # fmt: skip
-    for _ in range(3):
-        for run in runs:
-            run.rounds()
-        assert_close(runs[1].host_state().server.params, runs[0].host_state().server.params, 1e-12)

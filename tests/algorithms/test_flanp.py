@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from reference import fedgate, fednova, mlp
 from reference.local import batches, mean, weight
@@ -35,20 +34,15 @@ from fedjax_srp.algorithms.examples import with_decay
 from fedjax_srp.base import Examples
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.traffic import traffic
 from fedjax_srp.runs.folder import outcome
+
+pytestmark = pytest.mark.usefixtures("float64")
 
 # Three rounds, two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 IDS = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
 SIZES, STAGES = (3, 4, 5), (0, 1, 1)
 WORK = 1 + (IDS == 3) + 2 * (IDS == 0)  # clients 3 and 0 do two and three units
 COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def setting_of(factory, run_options, policy=None, **options):
@@ -125,17 +119,6 @@ def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
 
 
 @pytest.mark.long
-def test_fednova_with_equal_steps_is_fedavg():
-    """As many steps for all: batches drawn with replacement, under momentum and unequal weights."""
-    options = HEAVY_STEPS | {"epochs": None, "steps": 4, "weighting": "num_examples"}
-    policy = srp.participation.Doubling(2, 1)
-    expected = run_of(built(srp.algorithms.FedAvg, split_model(), **options), SMALL(), policy)
-    found = run_of(built(srp.algorithms.FedNova, split_model(), **options), SMALL(), policy)
-    for state, other in zip(found, expected, strict=True):
-        assert_close(state.server.params, other.server.params, 1e-12)
-
-
-@pytest.mark.long
 def test_fedgate_with_one_local_step_is_gradient_descent():
     states = run_of(built(srp.algorithms.FedGATE, split_model(), **FULL), SMALL(), EVERYBODY)
     params = layers_of(states[0].server.params)
@@ -166,15 +149,6 @@ def test_without_steps_nothing_moves(name):
     assert_close(states[1].clients, states[0].clients, 0)
 
 
-def test_fedgate_needs_a_step_size_that_the_optimizer_tells():
-    with pytest.raises(ValueError, match="this method divides by a step size"):
-        srp.algorithms.FedGATE(split_model(), srp.Training(optax.sgd(0.1)))
-    by_round = srp.algorithms.FedGATE(
-        split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
-    )
-    check_algorithm(by_round, federation(SMALL()))
-
-
 def test_fednova_needs_steps_that_are_alike():
     """A schedule counts local steps; what follows the round is the same in all steps of one."""
     falling = srp.SGD(lambda count: 0.1 / (1 + count.astype(float)))
@@ -189,17 +163,6 @@ def test_fednova_needs_steps_that_are_alike():
         split_model(), srp.Training(lambda round: srp.SGD(0.1 / (1 + round))), fine_tune_optimizer=srp.SGD(0.1)
     )
     check_algorithm(by_round, federation(SMALL()))
-
-
-def test_what_travels():
-    """The model and a length up, the model down; FedGATE's clients download the mean direction as well."""
-    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
-    for name, downloads in (("fedgate", 2), ("fednova", 1)):
-        algorithm = ALGORITHMS[name](split_model())
-        for needs_gradient in (False, True):
-            policy = srp.participation.StatisticalAccuracy(5) if needs_gradient else None
-            sent = traffic(check_algorithm(algorithm, federation(SMALL()), policy=policy))
-            assert (sent.up, sent.down) == (whole * (1 + needs_gradient) + 8, whole * downloads), name
 
 
 # The gradient of the criterion.
@@ -471,20 +434,6 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
     assert stages[-1].completed_round < 40
     assert stages[-1].ends == history.elapsed()[-1]
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
-
-
-@pytest.mark.long
-def test_flanp_sweeps_without_compiling_again():
-    """Policies differ in their thresholds, algorithms in their step sizes. (The constants of the rule are static.)"""
-    model, sizes = linear_model(), {"batch_size": NUM_EXAMPLES}
-    algorithms = [srp.algorithms.FedGATE(model, srp.Training(srp.SGD(rate), **sizes)) for rate in (STEP, 0.9 * STEP)]
-    sweep = [{"first_threshold": 0.5, "shrinkage": 0.5}, {"first_threshold": 0.9, "shrinkage": 0.8}]
-    pairs = zip(algorithms, sweep, strict=True)
-    runs = [Run(algorithm, quadratic().data, flanp(**thresholds), clock=TIMES) for algorithm, thresholds in pairs]
-    sizes = [run.rounds(12).rounds.cohort_size.tolist() for run in runs]
-    assert runs[0].program.shared is runs[1].program.shared
-    assert runs[0].program.num_traces == 2
-    assert sizes[0] != sizes[1]
 
 
 def test_a_policy_without_a_criterion_has_stages_that_nobody_completes():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fedavg, fedbabu, fedopt, fedproto, fedrod, knn_per, local_only, moon
+from reference import fedavg, fedbabu, fedopt, fedproto, fedrod, knn_per, moon
 from reference.small import NUM_CLASSES, assert_close, clients_of
 from test_baselines import SHAPED, TUNING, setting_of, split_model
 from test_personal_models import check_round, given
@@ -13,14 +13,10 @@ from test_reference import by_layer, check_accuracies, of_client
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SGD, LAYOUT = SHAPED["heavy"]
 RULES = {"momentum": 0.4, "adagrad": 0.0, "adam": 0.6, "yogi": 0.6}  # rule -> beta1
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.short("yogi")
@@ -34,25 +30,6 @@ def test_fedopt(rule, beta1):
         assert_close(by_layer(split_model(), *server.m), state.m, 1e-9)
         assert_close(by_layer(split_model(), *server.v), state.v, 1e-9)
         check_round(setting, t, state.params, SGD)
-    assert t == 2
-
-
-@pytest.mark.long
-def test_fedopt_without_momentum_is_fedavg():
-    options = {"rule": "momentum", "beta1": 0.0, "server_step_size": 1.0}
-    setting, args, more = given(srp.algorithms.FedOpt, SGD, LAYOUT, **options)
-    for t, params in enumerate(fedavg.run(*args, **more)):
-        assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
-
-
-@pytest.mark.short("adam-*")
-@pytest.mark.parametrize(("rule", "roots"), {"adam": 1, "adagrad": 2, "yogi": 2}.items())
-def test_fedopt_whose_tau_is_huge_is_fedavg(rule, roots):
-    """Then sqrt(v) + tau is `roots` times tau in every round: v stays at tau^2, but for Adam's with beta2 = 0."""
-    options = {"rule": rule, "beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10, "server_step_size": roots * 1e10}
-    setting, args, more = given(srp.algorithms.FedOpt, SGD, LAYOUT, **options)
-    for t, params in enumerate(fedavg.run(*args, **more)):
-        assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-8)
     assert t == 2
 
 
@@ -79,14 +56,9 @@ def test_fedbabu_and_its_head_stays():
     assert t == 2
 
 
-@pytest.mark.parametrize("mu", [0.8, 0.0])
-def test_moon_and_without_its_contrast_it_is_fedavg(mu):
-    setting, args, more = given(srp.algorithms.MOON, SGD, LAYOUT, mu=mu, temperature=0.3)
-    if not mu:
-        for t, params in enumerate(fedavg.run(*args, **more)):
-            assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
-        return
-    for t, state in enumerate(moon.run(*args, mu=mu, tau=0.3, **more)):
+def test_moon():
+    setting, args, more = given(srp.algorithms.MOON, SGD, LAYOUT, mu=0.8, temperature=0.3)
+    for t, state in enumerate(moon.run(*args, mu=0.8, tau=0.3, **more)):
         check_round(setting, t, state.params, SGD)
         for i, last in enumerate(state.last):
             body = {name: layer for name, layer in last.items() if name != "out"}
@@ -186,12 +158,3 @@ def test_fedproto(sgd, run_options):
             accuracies["nearest_prototype"].append(fedproto.nearest_accuracy(state, i, client))
         check_accuracies(setting, t, accuracies)
     assert t == 2
-
-
-@pytest.mark.long
-def test_fedproto_without_penalty_trains_as_local_only():
-    setting, args, more = given(srp.algorithms.FedProto, SGD, LAYOUT, penalty=0.0)
-    del more["client_weighting"]
-    for t, models in enumerate(local_only.run(*args, **more)):
-        for i, own in enumerate(models):
-            assert_close(by_layer(split_model(), *of_client(setting.states[t].clients.params, i)), own, 1e-9)

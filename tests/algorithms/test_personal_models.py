@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import apfl, ditto, fedavg, hf_maml, l2gd, mlp
-from reference.small import ALGORITHMS, KEY, Run, assert_close, assert_same_bits, built, federation
+from reference.small import KEY, Run, assert_close, assert_same_bits, built, federation
 from test_baselines import (
     CLOCK,
     EPOCHS,
@@ -21,22 +21,11 @@ from test_baselines import (
     split_model,
     steps_of,
 )
-from test_reference import COHORTS, HEAVY, SMALL, by_layer, check_accuracies, of_client, optimizer
+from test_reference import COHORTS, HEAVY, SMALL, by_layer, check_global, of_client, optimizer
 
 import fedjax_srp as srp
-from fedjax_srp.engine.contract import check_algorithm
-from fedjax_srp.engine.traffic import traffic
 
-POLICIES = {
-    "doubling": srp.participation.Doubling(initial=2, rounds_per_stage=1),
-    "buffered": srp.participation.Buffered(2),
-}
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def given(factory, sgd, run_options, **options):
@@ -48,16 +37,7 @@ def given(factory, sgd, run_options, **options):
     return setting, args, {"steps": steps_of(setting), "sgd": sgd, "client_weighting": weighting}
 
 
-def check_round(setting, t, params, sgd, **others):
-    """The server's model after round t, and all accuracies; `others` are those of the method's own evaluations."""
-    assert_close(by_layer(split_model(), *setting.states[t].server.params), params, 1e-9)
-    accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []} | others
-    for i, client in enumerate(setting.clients):
-        accuracies["global"].append(fedavg.global_accuracy(params, client))
-        for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
-            rows = setting.tuning(t + 1, i, purpose, TUNING)
-            accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
-    check_accuracies(setting, t, accuracies)
+check_round = functools.partial(check_global, tuning=TUNING)
 
 
 def check_own(setting, t, models, judged):
@@ -135,36 +115,6 @@ def run_with(factory, policy, rounds=3, **options):
     return run_of(built(factory, split_model(), **HEAVY_STEPS | options), SMALL(), policy, rounds)
 
 
-@functools.cache
-def states_of(name, policy, **options):
-    return run_with(ALGORITHMS[name], POLICIES[policy], **options)
-
-
-def globals_of(states):
-    return [state.server.params for state in states]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "policy", "alone", "mixed"),
-    [
-        ("ditto", "doubling", {"penalty": 0.0}, {"penalty": 2.0}),
-        ("apfl", "buffered", {"own_share": 1.0}, {"own_share": 0.4}),
-    ],
-    ids=["ditto", "apfl"],
-)
-def test_the_global_model_is_that_of_fedavg_and_the_own_one_may_be_trained_alone(name, policy, alone, mixed):
-    """Whatever holds the personal model to the global one; without it the personal model is local_only's."""
-    expected = globals_of(states_of("fedavg", policy))
-    separate, together = states_of(name, policy, **alone), states_of(name, policy, **mixed)
-    assert_close(globals_of(separate), expected, 1e-12)
-    assert_close(globals_of(together), expected, 1e-12)
-    local_only = [state.clients.params for state in states_of("local_only", policy)]
-    assert_close([state.clients.own for state in separate], local_only, 1e-12)
-    with pytest.raises(AssertionError):
-        assert_close([state.clients.own for state in together], local_only, 1e-3)
-
-
 @pytest.mark.long
 def test_a_heavy_penalty_of_ditto_holds_models_to_the_one_that_was_handed_out():
     """eta lambda = 1 and one full batch: v_i <- w - eta grad f_i(v_i), wherever v_i was."""
@@ -216,12 +166,6 @@ def test_aggregation_of_l2gd_keeps_the_mean_and_silent_rounds_cost_nothing():
     assert {("local", "aggregation"), ("aggregation", "aggregation")} <= set(itertools.pairwise(kinds))
 
 
-@pytest.mark.long
-def test_l2gd_that_never_aggregates_is_local_only():
-    own = [state.clients.own for state in states_of("l2gd", "doubling", aggregation_probability=0.0)]
-    assert_close(own, [state.clients.params for state in states_of("local_only", "doubling")], 1e-12)
-
-
 def test_the_coin_of_l2gd_is_fair_to_its_probability():
     algorithm = srp.algorithms.L2GD(split_model(), aggregation_probability=0.9)
     server = algorithm.init(KEY, federation(SMALL()))
@@ -229,17 +173,3 @@ def test_the_coin_of_l2gd_is_fair_to_its_probability():
     keys = jax.random.split(KEY, 4000)
     coins = jax.vmap(lambda key: algorithm.finish.server(key, server, (), context).aggregates)(keys)
     assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
-
-
-def test_one_model_travels_each_way():
-    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(split_model().init(KEY)))
-    for name in ("apfl", "ditto", "l2gd", "per_fedavg"):
-        sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), federation(SMALL())))
-        assert (sent.up, sent.down) == (whole, whole), name
-
-
-@pytest.mark.short("argument0")
-@pytest.mark.parametrize("argument", [{"own_share": 1.5}, {"own_share": float("nan")}, {"own_share": -0.1}])
-def test_shares_are_numbers_from_0_to_1(argument):
-    with pytest.raises(ValueError, match=r"own_share.*give a number from 0 to 1"):
-        srp.algorithms.APFL(split_model(), **argument)

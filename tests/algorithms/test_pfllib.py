@@ -26,6 +26,7 @@ from fedjax_srp.engine.round import stream
 
 PFLLIB = Path(os.environ.get("PFLLIB", "no_folder_of_pfllib"))
 pytestmark = [
+    pytest.mark.usefixtures("float64"),
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
@@ -34,12 +35,6 @@ pytestmark = [
 ]
 COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 10, 50, 15, 30), (40,) * 6, 20, 2, 0.1  # 0.8 of each is whole
 STRATEGY = srp.participation.Full()
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def of_pfllib(file):

@@ -13,6 +13,8 @@ from reference.small import KEY, Run, assert_close, clients_of, federation, mode
 
 import fedjax_srp as srp
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 COUNTS, TEST_COUNTS = (1, 3, 7, 5, 12, 2, 9), (4, 9, 1, 6, 5, 8, 3)
 BATCH = 4
 PLAIN, HEAVY = Sgd(0.3), Sgd(0.2, momentum=0.6, decay=0.05)
@@ -20,12 +22,6 @@ IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4,
 SIZES = (3, 2, 7)
 WORK = 1 + (IDS == 4) + 2 * (IDS == 0)  # clients 4 and 0 do two and three units
 COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def by_layer(split_model, *parts):
@@ -75,6 +71,18 @@ def check_accuracies(setting, t, expected):
         np.testing.assert_array_equal(setting.accuracies[t][name], per_client, err_msg=f"{name}, round {t + 1}")
 
 
+def check_global(setting, t, params, sgd, tuning, rtol=1e-9, **others):
+    """The server's model after round t, and all accuracies; `others` are those of the method's own evaluations."""
+    assert_close(by_layer(float64_model(), *setting.states[t].server.params), params, rtol)
+    accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []} | others
+    for i, client in enumerate(setting.clients):
+        accuracies["global"].append(fedavg.global_accuracy(params, client))
+        for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
+            rows = setting.tuning(t + 1, i, purpose, tuning)
+            accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
+    check_accuracies(setting, t, accuracies)
+
+
 float64_model = functools.partial(model, dtype=jnp.float64)
 SMALL = functools.partial(clients_of, COUNTS, TEST_COUNTS, dtype=np.float64)
 doubling = functools.partial(srp.participation.Doubling, 2, 1)  # 2, 4, 7 participants
@@ -105,15 +113,7 @@ def test_fedavg(sgd, weighting, run_options):
     cohorts = setting.fastest(2, 4, 7)
     rounds = fedavg.run(setting.params, setting.clients, cohorts, steps, sgd=sgd, client_weighting=weighting)
     for t, params in enumerate(rounds):
-        server = setting.states[t].server
-        assert_close(by_layer(split_model, *server.params), params, 1e-6)
-        accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []}
-        for i, client in enumerate(setting.clients):
-            accuracies["global"].append(fedavg.global_accuracy(params, client))
-            for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
-                rows = setting.tuning(t + 1, i, purpose, 3)
-                accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
-        check_accuracies(setting, t, accuracies)
+        check_global(setting, t, params, sgd, tuning=3)
 
 
 @pytest.mark.short("heavy")

@@ -59,21 +59,6 @@ def test_documentation_names_every_field_and_its_examples_run():
     common.check_examples(Template)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "participation",
-    [srp.participation.Full(), srp.participation.Doubling(4, 1), srp.participation.Uniform(4)],
-    ids=lambda policy: policy.name,
-)
-def test_it_runs_with_every_participation(participation):
-    options = {"num_rounds": 3, "eval_every": 3, "evaluations": "all", "key": KEY, "progress": False}
-    history = srp.simulate(ROW.make(), ROW.data(), participation=participation, **options)
-    assert history.finite.all()
-    assert set(history.accuracies) == {"fine_tune", "own_bias", "global"}
-    assert (history.metrics["bias_norm"] > 0).all()
-    assert history.bytes_up == history.bytes_down == 4 * sum(p.size for p in jax.tree.leaves(model().init(KEY)))
-
-
 def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
     """(w, b) <- (w, b) - eta grad of the model's loss and the penalty, written down without the package's loops."""
     with jax.enable_x64(True):

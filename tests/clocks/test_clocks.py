@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_distributions import assert_refused
 
 from fedjax_srp import clocks
 from fedjax_srp.base import Clock
@@ -66,21 +67,9 @@ def test_fixed_times_are_drawn_once_and_known():
     assert not np.array_equal(other[0], realised[0])
 
 
-def test_fixed_times_follow_the_distribution():
-    _, realised = play(clocks.Fixed(clocks.Exponential(0.5)), 20_000, 1)
-    assert abs(realised.mean() - 2.0) < 5 * realised.std() / np.sqrt(20_000)
-
-
 def test_fixed_takes_times_as_they_are():
     _, realised = play(clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), 3, 2)
     np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 2)
-
-
-def test_dynamic_times_have_the_expected_mean_of_every_client():
-    expected, realised = play(clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.1, 1))), 20, 20_000)
-    np.testing.assert_array_equal(expected, np.tile(expected[0], (20_000, 1)))
-    errors = realised.std(0, ddof=1) / np.sqrt(20_000)
-    assert np.max(np.abs(realised.mean(0) - expected[0]) / errors) < 5
 
 
 def test_dynamic_times_are_fresh_every_round():
@@ -143,7 +132,7 @@ def test_work_may_be_traced():
 @pytest.mark.parametrize("x64", [False, True])
 def test_dtype_is_the_default_float(x64):
     with jax.enable_x64(x64):
-        for clock in ALL:
+        for clock in (*ALL, clocks.Fixed(clocks.Constant(1))):
             times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 5), jnp.zeros(()))
             assert times.expected.dtype == times.realised.dtype == jnp.zeros(()).dtype
 
@@ -155,6 +144,10 @@ def test_dtype_is_the_default_float(x64):
         (lambda: clocks.Dynamic([1.0]), ["distribution=[1.0] must be", "Constant(times)"]),  # pyright: ignore
         (lambda: clocks.Fixed(clocks.Exponential(), work=-1), ["fixed: work", ">= 0", "got -1;", "work=1.0"]),
         (lambda: clocks.Dynamic(clocks.Exponential(), work=float("nan")), ["dynamic: work", "finite", "got nan;"]),
+        (
+            lambda: clocks.Fixed(clocks.Exponential(), communication=-1),
+            ["fixed: communication must be finite"],
+        ),
         (lambda: clocks.Trace([1.0], work=[1.0]), ["trace: work", "at most 0 axes", "(1,)"]),
         (lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]), ["trace: times", "got inf at index (1, 0)"]),
         (lambda: clocks.Trace([1.0, -2.0]), ["trace: times", ">= 0", "got -2.0 at index 1"]),
@@ -173,9 +166,4 @@ def test_dtype_is_the_default_float(x64):
     ],
 )
 def test_refusals_name_argument_value_and_remedy(make, words):
-    with pytest.raises(ValueError, match=";") as caught:
-        make()
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in words:
-        assert word in message
+    assert_refused(make, words)

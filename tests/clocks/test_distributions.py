@@ -68,20 +68,6 @@ def test_uniform_stays_in_its_interval():
     assert times.max() <= 3.0
 
 
-def test_constant_is_constant():
-    times, _ = sample_rounds(clocks.Constant([3.0, 0.0]), 2, 3)
-    np.testing.assert_array_equal(times, [[3.0, 0.0]] * 3)
-
-
-def test_rates_of_the_random_clock_are_uniform_and_drawn_once():
-    distribution = clocks.Exponential(clocks.Uniform(1 / 1000, 1))
-    rates = np.asarray(distribution.parameters(jax.random.key(3), 1000))
-    assert rates.min() >= 1 / 1000
-    assert rates.max() <= 1
-    assert standard_errors(rates, (1 + 1 / 1000) / 2) < 5
-    assert len(np.unique(rates)) > 990
-
-
 def test_nested_parameters_of_one_distribution_are_drawn_apart():
     distribution = clocks.Uniform(clocks.Uniform(0, 1), clocks.Uniform(1, 2))
     low, high = distribution.parameters(jax.random.key(0), 1000)
@@ -103,17 +89,6 @@ def test_numbers_are_leaves_and_equal_ones_make_equal_distributions():
     structure = jax.tree.structure(clocks.Fixed(clocks.Exponential(2), 3))
     assert structure == jax.tree.structure(clocks.Fixed(clocks.Exponential(1.0)))
     assert structure != jax.tree.structure(clocks.Fixed(clocks.Exponential(1.0), ordered=True))
-
-
-@pytest.mark.parametrize("distribution", [clocks.Exponential(2), clocks.Uniform(1, 2), clocks.Constant(1)])
-@pytest.mark.parametrize("x64", [False, True])
-def test_dtype_is_the_default_float(distribution, x64):
-    with jax.enable_x64(x64):
-        parameters = distribution.parameters(jax.random.key(0), 5)
-        expected = jnp.zeros(()).dtype
-        assert distribution.sample(jax.random.key(1), parameters).dtype == expected
-        assert distribution.mean(parameters).dtype == expected
-    assert expected == (jnp.float64 if x64 else jnp.float32)
 
 
 def test_numbers_may_be_traced():

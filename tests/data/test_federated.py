@@ -44,33 +44,6 @@ def test_shapes():
     np.testing.assert_array_equal(data.test_count, [1, 1, 2])
 
 
-def test_padding_with_huge_values_changes_nothing():
-    data, *_ = unequal(scale=0.5)
-    padding = np.arange(200) >= np.array(COUNTS)[:, None]
-    test_padding = np.arange(2) >= np.array([1, 1, 2])[:, None]
-    huge = dataclasses.replace(
-        data,
-        x_train=jnp.concatenate([data.x_train, jnp.full((1, 4, 3), 1e30)]),
-        y_train=jnp.append(data.y_train, 4),
-        x_test=jnp.concatenate([data.x_test, jnp.full((1, 4, 3), jnp.nan)]),
-        y_test=jnp.append(data.y_test, 0),
-        train_indices=jnp.where(padding, 210, data.train_indices),
-        test_indices=jnp.where(test_padding, 8, data.test_indices),
-    )
-
-    def predict(x):
-        return x.reshape(x.shape[0], -1)[:, :5]
-
-    def summary(data, client_id):
-        train = data.train_client(client_id)
-        is_real = jnp.arange(200, dtype=jnp.int32) < train.count
-        total = jnp.sum(jnp.where(is_real[:, None, None], train.x, 0.0))
-        return total, *data.score(predict, data.test_client(client_id)), data.score(predict, train)
-
-    for client in range(3):
-        jax.tree.map(np.testing.assert_array_equal, summary(data, jnp.int32(client)), summary(huge, jnp.int32(client)))
-
-
 def test_score():
     x = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0]]
     y = np.array([0, 1, 2, 0, 1])  # the last two are answered wrongly
@@ -136,26 +109,6 @@ def test_dtypes_follow_x64():
         np.testing.assert_allclose(train.x, x[rows[2]] / 3 + 0.1, rtol=1e-15)
         assert unequal(np.float32)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
         assert data.score(lambda x: x.reshape(2, -1), data.test_client(jnp.int32(0)))[0].dtype == jnp.float64
-
-
-def test_shard_map():
-    data, _, y, rows = unequal()
-    mesh = jax.make_mesh((4,), ("clients",), devices=jax.devices()[:4])
-    spec = jax.sharding.PartitionSpec
-
-    def sums(data, ids):
-        examples = jax.vmap(data.train_client)(ids)
-        is_real = jnp.arange(200, dtype=jnp.int32)[None] < examples.count[:, None]
-        return jnp.sum(jnp.where(is_real, examples.y, 0), axis=1)
-
-    run = jax.jit(jax.shard_map(sums, mesh=mesh, in_specs=(spec(), spec("clients")), out_specs=spec("clients")))
-    ids = jnp.array([0, 2, 1, 2], jnp.int32)
-    with jax.set_mesh(mesh):
-        result = run(
-            jax.device_put(data, jax.NamedSharding(mesh, spec())),
-            jax.device_put(ids, jax.NamedSharding(mesh, spec("clients"))),
-        )
-    np.testing.assert_array_equal(result, [y[rows[i]].sum() for i in (0, 2, 1, 2)])
 
 
 def test_is_a_pytree_and_an_argument():

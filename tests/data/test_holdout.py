@@ -81,7 +81,7 @@ def test_a_client_with_one_example_keeps_it_and_counts_in_no_mean():
         tuning = holdout(data)
     np.testing.assert_array_equal(tuning.train_counts, [1, 5, 6, 1])
     np.testing.assert_array_equal(tuning.test_counts, [0, 1, 2, 0])
-    options = {"num_rounds": 2, "eval_every": 1, "key": KEY, "progress": False}
+    options = {"num_rounds": 2, "eval_every": 1, "key": KEY, "progress": False, "devices": 1}
     history = srp.simulate(srp.algorithms.FedAvg(model()), tuning, **options)
     np.testing.assert_array_equal(np.isnan(history.accuracy[-1]), [True, False, False, True])
     np.testing.assert_allclose(history.mean_accuracy, history.accuracy[:, 1:3] @ [1 / 3, 2 / 3], rtol=1e-6)

@@ -137,12 +137,6 @@ def test_tweets_become_tokens(sent140):
     assert test.y.tolist() == [1, 0, 1]
 
 
-def test_tweets_are_read_once(sent140, monkeypatch):
-    first = leaf.read(sent140)
-    monkeypatch.setattr(leaf, "_decode", None)
-    np.testing.assert_array_equal(leaf.read(sent140).x_train, first.x_train)
-
-
 def test_plain_strings(sent140, tmp_path):
     tokens = leaf.read(sent140).x_train
     for kind in ("train", "test"):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from tensorflow_datasets.image_classification import mnist as catalogue
 
-from fedjax_srp.commands import cli
 from fedjax_srp.data import cache, load, names, records
 
 EMNIST_CONFIGS = catalogue.EMNIST.BUILDER_CONFIGS
@@ -284,15 +283,6 @@ def test_the_newest_version_is_read(data_dir):
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.10")
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.9")
     assert records.find("mnist", data_dir).name == "3.0.10"
-
-
-def test_command_line(data_dir, capsys):
-    words = ["run", "--method", "srpfl", "--dataset", "mnist", "--num-clients", "4", "--data-dir", str(data_dir)]
-    shutil.rmtree(data_dir / "mnist")
-    assert cli.main(words, set_up_cores=False) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fedjax-srp: error: dataset='mnist': it has not been prepared")
-    assert error.count("\n") == 1
 
 
 @pytest.mark.skipif(not (REAL / "prepare.py").is_file(), reason="needs ../shared/data")

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attacks import kept_runs
-from reference.small import assert_same_bits, changed, federation, model
+from reference.small import assert_same_bits, changed, federation, model, refused
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -160,41 +160,25 @@ def other(optimizer=0.2, hidden=(4,)):
     return srp.algorithms.FedRep(model(hidden=hidden), training, head_epochs=2)
 
 
+ANOTHER_RUN = {
+    "key": ({"seed": 12}, "key="),
+    "eval_every": ({"eval_every": 3}, "eval_every=2"),
+    "chunk": ({"chunk_size": 1}, "chunk_size=2"),
+    "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),  # from which a chunk follows that nobody gave
+    "clock": ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),
+    "rate": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))}, "clock_options."),
+    "work": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)}, "clock_options."),
+    "policy": ({"policy": srp.participation.Uniform(3)}, "doubling"),
+    "clients": ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
+    "labels": ({"data": other_labels()}, "data"),
+    "schedule": ({"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")}, "options."),
+    "step_size": ({"algorithm": other(0.3)}, "options.learning_rate=0.2"),
+    "model": ({"algorithm": other(hidden=(3,))}, "options.hidden"),
+}
+
+
 @pytest.mark.short("key", "rate", "work", "labels", "step_size", "clients", "policy")
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"seed": 12}, "key="),
-        ({"eval_every": 3}, "eval_every=2"),
-        ({"chunk_size": 1}, "chunk_size=2"),
-        ({"devices": 1, "chunk_size": 4}, "num_devices=2"),  # from which a chunk follows that nobody gave
-        ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),
-        ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))}, "clock_options."),
-        ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)}, "clock_options."),
-        ({"policy": srp.participation.Uniform(3)}, "doubling"),
-        ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
-        ({"data": other_labels()}, "data"),
-        ({"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")}, "options."),
-        ({"algorithm": other(0.3)}, "options.learning_rate=0.2"),
-        ({"algorithm": other(hidden=(3,))}, "options.hidden"),
-    ],
-    ids=[
-        *(
-            "key",
-            "eval_every",
-            "chunk",
-            "devices",
-            "clock",
-            "rate",
-            "work",
-            "policy",
-            "clients",
-            "labels",
-            "schedule",
-        ),
-        *("step_size", "model"),
-    ],
-)
+@pytest.mark.parametrize(("change", "word"), ANOTHER_RUN.values(), ids=ANOTHER_RUN)
 def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_folder):
     with pytest.raises(ValueError, match=r"checkpoint_dir=.*belongs to a run with") as caught:
         job.run(one_folder, num_rounds=2, **change)
@@ -384,9 +368,8 @@ def test_a_run_never_goes_on_from_a_flipped_bit(tmp_path):
 def test_without_an_intact_snapshot_there_is_one_error_with_the_remedy(folder):
     for name in ("2", "4"):
         flip(max(files_of(folder / name), key=lambda path: path.stat().st_size), np.random.default_rng(2))
-    with pytest.raises(ValueError, match=r"4 is damaged .*2 is damaged .*delete .*copy' to start again") as caught:
+    with refused(r"4 is damaged .*2 is damaged .*delete .*copy' to start again"):
         restored(folder)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):

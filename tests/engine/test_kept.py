@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import algorithm_of, assert_same_bits, numbers
+from reference.small import algorithm_of, assert_same_bits, numbers, refused
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -133,9 +133,8 @@ def test_clients_are_judged_with_their_own_states(history, folder, devices):
 )
 def test_states_that_do_not_fit_are_one_line(change, message, history):
     server, clients = change(history.server_state, history.client_states)
-    with pytest.raises(ValueError, match=message) as caught:
+    with refused(message):
         srp.evaluate(ALGORITHM, DATA, server, key=jax.random.key(0), client_states=clients)
-    assert "\n" not in str(caught.value)
 
 
 def test_two_names_that_are_one_are_refused():

@@ -73,10 +73,6 @@ def expected(rates):
     return np.asarray(X) * (1 - np.asarray(rates)[:, None]) ** np.asarray(BOUNDS)
 
 
-def test_sequential_without_vmap_is_the_function():
-    assert float(sequential(power_by_gradients)(X[2], jnp.int32(2), RATES[0])) == 1.0
-
-
 def test_sequential_gives_every_element_its_own_bound():
     """`batch_max` sees one element at a time: a bound of 0 does nothing, and nothing has to be masked."""
     run = jax.vmap(sequential(power_by_gradients), in_axes=(0, 0, None))
@@ -133,19 +129,3 @@ def test_sequential_closes_over_integers_and_keys(seeds):
     noise = np.array([float(jax.random.uniform(key)) for key in keys])
     for round in range(seeds):
         np.testing.assert_allclose(found[round], np.asarray(X) * noise + np.asarray(n) + 10 * round, rtol=1e-6)
-
-
-def test_sequential_on_devices_and_in_loops():
-    """Under shard_map, inside a loop, with a traced rate: as the engine uses it."""
-    mesh = jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
-    spec = jax.sharding.PartitionSpec("clients")
-
-    def rounds(x, n, rate):
-        run = jax.vmap(sequential(lambda x, n: power_by_gradients(x, n, rate)))
-        return jax.lax.fori_loop(0, 2, lambda _, x: run(x, n), x)
-
-    spread = jax.shard_map(rounds, mesh=mesh, in_specs=(spec, spec, None), out_specs=spec, check_vma=False)
-    seeds = jax.jit(jax.vmap(spread, in_axes=(None, 0, 0)))
-    x, n = jnp.array([1.0, 2.0, 4.0, 8.0]), jnp.array([[1, 0, 3, 2], [2, 2, 0, 1]], jnp.int32)
-    result = np.asarray(x) * (1 - np.asarray(RATES)[:, None]) ** (2 * np.asarray(n))
-    np.testing.assert_allclose(seeds(x, n, RATES), result, rtol=1e-6)

@@ -157,7 +157,9 @@ def test_rounds_last_as_counts_and_links_say(policy):
     algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
     speeds, down, up = np.array([300.0, 900.0, 1e4]), np.array([5.0, 50.0, 7.0]), np.array([20.0, 10.0, 9.0])
     clock = srp.clocks.Devices(speeds, down, up)
-    history = srp.simulate(algorithm, DATA, participation=policy, clock=clock, num_rounds=2, key=KEY, progress=False)
+    history = srp.simulate(
+        algorithm, DATA, participation=policy, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1
+    )
     found = costs(algorithm, DATA, participation=policy)
     messages = history.bytes_down / down + history.bytes_up / up
     unit, once = found.operations / speeds, found.once / speeds + messages
@@ -174,7 +176,7 @@ def test_rounds_last_as_counts_and_links_say(policy):
 
 
 def test_times_that_include_messages_take_no_cost(tmp_path):
-    given = {"clock": UNIT, "num_rounds": 2, "key": KEY, "progress": False}
+    given = {"clock": UNIT, "num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
     history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, participation=Buffered(1), **given)
     for one in (history, srp.History.load(history.save(tmp_path / "run"))):
         assert not one.takes_communication
@@ -194,8 +196,8 @@ def test_devices_come_and_go_and_fail():
         srp.clocks.Available(devices, away),
         srp.clocks.Failing(srp.clocks.Available(devices, away), rate=0.0),
     ):
-        history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False)
-        alone = srp.simulate(algorithm, DATA, clock=devices, num_rounds=1, key=KEY, progress=False)
+        history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1)
+        alone = srp.simulate(algorithm, DATA, clock=devices, num_rounds=1, key=KEY, progress=False, devices=1)
         np.testing.assert_array_equal(history.client_time, alone.client_time)
         np.testing.assert_allclose(history.compute_time, [alone.client_time[1], alone.client_time.max()], rtol=1e-6)
         assert not history.takes_communication
@@ -208,7 +210,9 @@ def test_pure_functions_count_in_a_trace_too():
     def first(simulation):
         return simulation.step(simulation.init(KEY))[1].compute_time
 
-    outside = srp.simulate(srp.algorithms.FedAvg(model()), DATA, clock=UNIT, num_rounds=1, key=KEY, progress=False)
+    outside = srp.simulate(
+        srp.algorithms.FedAvg(model()), DATA, clock=UNIT, num_rounds=1, key=KEY, progress=False, devices=1
+    )
     np.testing.assert_allclose(first(simulation), outside.compute_time[0], rtol=1e-6)
 
 

@@ -99,7 +99,7 @@ def test_seeds_share_the_sharded_data_bit_for_bit():
 
 def test_evaluate_takes_sharded_data():
     algorithm, options = ALGORITHMS["fedrep"], {"key": KEY, "evaluations": "all", "devices": 3}
-    server = srp.simulate(algorithm, DATA, num_rounds=1, key=KEY, progress=False, devices=3).server_state
+    server = algorithm.init(KEY, DATA)
     replicated = srp.evaluate(algorithm, DATA, server, **options)
     assert_same_bits(srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated)
 

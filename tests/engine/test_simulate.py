@@ -73,19 +73,6 @@ def test_a_history_says_what_happened():
     assert (history.bytes_up, history.bytes_down) == (4, 4)
 
 
-@pytest.mark.parametrize("communication", [0.0, 1.0, 10.0])
-def test_time_is_cumulative_and_communication_is_paid_every_round(communication):
-    history = simulate()
-    expected = [2 + communication, 4 + 2 * communication, 9 + 3 * communication, 14 + 4 * communication]
-    np.testing.assert_allclose(history.elapsed(communication), [*expected, 27 + 5 * communication], rtol=1e-12)
-    np.testing.assert_allclose(history.eval_elapsed(communication), [expected[1], expected[3], 27 + 5 * communication])
-
-
-def test_work_of_a_clock_multiplies_times():
-    tripled = simulate(clock=srp.clocks.Fixed(srp.clocks.Constant(TIMES), work=3))
-    np.testing.assert_array_equal(tripled.compute_time, 3 * simulate().compute_time)
-
-
 def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
     assert simulate(num_rounds=20, time_limit=8.9).num_rounds == 4  # 9 time units after round 3
     assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
@@ -281,19 +268,6 @@ def test_what_is_sent_may_be_any_pytree():
     assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
 
 
-@pytest.mark.long
-def test_what_clients_send_is_charged_and_not_the_short_cut_to_its_mean():
-    task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
-    options = {"num_rounds": 1, "key": KEY, "progress": False, "evaluations": (), "devices": 1}
-    sent = [
-        srp.simulate(
-            srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=5, sampling=sampling), task, **options
-        ).bytes_up
-        for sampling in ("subspace", "full")
-    ]
-    assert sent == [12 * 3 * 4, 12 * 3 * 4]
-
-
 def test_evaluations_are_chosen_by_name():
     assert list(simulate().accuracies) == ["rounds"]
     assert list(simulate(evaluations="model", num_rounds=2).accuracies) == ["model"]
@@ -311,18 +285,6 @@ def test_names():
     history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=2, eval_every=2, key=KEY, progress=False, devices=1)
     assert history.name == "some_method"
     assert history.cohort_size.tolist() == [2, 2]
-
-
-@pytest.mark.short("given_parts")
-@pytest.mark.parametrize("given", [True, False], ids=["given_parts", "default_parts"])
-def test_another_key_compiles_nothing(given):
-    options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 2}
-    if given:
-        options |= {"participation": DOUBLING, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0))}
-    first = srp.simulate(ALGORITHM, DATA, key=jax.random.key(1), **options)
-    second = srp.simulate(ALGORITHM, DATA, key=jax.random.key(2), **options)
-    assert first.compute_time.tolist() != second.compute_time.tolist()
-    assert second.compile_seconds == 0.0
 
 
 def test_stages_and_segments_share_one_program():
@@ -478,10 +440,3 @@ def test_raw_keys_are_not_taken_for_seeds():
 
 def test_integers_of_numpy_are_integers():
     assert simulate(num_rounds=np.int64(2), eval_every=np.int32(2), devices=np.int64(1)).num_rounds == 2
-
-
-def test_a_missing_argument_is_named():
-    with pytest.raises(TypeError, match="key"):
-        srp.simulate(FEDAVG, FEDERATION, num_rounds=1)  # pyright: ignore
-    with pytest.raises(TypeError, match="num_round"):
-        srp.simulate_seeds(FEDAVG, FEDERATION, keys=jax.random.split(KEY, 2), num_round=1)  # pyright: ignore

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
-from fedjax_srp.history import History
 
 
 @pytest.fixture
@@ -18,13 +18,8 @@ def table(beside):
 
 def history(scores, eval_round, count):
     """A finished run of which only the scores matter."""
-    rounds, clients = int(eval_round[-1]), len(count)
-    return History(
-        name="run", round=np.arange(rounds) + 1, stage=np.zeros(rounds), cohort_size=np.ones(rounds),
-        compute_time=np.ones(rounds), communicated=np.ones(rounds), finite=np.ones(rounds, bool),
-        client_time=np.ones(clients), eval_round=np.asarray(eval_round), accuracies={"own_head": np.asarray(scores)},
-        test_count=np.asarray(count),
-    )  # fmt: skip
+    given = {"accuracies": {"own_head": np.asarray(scores)}, "eval_round": eval_round, "test_count": count}
+    return made_history([], np.ones(int(eval_round[-1])), clients=len(count), **given)
 
 
 def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp_path, monkeypatch):

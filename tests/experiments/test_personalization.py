@@ -1,6 +1,5 @@
 """The table of all methods on CIFAR-10: its rows, its README, and a small run."""
 
-import sys
 from pathlib import Path
 
 import jax
@@ -10,22 +9,12 @@ import pytest
 import fedjax_srp as srp
 
 FOLDER = Path(__file__).parents[2] / "experiments/personalization"
-NAMES = ("table", "rows", "readme_tables")
 
 
 @pytest.fixture
-def modules(monkeypatch):
+def modules(beside):
     """The scripts, whose names other experiments have too."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    for name in NAMES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import readme_tables
-    import rows
-    import table
-
-    yield table, rows, readme_tables
-    for name in NAMES:
-        sys.modules.pop(name, None)
+    return tuple(map(beside("personalization"), ("table", "rows", "readme_tables")))
 
 
 def test_every_method_is_here_or_it_is_said_why_not(modules):

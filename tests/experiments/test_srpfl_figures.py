@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
 from fedjax_srp.engine.checkpoint import Checkpoints
-from fedjax_srp.history import History
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "srpfl"))
 import cause_tables
@@ -117,16 +117,10 @@ def test_an_interrupted_run_goes_on_in_another_figure(together, tmp_path, monkey
 
 def climb(accuracies, every, seconds=2.0, own=0.0):
     """A run of rounds that take `seconds`, one client, evaluated on a grid of rounds; own parts are `own` worse."""
-    rounds = every * len(accuracies)
-    return History(
-        name="climb", round=np.arange(1, rounds + 1), stage=np.zeros(rounds), cohort_size=np.ones(rounds),
-        compute_time=np.full(rounds, seconds), communicated=np.ones(rounds), finite=np.ones(rounds),
-        client_time=np.ones(1), eval_round=every * np.arange(1, len(accuracies) + 1), test_count=np.full(1, 10),
-        accuracies={
-            name: np.array(accuracies)[:, None] - less
-            for name, less in (("fine_tune", 0.0), ("global", 0.0), ("own_head", own))
-        },
-    )  # fmt: skip
+    scores, times = np.array(accuracies)[:, None], np.full(every * len(accuracies), seconds)
+    evaluated = every * np.arange(1, len(accuracies) + 1)
+    judged = {"fine_tune": scores, "global": scores, "own_head": scores - own}
+    return made_history([], times, name="climb", eval_round=evaluated, test_count=[10], accuracies=judged)
 
 
 def test_figure_and_tables(tmp_path):

@@ -115,9 +115,3 @@ def test_work_multiplies_the_steps():
 
     assert np.array_equal(message(one, 3).representation, message(three, 1).representation)
     assert np.array_equal(message(one, 0).representation, model.representation)
-
-
-@pytest.mark.parametrize("argument", ["local_steps", "fine_tune_samples", "fine_tune_steps"])
-def test_bad_arguments(argument):
-    with pytest.raises(ValueError, match=f"{argument}=0 must be"):
-        srp.algorithms.LinearFedAvg(a_task(), step_size=0.1, **{argument: 0})

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from test_convolution import numpy_network
 
-import fedjax_srp as srp
 from fedjax_srp.models import CNN
-from fedjax_srp.models.convolution import Convolution
 
 MANUAL = Path(__file__).parents[2] / "docs/models.md"
 KEY = jax.random.key(5)
@@ -60,51 +58,3 @@ def test_logits_and_gradients(shape, strategy):
             for s in (step, -step)
         )
         np.testing.assert_allclose(along, (ahead - behind) / (2 * step), rtol=1e-5)
-
-
-@pytest.mark.parametrize("strategy", ["patches", "winograd", "xla"])
-def test_padding_is_xlas_same(strategy):
-    module = Convolution(4, (3, 3), strategy=strategy, padding=1)
-    x = jax.random.normal(KEY, (2, 7, 6, 8))
-    params = module.init(KEY, x)
-    expected = jax.lax.conv_general_dilated(
-        x, params["params"]["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    np.testing.assert_allclose(module.apply(params, x), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.long
-def test_by_name_and_in_a_round():
-    """A round of FedAvg with one local step on one client is the gradient step of the whole model."""
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(4, 8, 8)).astype(np.float32), np.arange(4) % 2
-    data = srp.data.from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1, 2]], num_classes=2)
-    model = srp.models.get("cnn", data, **SMALL)
-    assert model.recut("fc2").layer_names == model.layer_names
-    method = srp.methods.get(
-        "fedavg", dataset=data, model="cnn", **SMALL, steps=1, epochs=None, learning_rate=0.5, batch_size=1
-    )
-    options = {"key": KEY, "evaluations": (), "eval_every": 1, "progress": False, "devices": 1}
-    one, two = (srp.simulate(method, data, num_rounds=t, **options).server_state.params for t in (1, 2))
-    loss = jax.jit(jax.grad(lambda p: jnp.mean(model.loss(model.logits(p, x[:1]), jnp.asarray(y[:1])))))
-    jax.tree.map(
-        lambda after, before, g: np.testing.assert_allclose(after, before - 0.5 * g, rtol=1e-4, atol=1e-5),
-        two, one, loss(one),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "message"),
-    [
-        ((7, 8, 1), {}, r"input_shape=\(7, 8, 1\): cnn takes images \(h, w\) or \(h, w, c\) of at least 8 x 8"),
-        ((64,), {}, r"input_shape=\(64,\): cnn takes images"),
-        ((8, 8), {"channels": (1, 2)}, r"channels=\(1, 2\) must be 6 values, not 2"),
-        ((8, 8), {"hidden": (3,)}, r"hidden=\(3,\) must be 2 values, not 1"),
-        ((8, 8), {"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
-        ((8, 8), {"convolution": "fft"}, r"convolution='fft' is unknown"),
-        ((8, 8), {"cut": "conv7"}, r"cut='conv7' is no layer of model 'cnn'"),
-    ],
-)
-def test_bad_arguments(shape, options, message):
-    with pytest.raises(ValueError, match=message):
-        CNN(shape, 4, **SMALL | options)

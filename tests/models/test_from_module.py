@@ -79,7 +79,7 @@ def check_training(module, head):
     rows = np.arange(60).reshape(6, 10)
     data = srp.data.from_arrays(x, y, x + 1, y, train_indices=rows, test_indices=rows)
     method = srp.methods.get("fedrep", dataset=data, model=from_module(module, (4, 2), 3, head))
-    history = srp.simulate(method, data, num_rounds=2, key=KEY, progress=False)
+    history = srp.simulate(method, data, num_rounds=2, key=KEY, progress=False, devices=1)
     assert history.diverged is None
 
 

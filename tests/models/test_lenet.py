@@ -183,21 +183,3 @@ def test_models_have_names():
         srp.models.get("lenet5", data, cut="fc2")
     with pytest.raises(ValueError, match="vocabulary: belongs to model 'lstm' and the model is 'lenet5'; leave one"):
         srp.models.get("lenet5", data, vocabulary=3)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"shape": (15, 16, 3)}, r"input_shape=\(15, 16, 3\): lenet5 takes images"),
-        ({"shape": (784,)}, r"input_shape=\(784,\): lenet5 takes images"),
-        ({"channels": (3,)}, r"channels=\(3,\) must be 2 values, not 1"),
-        ({"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
-        ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be below 1; give a probability"),
-        ({"dropout_rate": -0.1}, r"dropout_rate=-0.1 must be at least 0; give a probability"),
-        ({"convolution": "fft"}, r"convolution='fft' is unknown; choose from auto"),
-        ({"cut": "fc3"}, r"cut='fc3' is no layer of model 'lenet5'"),
-    ],
-)
-def test_bad_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        small(**options)

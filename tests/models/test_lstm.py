@@ -82,30 +82,6 @@ def test_shapes_and_sizes():
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
 
 
-def test_cut_anywhere():
-    tokens = jnp.array([[3, 1, 4, 0, 0, 0, 0]], jnp.int32)
-    layers = PARAMS.representation | PARAMS.head
-    for cut in (*MODEL.layer_names, None):
-        model = MODEL.recut(cut)
-        below, above = ({name: layers[name] for name in part} for part in jax.eval_shape(model.init, KEY))
-        logits = jax.jit(lambda b, a, m=model: m.classify(a, m.represent(b, tokens)))(below, above)
-        np.testing.assert_allclose(logits, LOGITS(PARAMS, tokens), rtol=1e-5)
-
-
-def test_it_learns_which_token_came_first():
-    tokens = np.random.default_rng(0).integers(1, 11, (200, 7)).astype(np.int32)
-    labels = (tokens[:, 0] > 5).astype(np.int32)
-
-    def loss(params):
-        logits = MODEL.logits(params, tokens)
-        return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(200), labels])
-
-    step = lambda i, p: jax.tree.map(lambda a, g: a - 0.5 * g, p, jax.grad(loss)(p))  # noqa: E731
-    trained = jax.jit(lambda p: jax.lax.fori_loop(0, 300, step, p))(PARAMS)
-    accuracy = (np.argmax(LOGITS(trained, tokens), 1) == labels).mean()
-    assert accuracy > 0.9
-
-
 def sequences(dtype):
     x, y = np.arange(28).reshape(4, 7).astype(dtype), np.array([0, 1, 2, 0])
     return srp.data.from_arrays(x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]])
@@ -129,10 +105,3 @@ def test_the_type_of_the_inputs_is_checked(model, dtype, message):
         return
     with pytest.raises(ValueError, match=message):
         srp.simulate(srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False)
-
-
-def test_bad_arguments():
-    with pytest.raises(ValueError, match=r"input_shape=\(28, 28\): lstm takes token sequences"):
-        LSTM((28, 28), 10)
-    with pytest.raises(ValueError, match="vocabulary=1 must be at least 2"):
-        LSTM((7,), 2, vocabulary=1)

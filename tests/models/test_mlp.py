@@ -4,7 +4,6 @@ import itertools
 
 import jax
 import numpy as np
-import pytest
 
 from fedjax_srp.models import MLP, cross_entropy
 
@@ -34,8 +33,3 @@ def test_double_softmax_is_its_formula():
     np.testing.assert_allclose(loss, -np.log(softmax(softmax(z))[np.arange(8), y]), rtol=1e-5)
     # However sure the model is, the loss stays above that of the logits (1, 0, 0, 0).
     assert loss.min() > np.log(1 + 3 / np.e)
-
-
-def test_output_is_one_of_two():
-    with pytest.raises(ValueError, match="output='probabilities' is unknown; choose from logits, softmax"):
-        MLP((6,), 4, output="probabilities")  # type: ignore[arg-type]

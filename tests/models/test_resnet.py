@@ -1,11 +1,9 @@
 """ResNet-18: against convolutions of JAX, its size, what it refuses, and how fast its convolutions are."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import assert_close
 
 import fedjax_srp as srp
 from fedjax_srp.models.normalization import is_statistic
@@ -84,31 +82,3 @@ def test_it_has_the_size_of_resnet_18_for_cifar():
     ]
     assert sum(sizes) == 11_173_962
     assert set(params.head) == {"out"}
-
-
-@pytest.mark.parametrize("stride", [2, 3])
-@pytest.mark.parametrize("padding", ["VALID", "SAME", 1])
-@pytest.mark.parametrize("strategy", ["auto", "xla"])
-def test_strides_are_those_of_flax(stride, padding, strategy):
-    x = jax.random.normal(KEY, (2, 9, 8, 3))
-    ours = srp.models.Convolution(4, (3, 3), strategy, padding=padding, stride=stride, use_bias=False)
-    flaxs = nn.Conv(4, (3, 3), (stride, stride), padding=padding, use_bias=False)
-    params = flaxs.init(KEY, x)
-    assert_close(ours.apply(params, x), flaxs.apply(params, x), rtol=1e-5)
-    gradient = lambda module: jax.grad(lambda p: jnp.sum(jnp.sin(module.apply(p, x))))(params)  # noqa: E731
-    assert_close(gradient(ours), gradient(flaxs), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"input_shape": (7, 8, 3)}, "resnet18 takes images"),
-        ({"norm": "group", "groups": 3}, r"groups=3 does not divide channels=\(4, 4, 8, 8\); choose one that does"),
-        ({"norm": "layer"}, "norm='layer'"),
-        ({"channels": (4, 4)}, r"channels=\(4, 4\)"),
-    ],
-)
-def test_refusals(options, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        srp.models.ResNet18(**{"input_shape": (8, 8, 3), "num_classes": 4} | SMALL | options)
-    assert "\n" not in str(caught.value)

@@ -257,14 +257,13 @@ def test_a_run_has_these_rounds(name, world):
 
 def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp_path):
     name, world = "deadline_doubling", "markov"
-    one = run(name, world)
-    others = [run(name, world, chunk_size=1), run(name, world, chunk_size=5, devices=2)]
-    run(name, world, 10, checkpoint_dir=tmp_path)
-    others.append(run(name, world, checkpoint_dir=tmp_path))
+    one = run(name, world, devices=1)
+    others = [run(name, world, chunk_size=1, devices=3), run(name, world, chunk_size=5, devices=2)]
+    run(name, world, 10, devices=1, checkpoint_dir=tmp_path)
+    others.append(run(name, world, devices=1, checkpoint_dir=tmp_path))
     parts = {"participation": POLICIES[name], "clock": WORLDS[world]}
-    others += srp.simulate_seeds(
-        SUMS, numbers(*VALUES), keys=KEY[None], num_rounds=ROUNDS, evaluations=(), progress=False, **parts
-    )
+    seeds = {"keys": KEY[None], "num_rounds": ROUNDS, "evaluations": (), "progress": False, "devices": 1}
+    others += srp.simulate_seeds(SUMS, numbers(*VALUES), **seeds, **parts)
     for other in others:
         assert other.compute_time.tolist() == one.compute_time.tolist()
         assert other.cohort_size.tolist() == one.cohort_size.tolist()
@@ -278,10 +277,6 @@ def test_rounds_that_overlap_are_refused():
     with pytest.raises(ValueError, match="policy 'buffered': rounds overlap, and a client that leaves"):
         srp.simulate(SUMS, numbers(*VALUES), participation=participation.Buffered(2), clock=WORLDS["markov"],
                      num_rounds=1, key=KEY)  # fmt: skip
-    with pytest.raises(ValueError, match="deadline: policy='buffered': its rounds overlap"):
-        participation.Deadline(1.0, policy=participation.Buffered(2))
-    with pytest.raises(ValueError, match="deadline: limit=None and quorum=None end no round"):
-        participation.Deadline()
 
 
 def test_a_policy_of_ones_own_that_picks_the_absent_is_named():

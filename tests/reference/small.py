@@ -1,11 +1,13 @@
 """What the tests of algorithms and engine share: tiny federations, a scripted policy, and a run one can look into."""
 
+import contextlib
 import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.base import Clock, Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
@@ -298,3 +300,11 @@ def assert_same_bits(actual: Any, desired: Any):
         assert a.dtype == d.dtype, jax.tree_util.keystr(path)
         assert a.shape == d.shape, jax.tree_util.keystr(path)
         assert a.tobytes() == d.tobytes(), f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"
+
+
+@contextlib.contextmanager
+def refused(match):
+    """What is within raises a ValueError of one line with these words."""
+    with pytest.raises(ValueError, match=match) as caught:
+        yield
+    assert "\n" not in str(caught.value)

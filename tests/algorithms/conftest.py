@@ -1,0 +1,10 @@
+"""Double precision, for tests beside NumPy."""
+
+import jax
+import pytest
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,130 @@
+"""Methods with their own part switched off are the method that they extend: three rounds in float64."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import ALGORITHMS, assert_close, built
+from test_baselines import EVERYBODY, HEAVY_STEPS, run_of, split_model
+from test_fedbn import normalised
+from test_reference import COUNTS, IDS, SIZES, SMALL, WORK, scripted
+
+import fedjax_srp as srp
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+MODELS, OWN = "server.params", "clients.params"  # of a global model, and of clients' own ones
+DOUBLING, AT_RANDOM = srp.participation.Doubling(2, 1), srp.participation.Uniform(3)
+SIZED, STEPS = {"weighting": "num_examples"}, {"epochs": None, "steps": 4, "weighting": "num_examples"}
+NO_MEMORY = {"beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10}
+
+
+class Limit(NamedTuple):
+    """Two runs and what is equal in them."""
+
+    name: str
+    off: Mapping[str, Any]  # options that switch the part off
+    other: str
+    equal: tuple[str, str] = (MODELS, MODELS)
+    policy: Any = EVERYBODY
+    options: Mapping[str, Any] = {}  # of both
+    more: Mapping[str, Any] = {}  # of the other alone
+    other_policy: Any = None
+    rtol: float = 1e-12
+    model: Any = split_model
+    clients: Any = SMALL
+
+
+ALONE, BESIDE = (OWN, OWN), ("clients.own", OWN)
+GROUPS = nn.GroupNorm(5, param_dtype=jnp.float64, force_float32_reductions=False)
+LIMITS = {
+    "fedprox without its term": Limit("fedprox", {"mu": 0.0}, "fedavg", policy=srp.participation.Buffered(3), rtol=0),
+    "moon without its contrast": Limit("moon", {"mu": 0.0}, "fedavg", policy=DOUBLING),
+    "fedopt without momentum": Limit(
+        "fedopt", {"rule": "momentum", "beta1": 0.0, "server_step_size": 1.0}, "fedavg", policy=DOUBLING
+    ),
+    # Then sqrt(v) + tau is once or twice tau in every round: v stays at tau^2, but for Adam's with beta2 = 0.
+    **{
+        f"{rule} whose tau is huge": Limit(
+            "fedopt", {"rule": rule, "server_step_size": roots * 1e10, **NO_MEMORY}, "fedavg", rtol=1e-8
+        )
+        for rule, roots in {"adam": 1, "adagrad": 2, "yogi": 2}.items()
+    },
+    "fedala whose weights stay": Limit("fedala", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
+    "fednova with equal steps": Limit("fednova", {}, "fedavg", policy=DOUBLING, options=STEPS),
+    "scaffold of identical clients": Limit(
+        "scaffold", {}, "fedavg", options={"batch_size": 99, "epochs": 3}, clients=lambda: [SMALL()[2]] * 4, rtol=1e-9
+    ),
+    "fedbuff that waits for everybody": Limit(
+        "fedbuff", {}, "fedavg", policy=srp.participation.Buffered(len(COUNTS)), other_policy=EVERYBODY
+    ),
+    "fedasync that goes all the way": Limit(
+        "fedasync", {"server_step_size": 1.0, "mu": 0.0}, "fedavg", options=SIZED
+    ),
+    "fedat of one tier": Limit(
+        "fedat", {"num_tiers": 1}, "fedprox", policy=srp.participation.AsynchronousTiers(3, tiers=1),
+        more={"mu": 0.4}, other_policy=AT_RANDOM,
+    ),
+    **{
+        f"{name} of one whole rate": Limit(
+            name, {"rates": (1.0,)}, "fedavg", options=SIZED, policy=scripted(IDS, SIZES, WORK),
+            other_policy=scripted(IDS, SIZES), rtol=1e-9,
+        )
+        for name in ("heterofl", "fedrolex", "fjord")
+    },
+    "fedbn without normalisation": Limit("fedbn", {}, "fedavg", rtol=0),
+    "fedbn with groups": Limit(
+        "fedbn", {}, "fedavg", rtol=0, model=lambda: normalised(jnp.float64, GROUPS)
+    ),
+    "fed_mtl without relations": Limit(
+        "fed_mtl", {"relation_strength": 0.0, "norm_strength": 0.0}, "local_only", ALONE, DOUBLING
+    ),
+    "fedproto without its penalty": Limit("fedproto", {"penalty": 0.0}, "local_only", ALONE, DOUBLING),
+    "fedamp without its penalty": Limit(
+        "fedamp", {"penalty": 0.0, "attention_width": 3.0}, "local_only", ALONE, DOUBLING
+    ),
+    "l2gd that never aggregates": Limit("l2gd", {"aggregation_probability": 0.0}, "local_only", BESIDE, DOUBLING),
+    "ditto without its penalty": Limit("ditto", {"penalty": 0.0}, "local_only", BESIDE, DOUBLING),
+    "apfl with its own model alone": Limit("apfl", {"own_share": 1.0}, "local_only", BESIDE, AT_RANDOM),
+    # Whatever holds the personal model to the global one, that one is FedAvg's.
+    "the shared model of ditto": Limit("ditto", {"penalty": 2.0}, "fedavg", policy=DOUBLING),
+    "the shared model of apfl": Limit("apfl", {"own_share": 0.4}, "fedavg", policy=AT_RANDOM),
+}  # fmt: skip
+
+
+def part(state, path):
+    for name in path.split("."):
+        state = getattr(state, name)
+    return state
+
+
+@pytest.mark.short("moon*", "fedamp*")
+@pytest.mark.parametrize("case", LIMITS)
+def test_it_is_the_other_method(case):
+    limit = LIMITS[case]
+    options, model = HEAVY_STEPS | limit.options, limit.model()
+    one = built(ALGORITHMS[limit.name], model, **options, **limit.off)
+    other = built(ALGORITHMS[limit.other], model, **options, **limit.more)
+    found = run_of(one, limit.clients(), limit.policy)
+    expected = run_of(other, limit.clients(), limit.other_policy or limit.policy)
+    if "rate" not in case:  # whose work is no time of the other
+        np.testing.assert_array_equal([s.now for s in found], [s.now for s in expected])
+    mine, theirs = limit.equal
+    for state, of_other in zip(found, expected, strict=True):
+        assert_close(part(state, mine), part(of_other, theirs), limit.rtol)
+    with pytest.raises(AssertionError):
+        assert_close(part(found[0], mine), part(found[-1], mine), 1e-3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "on"), [("ditto", {"penalty": 2.0}), ("apfl", {"own_share": 0.4})])
+def test_and_switched_on_it_is_not(name, on):
+    runs = [
+        run_of(built(ALGORITHMS[method], split_model(), **HEAVY_STEPS, **options), SMALL(), DOUBLING)[-1].clients
+        for method, options in ((name, on), ("local_only", {}))
+    ]
+    with pytest.raises(AssertionError):
+        assert_close(runs[0].own, runs[1].params, 1e-3)
