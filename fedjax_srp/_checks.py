@@ -36,10 +36,13 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for an unknown name: the nearest `known` ones first, then all."""
+def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: str = "") -> None:
+    """Raise a ValueError of one line for the first name that is not known: the nearest known ones first, then all."""
     known = list(known)
-    return ValueError(f"unknown {kind} {short(name)}{nearest(name, known)}; choose from {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            hint = nearest(name, known)
+            raise ValueError(f"unknown {kind} {short(name)}{hint}; choose from {', '.join(known)}{more}")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import checked, short, unknown
+from fedjax_srp._checks import check_known, checked, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -165,8 +165,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
     if not parts.is_part(inner):
         return maker(*args, **fixed, **paths)
     names = [field.name for field in dataclasses.fields(inner)]
-    if wrong := [path for path in paths if path.partition(".")[0] not in names]:
-        raise unknown(f"option of {inner.name}", wrong[0], known)
+    check_known(f"option of {inner.name}", [path for path in paths if path.partition(".")[0] not in names], known)
     return maker(*args, **fixed, **_arguments(inner, paths, None))
 
 

@@ -24,7 +24,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
@@ -172,6 +172,12 @@ def part(cls: type[T]) -> type[T]:
 def path_of(cls: type) -> str:
     """Module and name of a class, for records."""
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def undefined(method: Callable[..., Any]) -> NoReturn:
+    """Say that a class does not define this method of its base, in one line."""
+    given = ", ".join(["self", *inspect.signature(method).parameters])
+    raise NotImplementedError(f"{type(method.__self__).__name__} defines no {method.__name__}({given})")  # type: ignore[attr-defined]
 
 
 def is_part(value: Any) -> bool:

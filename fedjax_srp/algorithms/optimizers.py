@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from fedjax_srp._checks import check_step_size, short, updates_of
 from fedjax_srp.base import Array, PyTree
-from fedjax_srp.parts import AtLeast, Below, is_part, part
+from fedjax_srp.parts import AtLeast, Below, is_part, part, undefined
 
 Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 
@@ -36,7 +36,7 @@ class Optimizer:
 
     def transformation(self) -> optax.GradientTransformation:
         """Return the transformation of optax."""
-        raise NotImplementedError(f"{type(self).__name__} defines no transformation(self)")
+        undefined(self.transformation)
 
     def init(self, params: PyTree) -> PyTree:
         """The state before the first step."""

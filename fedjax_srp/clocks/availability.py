@@ -14,7 +14,7 @@ from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.clocks._checks import check_length, set_floats
 from fedjax_srp.clocks.distributions import Argument, Parameter, Uniform
-from fedjax_srp.parts import Above, AtMost, part
+from fedjax_srp.parts import Above, AtMost, part, undefined
 
 
 class Presence(NamedTuple):
@@ -43,7 +43,7 @@ class Availability:
 
     def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
         """The presence of clients at a time not before that of the last call, with the key of this round."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
+        undefined(self.sample)
 
 
 def _moment(time: Array) -> Array:

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.clocks._checks import check_length, set_floats
-from fedjax_srp.parts import part
+from fedjax_srp.parts import part, undefined
 
 
 @part
@@ -34,15 +34,15 @@ class Distribution:
 
     def parameters(self, key: Key, num_clients: int) -> PyTree:
         """The parameters of every client, drawn once: a pytree of (num_clients,) float arrays."""
-        raise NotImplementedError(f"{type(self).__name__} defines no parameters(self, key, num_clients)")
+        undefined(self.parameters)
 
     def sample(self, key: Key, parameters: PyTree) -> Array:
         """Times, (num_clients,) float, independent between clients."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, parameters)")
+        undefined(self.sample)
 
     def mean(self, parameters: PyTree) -> Array:
         """The mean time of every client, (num_clients,) float."""
-        raise NotImplementedError(f"{type(self).__name__} defines no mean(self, parameters)")
+        undefined(self.mean)
 
 
 Parameter = ArrayLike | Distribution

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from fedjax_srp import storage
-from fedjax_srp._checks import is_ours, unknown
+from fedjax_srp._checks import check_known, is_ours
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import demo, interrupt, report
 from fedjax_srp.commands import grid as grid_command
@@ -187,8 +187,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     if " ".join(words[:2]) in COMMANDS:  # a command of two words
         words = [" ".join(words[:2]), *words[2:]]
     name, *words = words
-    if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS)
+    check_known("command", [name], COMMANDS)
     command = COMMANDS[name]
     for place, word in enumerate(words):
         if word.partition("=")[0] == "--load" and name in ("run", "report"):

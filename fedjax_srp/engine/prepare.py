@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_integer, is_key, short, unknown
+from fedjax_srp._checks import check_integer, check_known, is_key, short
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
@@ -234,9 +234,7 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         shown = short(evaluations)
         raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
     evaluations = tuple(evaluations)
-    for evaluation in evaluations:
-        if evaluation not in algorithm.evaluations:
-            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
+    check_known(f"evaluation of {algorithm.name}", evaluations, algorithm.evaluations)
     return evaluations
 
 

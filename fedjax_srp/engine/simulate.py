@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fedjax_srp import storage
-from fedjax_srp._checks import checked, is_key, short, unknown
+from fedjax_srp._checks import check_known, checked, is_key, short
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
@@ -180,8 +180,7 @@ def simulate_seeds(
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
-    if wrong := sorted(options.keys() - SEEDS_OPTIONS):
-        raise unknown("option of simulate_seeds", wrong[0], SEEDS_OPTIONS)
+    check_known("option of simulate_seeds", options, SEEDS_OPTIONS)
     for value_name, value in (values or {}).items():
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, participation
-from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp._checks import check_integer, check_known
 from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
 
 Factory = Callable[..., FederatedAlgorithm]  # of algorithms on examples: its first argument is the model
@@ -129,9 +129,10 @@ def recipe(name: str | Factory) -> Recipe:
         return Recipe(name)
     if name in RECIPES:
         return RECIPES[name]
-    if name not in _algorithms():
-        raise unknown("method", name, RECIPES)
-    return recipe(_algorithms()[name])
+    known = _algorithms()
+    if name not in known:
+        check_known("method", [name], RECIPES)
+    return recipe(known[name])
 
 
 def _algorithms() -> dict[str, Factory]:

@@ -20,7 +20,7 @@ from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts import Count, part, undefined
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
@@ -121,7 +121,7 @@ class SplitModel:
 
     def stack(self) -> Sequence[Layer]:
         """The layers, applied in this order to `(batch, *input_shape)`."""
-        raise NotImplementedError(f"{type(self).__name__} defines no stack(self)")
+        undefined(self.stack)
 
     def loss(self, logits: Array, y: Array) -> Array:
         """The training loss of each example: (batch, num_classes), (batch,) -> (batch,)."""

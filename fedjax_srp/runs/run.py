@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from fedjax_srp import data, methods
-from fedjax_srp._checks import short, unknown
+from fedjax_srp._checks import check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
 from fedjax_srp.description import describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum
@@ -269,8 +269,8 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
     given = {name: value for name, value in given.items() if value is not None}
     if ("method" in given) == ("algorithm" in given):
         raise ValueError("give either --method or --algorithm; fedjax-srp list shows both")
-    if "algorithm" in given and given["algorithm"] not in methods.algorithm_names():
-        raise unknown("algorithm", given["algorithm"], methods.algorithm_names())
+    if "algorithm" in given:
+        check_known("algorithm", [given["algorithm"]], methods.algorithm_names())
     method: Any = given.get("method", given.get("algorithm"))
     read = read_by(given)
     options = {}
