@@ -113,7 +113,7 @@ def check_key(argument: str, value: Any) -> None:
 def is_number(value: Any) -> bool:
     """True for one real number of known value: of Python, of NumPy, or an array without axes."""
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
-        return value.ndim == 0 and _is_real(value.dtype)
+        return value.ndim == 0 and is_real(value.dtype)
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not _overflows(value)
 
 
@@ -126,7 +126,8 @@ def _overflows(value: numbers.Real) -> bool:
     return False
 
 
-def _is_real(dtype: Any) -> bool:
+def is_real(dtype: Any) -> bool:
+    """True for types of integers and floats."""
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
@@ -144,7 +145,7 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
             shown = short(value)
             raise ValueError(f"{argument} must be a rectangular array of numbers, got {shown}; {remedy}") from None
         kind = numbers.dtype
-    if not _is_real(kind):
+    if not is_real(kind):
         raise ValueError(f"{argument} must be of real numbers, got {short(value)}; {remedy}")
     if np.ndim(value) > max_ndim:
         raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")

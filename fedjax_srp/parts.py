@@ -31,7 +31,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import REMEDIES, check_choice, check_integer, check_numbers, is_key, is_number, short
+from fedjax_srp._checks import REMEDIES, check_choice, check_integer, check_numbers, is_key, is_number, is_real, short
 
 T = TypeVar("T")
 _STATIC = "static"
@@ -90,6 +90,12 @@ class Below(NamedTuple):
 
     def __str__(self) -> str:
         return f"below {self.high}"
+
+
+class Axes(NamedTuple):
+    """The most axes of an array in a field of numbers, 1 without it."""
+
+    most: int
 
 
 Bound = AtLeast | AtMost | Above | Below
@@ -230,8 +236,7 @@ def is_leaf(hint: Any) -> bool:
         if _STATIC in metadata or _LEAF in metadata:
             return _LEAF in metadata
         inside = typing.get_args(kind) if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence) else ()
-        is_array = isinstance(kind, type) and issubclass(kind, float | jax.Array | np.ndarray)
-        if is_array or is_part(kind) or any(map(is_leaf, inside)):
+        if kind is float or _is_array(kind) or is_part(kind) or any(map(is_leaf, inside)):
             return True
     return False
 
@@ -319,9 +324,12 @@ def checked_value(argument: str, value: Any, hint: Any) -> Any:
     kinds = list(members(hint))
     if value is None and any(kind in (None, type(None)) for kind, _ in kinds):
         return None
+    if any(map(_is_array, (kind for kind, _ in kinds))):
+        value = _as_array(value)
+    has_floats = any(kind is float for kind, _ in kinds)  # whose checks are those of arrays too
     errors = []
     for kind, metadata in kinds:
-        if kind not in (None, type(None)):
+        if kind not in (None, type(None)) and not (has_floats and _is_array(kind)):
             try:
                 return _as(argument, value, kind, metadata)
             except ValueError as error:
@@ -345,9 +353,8 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...]) -> Any:
         _check_bounds(argument, value, number, bounds, remedy)
         return number
     if kind is float:
-        return _as_float(argument, value, bounds, remedy, _STATIC in metadata)
-    if inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array) and isinstance(value, list | tuple):
-        return _as_array(value)
+        most = next((axes.most for axes in metadata if isinstance(axes, Axes)), 1)
+        return _as_float(argument, value, bounds, remedy, _STATIC in metadata, most)
     if origin in (tuple, Sequence) or (inspect.isclass(origin) and origin is list):
         return _as_tuple(argument, value, typing.get_args(kind), bounds)
     misfit = ""
@@ -374,27 +381,42 @@ def _as_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
-def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str, is_static: bool) -> Any:
+def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str, is_static: bool, max_ndim: int) -> Any:
     if isinstance(value, Tracer) and not is_static:
         return value
-    is_array = isinstance(value, np.ndarray | jax.Array) and not is_key(value) and not is_static  # arrays have no hash
+    is_array = isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static  # it has no hash
     if not (is_array or is_number(value)):
         raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
     number = value if is_array else float(value)
-    check_numbers(argument, np.abs(number), remedy or "give a finite number")
-    _check_bounds(argument, value, number, bounds, remedy)
+    if isinstance(number, np.ndarray) and number.dtype.kind in "iu":
+        number = number.astype(float)
+    check_numbers(argument, np.abs(number), remedy or "give a finite number", max_ndim=max_ndim)
+    _check_bounds(argument, value, number, bounds, remedy, None if is_static else jax.numpy.result_type(float))
     return number
 
 
-def _check_bounds(argument: str, value: Any, number: Any, bounds: Sequence[Bound], remedy: str) -> None:
+def _check_bounds(
+    argument: str, value: Any, number: Any, bounds: Sequence[Bound], remedy: str, dtype: Any = None
+) -> None:
     for bound in bounds:
-        if not np.all(bound.holds(np.asarray(number))):
-            raise ValueError(f"{argument}={short(value)} must be {bound}" + (f"; {remedy}" if remedy else ""))
+        as_given, in_program = np.asarray(number), np.asarray(number, dtype)
+        for index in np.argwhere(~np.asarray(bound.holds(in_program))).tolist()[:1]:
+            shown = as_given[tuple(index)] if index else short(value)
+            place = f"[{', '.join(map(str, index))}]" if index else ""
+            lost = f", it is {in_program[tuple(index)]} as {dtype}" if bound.holds(as_given[tuple(index)]) else ""
+            end = f"; {remedy}" if remedy else ""
+            raise ValueError(f"{argument}{place}={shown} must be {bound}{lost}{end}")
+
+
+def _is_array(kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    return inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array)
 
 
 def _as_array(value: Any) -> Any:
     """Convert lists of plain numbers to an array, return anything else unchanged."""
-    if not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
+    is_list = isinstance(value, list | tuple)
+    if not is_list or not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
         return value
     try:
         return np.asarray(value)
@@ -445,6 +467,6 @@ def several(given: Any) -> Iterator[tuple[str, Any]]:
         value, kinds = getattr(given, name), [kind for kind, _ in members(fields(type(given)).hints[name])]
         if is_part(value):
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
-        elif not any(isinstance(kind, type) and issubclass(kind, jax.Array | np.ndarray) for kind in kinds):
+        elif not any(map(_is_array, kinds)):
             leaves = jax.tree.leaves_with_path(value) if float in kinds or dict[str, float] in kinds else []
             yield from ((".".join(filter(None, (name, _dotted(path)))), leaf) for path, leaf in leaves if np.ndim(leaf))

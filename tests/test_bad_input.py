@@ -182,7 +182,7 @@ def test_times_that_no_float_of_a_program_has_are_refused(make):
 
 
 def test_a_rate_that_is_zero_in_a_program_is_refused():
-    with pytest.raises(ValueError, match=r"rate must be finite and positive, got 1e-50, which is 0.0 as float32;"):
+    with pytest.raises(ValueError, match=r"rate=1e-50 must be positive, it is 0.0 as float32;"):
         srp.clocks.Exponential(1e-50)
 
 

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_costs
-from fedjax_srp.clocks.distributions import Distribution, draw
+from fedjax_srp.clocks.distributions import Cost, Distribution, Work, draw
 from fedjax_srp.parts import part
 
 
@@ -43,12 +41,9 @@ class Fixed(Clock):
     """
 
     distribution: Distribution
-    work: ArrayLike = 1.0
+    work: Work = 1.0
     ordered: bool = False
-    communication: ArrayLike = 0.0
-
-    def __post_init__(self) -> None:
-        check_costs(self)
+    communication: Cost = 0.0
 
     def init(self, key: Key, num_clients: int) -> FixedState:
         """The times of the run."""
