@@ -223,7 +223,7 @@ def test_a_cost_that_is_none_is_refused_wherever_a_history_takes_one(cost):
 @pytest.mark.parametrize("name", ["globl", 3, ["global"], np.ones(2), KEY], ids=str)
 def test_an_evaluation_that_is_none_is_refused_wherever_a_history_takes_one(name):
     for ask in (HISTORY.scores, HISTORY.mean_scores, HISTORY.worst_scores, HISTORY.speed_quartiles):
-        with pytest.raises(ValueError, match=r"evaluation=.* is not in this run of 'h'; available: global"):
+        with pytest.raises(ValueError, match=r"unknown evaluation of this run of 'h' .*; choose from global"):
             ask(name)
 
 

@@ -527,7 +527,7 @@ ERRORS = [
     (("run", "--method", "srpfl", *DATA, "--chunk-size", 0), "chunk_size=0"),
     (("run", "--method", "srpfl", *DATA, "--initial", 9, "--pool", 8), "initial=9 is larger than pool=8"),
     (("run", "--method", "srpfl", *DATA, "--pool", 11), "pool=11 is larger than num_clients=10"),
-    (("run", "--method", "srpfl", *DATA, "--clock", "fixed:exponential(0)"), "rate must be finite and positive, got 0"),
+    (("run", "--method", "srpfl", *DATA, "--clock", "fixed:exponential(0)"), "rate=0 must be positive"),
     (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd' (did you mean fixed?)"),
     (("run", "--method", "srpfl", *DATA, "--communication", -1), "communication=-1.0"),
     (("run", "--method", "srpfl", *DATA, "--redraw", "never"), "'never'"),
@@ -541,7 +541,7 @@ ERRORS = [
         "vocabulary: has no effect on method 'fedavg', only on model 'ls",
     ),
     (("run", "--method", "lg_fedavg", *DATA, "--hidden"), "method 'lg_fedavg' takes the last 2 layers of a model"),
-    (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate must be finite and positive, got -1"),
+    (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate=-1.0 must be positive"),
     (("run", "--method", "fedavg", *DATA, "--momentum", 1), "momentum=1.0 must be below 1; give None for none"),
     (("run", "--method", "fedavg", *DATA, "--weight-decay", -1), "weight_decay=-1.0 must be at least 0; give None"),
     (

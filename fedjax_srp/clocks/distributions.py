@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.parts import Above, AtLeast, checked_value, fields, part, undefined
+from fedjax_srp.parts import Above, AtLeast, as_annotated, fields, part, undefined
 
 
 @part
@@ -73,7 +73,7 @@ def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
     value = getattr(of, field)
     if isinstance(value, Distribution):
         drawn = draw(key, value, num_clients)
-        checked_value(field, drawn, fields(type(of)).hints[field])
+        as_annotated(field, drawn, fields(type(of)).hints[field])
         return drawn
     values = jnp.asarray(value, dtype=float)
     if values.ndim:

@@ -174,12 +174,7 @@ def _interrupted(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments; runs the files of --load first, which may add options.
-
-    Raises:
-        ValueError: an error of use, in one line.
-        SystemExit: help was printed.
-    """
+    """The command and its arguments; runs the files of --load first, which may add options."""
     if not words or words[0] in ("-h", "--help"):
         print(f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n")
         print("\n".join(f"  {name:<14}{command.about}" for name, command in COMMANDS.items()))
@@ -243,7 +238,6 @@ def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> ty
 
 
 def _identifier(name: str) -> str:
-    """The name of a field for an option, which may have dots."""
     return name.replace(".", "__")
 
 

@@ -27,9 +27,6 @@ def run(arguments: Mapping[str, Any]) -> None:
 
     Args:
         arguments: option -> value.
-
-    Raises:
-        ValueError: something is wrong with the grid, or a run failed.
     """
     workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
     if workers or arguments["launcher"] != "local":

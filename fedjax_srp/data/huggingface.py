@@ -111,7 +111,6 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
 
 
 def _stacked(column: str, values: Any) -> np.ndarray:
-    """A column as one array; images are decoded."""
     rows = [np.asarray(value) for value in values]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:

@@ -80,11 +80,7 @@ class Prepared(NamedTuple):
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
-        """Key and data on the devices.
-
-        Raises:
-            ValueError: the host's loop is inside a JAX transformation, or jit is disabled.
-        """
+        """Key and data on the devices."""
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))):
             raise ValueError(
                 "key, or a part, is traced: this compiles and runs by itself, outside of jit, vmap and grad; "
@@ -252,7 +248,6 @@ WANTED = {  # argument -> its type, and the remedy
 
 
 def _check_parts(request: Request) -> None:
-    """Refuse parts in each other's places, parts that were not called, and data that is no federation."""
     for argument, (kind, remedy) in WANTED.items():
         given = getattr(request, argument)
         if not isinstance(given, kind):

@@ -16,7 +16,7 @@ from fedjax_srp._checks import check_choice, check_known
 from fedjax_srp.grids.execute import Failure, How, execute
 from fedjax_srp.grids.points import Own, Point, rerun_of
 from fedjax_srp.history import History
-from fedjax_srp.run_folder import writable
+from fedjax_srp.storage import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +180,6 @@ class Grid:
         return carried_out(anew, writable(self.folder / "test" if out is None else out), How(**how))
 
     def _front(self, name: str) -> dict[str, object]:
-        """The columns in front, one for every axis and every option of a variant."""
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
 
     @functools.cached_property

@@ -40,9 +40,6 @@ def routes(name: str | Factory, policy: str | None = None) -> Routes:
     Args:
         name: of the method, or a class or function that makes an algorithm.
         policy: the name of its participation; None for its row's.
-
-    Raises:
-        ValueError: no such method or participation.
     """
     row = recipe(name)
     policy = policy or row.participation

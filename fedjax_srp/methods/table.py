@@ -119,11 +119,7 @@ def names() -> list[str]:
 
 
 def recipe(name: str | Factory) -> Recipe:
-    """The row of one method; a factory, or an algorithm without a row, gets a new one.
-
-    Raises:
-        ValueError: no such method, with the nearest names; an algorithm without a model.
-    """
+    """The row of one method; a factory, or an algorithm without a row, gets a new one."""
     if callable(name):
         check_factory(name)
         return Recipe(name)

@@ -142,7 +142,6 @@ def options(name: str) -> dict[str, Any]:
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that the model of that name does not take."""
     known = options(name)
     for option in given:
         owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))

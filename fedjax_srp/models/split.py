@@ -144,7 +144,6 @@ class SplitModel:
 
     @property
     def _sides(self) -> tuple[list[Layer], list[Layer]]:
-        """The layers below the cut, and those above."""
         layers = list(self.stack())
         position = len(layers) if self.cut is None else [layer.name for layer in layers].index(self.cut)
         return layers[:position], layers[position:]

@@ -228,7 +228,6 @@ def _column(cost: float) -> str:
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
-    """True if the target was reached by the first evaluation."""
     return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0])
 
 

@@ -37,11 +37,7 @@ _NOT_UNDERSTOOD = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionE
 
 
 def parse(text: str, num_clients: int) -> Clock:
-    """Return the clock that a text names.
-
-    Raises:
-        ValueError: an invalid text, in one line.
-    """
+    """Return the clock that a text names."""
     if (name := text.partition("(")[0].strip()) in CALLED | clocks.OWN:
         return _called(name, text, num_clients)
     words = text.removeprefix("ordered:")

@@ -98,9 +98,6 @@ def read_by(method: str, participation: str | None, model: str | None) -> dict[s
         method: name of a method or an algorithm.
         participation: name of a policy; None for the method's own.
         model: name of a model; None for a model object.
-
-    Raises:
-        ValueError: no such method, participation or model.
     """
     route = methods.routes(method, participation)
     of_model = WHATEVER_MODEL if model is None else (*MODEL_OPTIONS, *models.options(model))
@@ -160,11 +157,7 @@ def _help(same: list[tuple[str, Option]], how_many: int) -> str:
 
 
 def load(files: Sequence[str]) -> None:
-    """Run Python files that register methods and the like; they can import modules beside them.
-
-    Raises:
-        ValueError: no such file, or one that fails.
-    """
+    """Run Python files that register methods and the like; they can import modules beside them."""
     for file in files:
         if not os.path.isfile(file):  # unlike that of Path it never raises
             raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")

@@ -394,8 +394,8 @@ def test_step_sizes_can_be_vmapped(strategy):
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ((0.0,), "learning_rate must be finite and positive, got 0.0; give a step size"),
-        ((-0.1,), "learning_rate must be finite and positive, got -0.1"),
+        ((0.0,), "learning_rate=0.0 must be positive; give a step size"),
+        ((-0.1,), "learning_rate=-0.1 must be positive"),
         ((jnp.float32(np.nan),), "learning_rate must be finite and >= 0, got nan"),
         ((0.1, -0.5), "momentum=-0.5 must be at least 0; give None for none"),
         ((0.1, 1), "momentum=1 must be below 1; give None for none"),
