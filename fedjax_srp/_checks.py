@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
@@ -187,6 +188,15 @@ def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tu
         yield hint, metadata
 
 
+def evaluated(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations with texts evaluated, except those that fail, such as names for type checkers alone."""
+    found = dict(hints)
+    for name, hint in hints.items():
+        with contextlib.suppress(Exception):
+            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
+    return found
+
+
 def is_array_type(kind: Any) -> bool:
     """True for the types of arrays."""
     origin = typing.get_origin(kind) or kind
@@ -208,12 +218,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     }
 
     @functools.cache  # when called, types defined below the function exist
-    def hint(argument: str) -> Any:
-        annotation = named[argument]
-        try:
-            return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
-        except NameError:  # imported for type checkers alone
-            return Any
+    def hints() -> dict[str, Any]:
+        return evaluated(named, inspect.unwrap(function).__globals__)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -224,8 +230,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in bound.arguments.items():
             if named.get(name) == "Key":
                 check_key(name, value)
-            elif name in named:
-                bound.arguments[name] = as_annotated(name, value, hint(name), is_field=False)
+            elif name in named and not isinstance(hint := hints()[name], str):
+                bound.arguments[name] = as_annotated(name, value, hint, is_field=False)
         return function(*bound.args, **bound.kwargs)
 
     return make
@@ -239,8 +245,7 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
     kinds = [(kind, metadata) for kind, metadata in members(hint) if kind not in (None, type(None))]
     if value is None and len(kinds) < len(list(members(hint))):
         return None
-    is_one = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    if is_one and value.dtype.kind in "biuf":
+    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
         value = value.item()
     if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.ndim == 0:
         value = value.item() if jnp.issubdtype(value.dtype, jnp.integer) else value
@@ -268,6 +273,8 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_fiel
     if kind is int:
         low = next((int(bound.low) for bound in bounds if hasattr(bound, "low")), None)
         value = check_integer(argument, value, low, INT32_MAX if bounds or is_field else None, remedy[2:])
+        if is_field:
+            check_integer(argument, value, -INT32_MAX - 1)
         _check_bounds(argument, value, bounds, remedy)
         return value
     if kind is float and is_field:

@@ -14,7 +14,6 @@ replaces a zero that removes a computation.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -28,7 +27,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import LEAF, STATIC, as_annotated, is_array_type, is_key, is_part, members, short
+from fedjax_srp._checks import LEAF, STATIC, as_annotated, evaluated, is_array_type, is_key, is_part, members, short
 
 T = TypeVar("T")
 Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
@@ -164,7 +163,8 @@ def part(cls: type[T]) -> type[T]:
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
     made.__is_part__ = True  # type: ignore[attr-defined]
     caller = sys._getframe(1)  # its names, of a function or a script, may be gone later
-    made.__hints__ = _resolved(made, inspect.get_annotations(made), {**caller.f_globals, **caller.f_locals})  # type: ignore[attr-defined]
+    scope = {**caller.f_globals, **caller.f_locals, made.__name__: made}
+    made.__hints__ = evaluated(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
     KNOWN[path_of(made)] = made
     jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
     return made
@@ -195,17 +195,8 @@ def _hints(cls: type) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
-        hints = _resolved(base, hints, vars(inspect.getmodule(base) or typing))
+        hints = evaluated(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
     return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
-
-
-def _resolved(cls: type, hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations with strings evaluated, except those with unknown names."""
-    found = dict(hints)
-    for name, hint in hints.items():
-        with contextlib.suppress(NameError):
-            found[name] = eval(hint, {**scope, cls.__name__: cls}) if isinstance(hint, str) else hint
-    return found
 
 
 def is_leaf(hint: Any) -> bool:

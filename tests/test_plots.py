@@ -348,11 +348,11 @@ def test_labels_that_are_no_texts_become_some():
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        (5, r"communications=5: give several costs, e.g. \[0, 10\]"),
-        ("10", "communications='10': give several costs"),
-        (["a"], "communications=a: must be finite"),
-        ([None], "communications=None: must be finite"),
-        ([-1], "communications=-1: must be finite"),
+        (5, "communications=5 must be several; "),
+        ("10", "communications='10' must be several; "),
+        (["a"], r"communications\[0\]='a' must be a number"),
+        ([None], r"communications\[0\]=None must be a number"),
+        ([-1], r"communications\[0\]=-1 must be at least 0"),
         ([], "communications is empty: give at least one cost"),
     ],
 )

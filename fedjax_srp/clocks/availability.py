@@ -72,9 +72,8 @@ class Markov(Availability):
         off: mean time that it is away, likewise.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.Markov(on=30.0, off=10.0)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.Markov(on=30.0, off=10.0)
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 1000), jnp.asarray(5.0))
         >>> 700 < int((presence.arrives == 0).sum()) < 800
         True
@@ -123,9 +122,8 @@ class DayNight(Availability):
             client, or a distribution drawn once per client.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(3.0))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.0], [9.0, 15.0])
@@ -161,9 +159,8 @@ class Intervals(Availability):
         period: length of the recording; None for the last end.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(6.5))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.5], [1.5, 4.5])

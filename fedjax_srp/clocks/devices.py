@@ -44,8 +44,7 @@ class Devices(Clock):
         costs: of a round, if known; None: the engine counts them.
 
     Example:
-        >>> import jax, numpy as np
-        >>> import fedjax_srp as srp
+        >>> import jax, numpy as np, fedjax_srp as srp
         >>> costs = srp.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
         >>> clock = srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
         >>> clock.init(jax.random.key(0), 2).unit.tolist(), clock.init(jax.random.key(0), 2).once.tolist()

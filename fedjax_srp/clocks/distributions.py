@@ -96,9 +96,8 @@ class Exponential(Distribution):
             client.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.Exponential(clocks.Uniform(1 / 100, 1))
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.Exponential(srp.clocks.Uniform(1 / 100, 1))
         >>> rates = distribution.parameters(jax.random.key(0), 100)
         >>> bool((distribution.mean(rates) == 1 / rates).all())
         True
@@ -127,9 +126,8 @@ class Constant(Distribution):
         value: T_i in time units: a number, one per client, or a distribution drawn once per client.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0]))
+        >>> import jax, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0]))
         >>> clock.init(jax.random.key(0), 3).times.tolist()
         [3.0, 1.0, 2.0]
     """
@@ -158,9 +156,8 @@ class Uniform(Distribution):
         high: largest time, likewise. Bounds that a run draws may cross: times lie between the two, whichever is larger.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.Uniform(50, 500)
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.Uniform(50, 500)
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [275.0, 275.0]
     """
@@ -205,9 +202,8 @@ class LogNormal(Distribution):
         sigma: standard deviation of the logarithm, likewise.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.LogNormal(2.0, 0.0)
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.LogNormal(2.0, 0.0)
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [2.0, 2.0]
     """
@@ -242,9 +238,8 @@ class Empirical(Distribution):
         values: (n,) in time units, or speeds for clocks of speeds.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Empirical([1.0, 7.0]))
+        >>> import jax, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Empirical([1.0, 7.0]))
         >>> set(clock.init(jax.random.key(0), 20).times.tolist())
         {1.0, 7.0}
     """

@@ -35,9 +35,8 @@ class Dynamic(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / 100, 1)))
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 100, 1)))
         >>> state = clock.init(jax.random.key(0), 100)
         >>> times, state = clock.sample(jax.random.key(1), state, jnp.zeros(()))
         >>> bool((times.expected == 1 / state.parameters).all())

@@ -32,9 +32,8 @@ class Fixed(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Exponential(1.0), work=5)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0), work=5)
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 10), jnp.zeros(()))
         >>> bool((times.expected == times.realised).all())
         True

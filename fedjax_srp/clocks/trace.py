@@ -37,9 +37,8 @@ class Trace(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2), jnp.zeros(()))
         >>> times.expected.tolist(), times.realised.tolist()
         ([2.0, 2.0], [1.0, 2.0])

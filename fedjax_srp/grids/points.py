@@ -286,10 +286,7 @@ def coerce(name: str, option: Option, value: Any) -> Any:
         return int(value)  # seeds are larger than what enters a program
     if tuple[str, ...] in kinds and isinstance(value, str):
         return (value,)
-    try:
-        return as_annotated(name, value, option.type)
-    except ValueError as error:
-        raise ValueError(str(error).replace(f", at least {-(2**31)}", "")) from None
+    return as_annotated(name, value, option.type)
 
 
 def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedjax_srp.participation._stages import stage_sizes
+from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts import Count
 from fedjax_srp.theory._formula import formula
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_srp._checks import as_annotated
-from fedjax_srp.participation._stages import stage_sizes
+from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts import Count
 from fedjax_srp.theory._formula import Chat, Contraction, formula
 from fedjax_srp.theory.times import order_statistic_mean
