@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
 import numbers
 import os
+import re
 import traceback
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -36,10 +38,13 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> ValueError:
-    """The error for an unknown name: the nearest `known` ones first, then all."""
+def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: str = "") -> None:
+    """Raise a ValueError of one line for the first name that is not known: the nearest known ones first, then all."""
     known = list(known)
-    return ValueError(f"unknown {kind} {short(name)}{nearest(name, known)}; choose from {', '.join(known)}")
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            hint = nearest(name, known)
+            raise ValueError(f"unknown {kind} {short(name)}{hint}; choose from {', '.join(known) or 'none'}{more}")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -49,16 +54,18 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
-def check_choice(argument: str, value: Any, choices: Iterable[str]) -> str:
+def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
     """`value`, or a ValueError of one line unless it is one of the choices; the nearest ones come first."""
     choices = list(choices)
-    if not isinstance(value, str) or value not in choices:
-        hint = nearest(value, choices)
-        raise ValueError(f"{argument}={short(value)} is unknown{hint}; choose from {', '.join(choices)}")
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        names = list(map(str, choices))
+        raise ValueError(f"{argument}={short(value)} is unknown{nearest(value, names)}; choose from {', '.join(names)}")
     return value
 
 
-def check_integer(argument: str, value: Any, minimum: int, maximum: int | None = INT32_MAX, otherwise: str = "") -> int:
+def check_integer(
+    argument: str, value: Any, minimum: int | None, maximum: int | None = INT32_MAX, otherwise: str = ""
+) -> int:
     """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum (None: no bound).
 
     `otherwise` names what else the caller accepts.
@@ -70,29 +77,13 @@ def check_integer(argument: str, value: Any, minimum: int, maximum: int | None =
     if number is None or isinstance(value, bool):
         or_else = f", or {otherwise}" if otherwise else ""
         traced = ", known before tracing" if isinstance(value, Tracer) else ""
-        raise ValueError(f"{argument}={short(value)} must be an integer{traced}, at least {minimum}{or_else}")
-    if number < minimum:
+        least = "" if minimum is None else f", at least {minimum}"
+        raise ValueError(f"{argument}={short(value)} must be an integer{traced}{least}{or_else}")
+    if minimum is not None and number < minimum:
         raise ValueError(f"{argument}={short(number)} must be at least {minimum}")
     if maximum is not None and number > maximum:
         raise ValueError(f"{argument}={short(number)} must be at most {maximum}")
     return number
-
-
-def check_folder(argument: str, folder: Path) -> Path:
-    """A folder, created if missing, or a ValueError of one line."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # also of a name with NUL
-        reason = "is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
-        raise ValueError(f"{argument}={str(folder)!r}: {reason}; give a folder that can be written to") from None
-    return folder
-
-
-def check_integers(argument: str, values: Any, minimum: int) -> tuple[int, ...]:
-    """`values` as a tuple of ints, or a ValueError of one line unless they are integers of at least `minimum`."""
-    if isinstance(values, str | bytes) or not np.iterable(values):
-        raise ValueError(f"{argument}={short(values)} must be several integers; ({short(values)},) is one of them")
-    return tuple(check_integer(f"{argument}[{i}]", value, minimum) for i, value in enumerate(values))
 
 
 def is_key(value: Any) -> bool:
@@ -101,29 +92,29 @@ def is_key(value: Any) -> bool:
 
 
 def check_key(argument: str, value: Any) -> None:
-    """Raise a ValueError of one line unless `value` is a typed key, or an array of them."""
+    """Raise a ValueError of one line unless `value` is a typed key, or an array of them if it is not called key."""
     if not is_key(value):
         kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
+    if argument == "key" and value.shape:
+        raise ValueError(f"key has shape {value.shape}, give one key; simulate_seeds takes several")
 
 
 def is_number(value: Any) -> bool:
     """True for one real number of known value: of Python, of NumPy, or an array without axes."""
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
-        return value.ndim == 0 and _is_real(value.dtype)
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not _overflows(value)
-
-
-def _overflows(value: numbers.Real) -> bool:
-    """True for an integer that is too large for any float."""
+        return value.ndim == 0 and is_real(value.dtype)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
     try:
         float(value)
-    except OverflowError:
-        return True
-    return False
+    except OverflowError:  # an integer too large for any float
+        return False
+    return True
 
 
-def _is_real(dtype: Any) -> bool:
+def is_real(dtype: Any) -> bool:
+    """True for types of integers and floats."""
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
@@ -132,16 +123,8 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
 
     They must stay so as floats of a program, float32 unless x64 is on. Tracers pass, since their values are unknown.
     """
-    if isinstance(value, Tracer) or is_key(value):
-        numbers, kind = None, value.dtype
-    else:
-        try:
-            numbers = np.asarray(value)
-        except ValueError:  # rows of unequal length
-            shown = short(value)
-            raise ValueError(f"{argument} must be a rectangular array of numbers, got {shown}; {remedy}") from None
-        kind = numbers.dtype
-    if not _is_real(kind):
+    numbers = None if isinstance(value, Tracer) or is_key(value) else np.asarray(value)
+    if not is_real(value.dtype if numbers is None else numbers.dtype):
         raise ValueError(f"{argument} must be of real numbers, got {short(value)}; {remedy}")
     if np.ndim(value) > max_ndim:
         raise ValueError(f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}")
@@ -173,25 +156,6 @@ def per_example(losses: Any, num_examples: int) -> Any:
     return losses
 
 
-def updates_of(optimizer: Any, gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    """`optimizer.update`, or a ValueError of one line if it needs more than a gradient."""
-    try:
-        return optimizer.update(gradient, state, params)
-    except TypeError as error:
-        if "required keyword-only argument" not in str(error):
-            raise
-        raise ValueError(
-            f"optimizer: {error}; a step gets the gradient and no loss, so give no line search and none that follows "
-            "the loss, but e.g. optax.adam(1e-3)"
-        ) from None
-
-
-def check_step_size(argument: str, value: Any) -> Any:
-    """`value`, or a ValueError of one line unless it is a positive number, or a tracer."""
-    check_numbers(argument, value, "give a step size, e.g. 0.1", positive=True, max_ndim=0)
-    return value
-
-
 REMEDIES = {  # for anything else in place of a part, or a part that was not called
     "Clock": "give srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or another of srp.clocks",
     "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
@@ -204,27 +168,58 @@ REMEDIES = {  # for anything else in place of a part, or a part that was not cal
 }
 
 
-def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R]:
-    """Make a function refuse, in one line, arguments of other types than its signature has.
+STATIC, LEAF = "static", "leaf"  # texts in annotations of parts that are no remedies, see `parts`
 
-    Texts, flags, numbers, paths, keys, functions, mappings, sequences, arrays and parts are checked, integers only with
-    `least`; NumPy's numbers are numbers. Annotations have bounds and choices as those of parts: `Count`,
-    `Annotated[float, AtLeast(0)] | None`, `Literal`. The function checks everything else itself. For texts and
-    sequences its own error comes first, since it may list the choices.
 
-    Args:
-        function: with annotations.
-        least: of every `int`; None leaves integers to the function.
+def is_part(value: Any) -> bool:
+    """True for a part, and for a class of parts."""
+    return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
+
+
+def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The types that an annotation allows, each with its `Annotated` metadata."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *more = typing.get_args(hint)
+        yield from members(inner, (*metadata, *more))
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for kind in typing.get_args(hint):
+            yield from members(kind, metadata)
+    else:
+        yield hint, metadata
+
+
+def evaluated(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations with texts evaluated, except those that fail, such as names for type checkers alone."""
+    found = dict(hints)
+    for name, hint in hints.items():
+        with contextlib.suppress(Exception):
+            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
+    return found
+
+
+def is_array_type(kind: Any) -> bool:
+    """True for the types of arrays."""
+    origin = typing.get_origin(kind) or kind
+    return inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function refuse, in one line, arguments that do not fit its annotations.
+
+    Types, bounds and choices are those of fields of parts (`as_annotated`), and paths, keys, mappings and classes; but
+    sequences are not looked into, and floats may be infinite. NumPy's numbers are numbers.
     """
     signature = inspect.signature(function)
     starred = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     named = {
-        name: parameter.annotation for name, parameter in signature.parameters.items() if parameter.kind not in starred
+        name: Any if parameter.annotation is parameter.empty else parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if parameter.kind not in starred
     }
 
     @functools.cache  # when called, types defined below the function exist
-    def hint(argument: str) -> Any:
-        return _as_type(function, named[argument])
+    def hints() -> dict[str, Any]:
+        return evaluated(named, inspect.unwrap(function).__globals__)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -232,101 +227,132 @@ def checked(function: Callable[P, R], least: int | None = None) -> Callable[P, R
             bound = signature.bind(*args, **kwargs)
         except TypeError:  # too many arguments, or too few: Python says so
             return function(*args, **kwargs)
-        given = {name: value for name, value in bound.arguments.items() if name in named}
-
-        def check(is_last: bool) -> None:
-            for name, value in given.items():
-                _check_type(name, value, hint(name), least, is_last)
-
-        check(is_last=False)
-        bound.arguments.update({name: _plain_number(value) for name, value in given.items()})
-        try:
-            result = function(*bound.args, **bound.kwargs)
-        except (TypeError, AttributeError, LookupError):
-            check(is_last=True)
-            raise
-        check(is_last=True)
-        return result
+        for name, value in bound.arguments.items():
+            if named.get(name) == "Key":
+                check_key(name, value)
+            elif name in named and not isinstance(hint := hints()[name], str):
+                bound.arguments[name] = as_annotated(name, value, hint, is_field=False)
+        return function(*bound.args, **bound.kwargs)
 
     return make
 
 
-def _plain_number(value: Any) -> Any:
-    """Convert a number or flag of NumPy, or an integer of JAX, to Python's; return anything else unchanged."""
-    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
-        return value.item() if value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.integer) else value
-    is_one = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
-    return value.item() if is_one and value.dtype.kind in "biuf" else value
+def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) -> Any:
+    """A value as its annotation has it, or a ValueError of one line.
 
-
-class _Key:
-    """Marker of the type of a key, which is that of any array."""
-
-
-def _as_type(function: Callable[..., Any], annotation: Any) -> Any:
-    if annotation in ("Key", inspect.Parameter.empty):
-        return _Key if annotation == "Key" else Any
-    try:
-        return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
-    except NameError:  # imported for type checkers alone
-        return Any
-
-
-def _check_type(argument: str, value: Any, hint: Any, least: int | None, is_last: bool) -> None:
-    if hint is _Key:
-        return check_key(argument, value)
-    if hint is int and least is not None:
-        check_integer(argument, value, least)
+    NumPy's numbers become Python's; for a field of a part also integers floats, lists tuples or arrays.
+    """
+    kinds = [(kind, metadata) for kind, metadata in members(hint) if kind not in (None, type(None))]
+    if value is None and len(kinds) < len(list(members(hint))):
         return None
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    hints = typing.get_args(hint) if is_union else (hint,)
-    kind, *others = [kind for kind in hints if kind is not type(None)] or [None]
-    if not others and (value is not None or type(None) not in hints):
-        if typing.get_origin(kind) is typing.Annotated:
-            return _check_bounds(argument, value, *typing.get_args(kind))
-        if typing.get_origin(kind) is typing.Literal:
-            check_choice(argument, value, typing.get_args(kind))
-    kinds = [_known(kind) for kind in hints]
-    known = [kind for kind in kinds if kind is not None]
-    if len(known) < len(kinds) or any(fits(value) for _, fits in known):
-        return None
-    if not is_last and all(kind in (_TEXT, _SEVERAL, _NONE) for kind in known):
-        return None
-    words = [word for word, _ in known]
-    remedies = [REMEDIES[name] for name in (word.split()[-1] for word in words) if name in REMEDIES]
-    wanted = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-    raise ValueError(f"{argument}={short(value)} must be {wanted}" + "".join(f"; {remedy}" for remedy in remedies[:1]))
+    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
+        value = value.item()
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.ndim == 0:
+        value = value.item() if jnp.issubdtype(value.dtype, jnp.integer) else value
+    if is_field and any(is_array_type(kind) for kind, _ in kinds):
+        value = _as_array(value)
+        if any(kind is float for kind, _ in kinds):  # whose checks are those of arrays too
+            kinds = [(kind, metadata) for kind, metadata in kinds if not is_array_type(kind)]
+    errors = []
+    for kind, metadata in kinds:
+        try:
+            return _as(argument, value, kind, metadata, is_field)
+        except ValueError as error:
+            errors.append(error)
+    # where several types are allowed, a missed bound says more than a wrong type
+    misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
+    raise next((error for error in errors if not misfit.match(str(error))), errors[0])
 
 
-def _check_bounds(argument: str, value: Any, kind: Any, *metadata: Any) -> None:
-    """Raise a ValueError of one line unless a number is of its kind and within the bounds (of `parts`)."""
-    remedy = "".join(f"; {text}" for text in metadata if isinstance(text, str))
-    value = _plain_number(value)
-    if kind is int:
-        lowest = [int(bound.low) for bound in metadata if hasattr(bound, "low")]
-        check_integer(argument, value, lowest[0] if lowest else -INT32_MAX)
-    elif not is_number(value):
-        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
-    for bound in metadata:
-        if not isinstance(bound, str) and not bound.holds(value):
-            raise ValueError(f"{argument}={short(value)} must be {bound}{remedy}")
-
-
-def _known(kind: Any) -> tuple[str, Callable[[Any], bool]] | None:
-    """A type in words, and its test; None for types that are not checked."""
-    if kind in _KINDS:
-        return _KINDS[kind]
+def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool) -> Any:
+    bounds = [bound for bound in metadata if hasattr(bound, "holds")]
+    remedy = next((f"; {text}" for text in metadata if isinstance(text, str) and text not in (STATIC, LEAF)), "")
     origin = typing.get_origin(kind) or kind
-    if origin is Callable:
-        return "a function", callable
-    if inspect.isclass(origin) and origin in _ABSTRACT:
-        return ("a mapping", lambda value: isinstance(value, Mapping)) if issubclass(origin, Mapping) else _SEVERAL
-    is_protocol = getattr(origin, "_is_protocol", False)
-    if not inspect.isclass(origin) or is_protocol or origin in (Any, int, complex, object):
+    if origin is typing.Literal:
+        return check_choice(argument, value, typing.get_args(kind))
+    if kind is int:
+        low = next((int(bound.low) for bound in bounds if hasattr(bound, "low")), None)
+        value = check_integer(argument, value, low, INT32_MAX if bounds or is_field else None, remedy[2:])
+        if is_field:
+            check_integer(argument, value, -INT32_MAX - 1)
+        _check_bounds(argument, value, bounds, remedy)
+        return value
+    if kind is float and is_field:
+        return _as_float(argument, value, bounds, remedy, metadata)
+    if origin in _SEQUENCES and is_field:
+        return _as_tuple(argument, value, typing.get_args(kind), bounds)
+    if (known := _known(kind, origin, is_field)) is not None:
+        word, fits = known
+        if not fits(value):
+            known_remedy = "call it" if isinstance(value, type) and is_part(kind) else REMEDIES.get(word.split()[-1])
+            remedy = remedy if known_remedy is None else f"; {known_remedy}"
+            raise ValueError(f"{argument}={short(value)} must be {word}{remedy}")
+        if kind is float:
+            _check_bounds(argument, value, bounds, remedy)
+    return value
+
+
+def _known(kind: Any, origin: Any, is_field: bool) -> tuple[str, Callable[[Any], bool]] | None:
+    """A type in words, and its test; None for types that are not checked."""
+    if kind in _KINDS or origin in _KINDS:
+        return _KINDS.get(kind, _KINDS.get(origin))
+    if not inspect.isclass(origin) or getattr(origin, "_is_protocol", False) or origin in (Any, complex, object):
         return None
-    if origin.__module__ == f"{__package__}.base":  # parts of a simulation, checked together
+    if not is_part(origin) if is_field else origin.__module__ == f"{__package__}.base":  # `prepare` checks these
         return None
-    return f"a {origin.__name__}", lambda value: isinstance(value, origin)
+    return f"a{'n' * (origin.__name__[0] in 'AEIOU')} {origin.__name__}", lambda value: isinstance(value, origin)
+
+
+def _as_float(argument: str, value: Any, bounds: Sequence[Any], remedy: str, metadata: Sequence[Any]) -> Any:
+    is_static = STATIC in metadata
+    if isinstance(value, Tracer) and not is_static:
+        return value
+    is_array = isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static  # it has no hash
+    if not (is_array or is_number(value)):
+        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
+    number = value if is_array else float(value)
+    if isinstance(number, np.ndarray) and number.dtype.kind in "iu":
+        number = number.astype(float)
+    most = next((axes.most for axes in metadata if hasattr(axes, "most")), 1)
+    check_numbers(argument, np.abs(number), remedy[2:] or "give a finite number", max_ndim=most)
+    dtype = None if is_static else jnp.result_type(float)
+    _check_bounds(argument, number if is_array else value, bounds, remedy, dtype)
+    return number
+
+
+def _check_bounds(argument: str, value: Any, bounds: Sequence[Any], remedy: str, dtype: Any = None) -> None:
+    for bound in bounds:
+        as_given, in_program = np.asarray(value), np.asarray(value, dtype)
+        for where in np.argwhere(~np.asarray(bound.holds(in_program))).tolist()[:1]:
+            shown = as_given[tuple(where)] if where else short(value)
+            place = f"[{', '.join(map(str, where))}]" if where else ""
+            lost = f", it is {in_program[tuple(where)]} as {dtype}" if bound.holds(as_given[tuple(where)]) else ""
+            raise ValueError(f"{argument}{place}={shown} must be {bound}{lost}{remedy}")
+
+
+def _as_array(value: Any) -> Any:
+    """Convert lists of plain numbers to an array, return anything else unchanged."""
+    is_list = isinstance(value, list | tuple)
+    if not is_list or not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of unequal length
+        return value
+
+
+def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Any]) -> Any:
+    if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
+        raise ValueError(f"{argument}={short(value)} must be several; ({short(value)},) is one of them")
+    entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
+    kinds = [inside[0] if inside else Any] * len(entries)
+    if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
+        kinds = list(inside)
+    if len(kinds) != len(entries):
+        raise ValueError(f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}")
+    kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
+    of_each = enumerate(zip(entries, kinds, strict=True))
+    return tuple(as_annotated(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each)
 
 
 def _is_several(value: Any) -> bool:
@@ -344,22 +370,22 @@ def _is_array(value: Any) -> bool:
     return array.ndim > 0 and (array.dtype != object or all(isinstance(entry, str) for entry in array.flat))
 
 
+_SEQUENCES = (tuple, list, Sequence)
 _SEVERAL = "several, e.g. a list", _is_several
-_NONE = "None", lambda value: value is None
-_TEXT = "a text", lambda value: isinstance(value, str)
 _PATH = "a path", lambda value: isinstance(value, str | os.PathLike)
-_ABSTRACT = (Mapping, dict, Iterable, Sequence, Collection, list, tuple)
-_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    None: _NONE,
-    type(None): _NONE,
-    bool: ("True or False", lambda value: isinstance(value, bool | np.bool_)),
+_MAPPING = "a mapping", lambda value: isinstance(value, Mapping)
+_KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("a flag, True or False", lambda value: isinstance(value, bool)),
     float: ("a number", is_number),
-    str: _TEXT,
+    str: ("a text", lambda value: isinstance(value, str)),
     Path: _PATH,
     os.PathLike: _PATH,
+    Callable: ("a function", callable),
     np.ndarray: ("an array without a mask", _is_array),
     jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)),
-}
+    Mapping: _MAPPING,
+    dict: _MAPPING,
+} | dict.fromkeys((*_SEQUENCES, Iterable, Collection), _SEVERAL)
 
 
 def is_ours(error: BaseException, folder: Path = Path(__file__).parent) -> bool:

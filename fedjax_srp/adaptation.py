@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_choice, check_integer, check_integers, checked, short
+from fedjax_srp._checks import as_annotated, checked, short
 from fedjax_srp.algorithms.local import Training, example_loss, head_problem, local_sgd
 from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
 from fedjax_srp.base import (
@@ -29,11 +29,11 @@ from fedjax_srp.engine.evaluate import check_kept, fitted
 from fedjax_srp.engine.follow import Course, Steps
 from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import place
+from fedjax_srp.engine.sharding import Devices, place
 from fedjax_srp.linear import LinearClient, samplers
 from fedjax_srp.linear.sampling import least_squares
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts import Count, part
 
 ALL = np.iinfo(np.int32).max  # more samples than any client has
 
@@ -63,12 +63,12 @@ def adapt(
     *,
     key: Key,
     part: Literal["head", "all"] = "head",
-    epochs: int = 10,
+    epochs: Count = 10,
     num_samples: Sequence[int] | None = None,
     optimizer: Given | None = None,
     batch_size: int = 10,
     chunk_size: int | None = None,
-    devices: Sequence[Any] | int | None = None,
+    devices: Devices = None,
     shard_data: bool = False,
 ) -> Adaptation:
     """Train new clients from a server state, and score each of them before, between and after the epochs.
@@ -116,20 +116,17 @@ def adapt(
         >>> srp.adapt(model, new, history.server_state, key=jax.random.key(1), **options).scores.shape
         (2, 4, 10)
     """
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}, adapt takes one key")
     check_kept(server_state)
-    counts = None if num_samples is None else check_integers("num_samples", num_samples, 1)
+    counts = as_annotated("num_samples", num_samples, tuple[Count, ...] | None)
     if counts is not None and not counts:
         raise ValueError("num_samples is empty; give at least one number, or None for all examples")
     if isinstance(model, LinearTask):
         _check_left_out(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
         course, state, expected = _linear(model, server_state, counts)
     else:
-        check_integer("epochs", epochs, 1)
         model.check_fits(data)
         chosen = as_optimizer("optimizer", SGD(0.01) if optimizer is None else optimizer)
-        course = Fit(model, Training(chosen, batch_size), check_choice("part", part, ("head", "all")), epochs)
+        course = Fit(model, Training(chosen, batch_size), part, epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(
         Request(_Still(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
@@ -172,7 +169,6 @@ class _Still(FederatedAlgorithm):
 
 
 def _check_left_out(**given: Any) -> None:
-    """Refuse arguments without effect on a linear task."""
     defaults = inspect.signature(adapt).parameters
     for name, value in given.items():
         if value != defaults[name].default:

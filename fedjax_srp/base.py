@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.parts import part
+from fedjax_srp.parts import part, undefined
 
 Array = jax.Array
 Key = jax.Array
@@ -191,7 +191,7 @@ class FederatedAlgorithm:
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""
-        raise NotImplementedError(f"{type(self).__name__} defines no init(self, key, data)")
+        undefined(self.init)
 
     def init_client(self, key: Key, server: ServerState, data: ClientData, /) -> ClientState:
         """The state of a client before its first round; `()` where nothing is personal."""
@@ -207,13 +207,11 @@ class FederatedAlgorithm:
         self, key: Key, broadcast: Broadcast, state: ClientState, data: ClientData, context: RoundContext, /
     ) -> ClientOutput:
         """Local work of ONE client."""
-        raise NotImplementedError(
-            f"{type(self).__name__} defines no client(self, key, broadcast, state, data, context)"
-        )
+        undefined(self.client)
 
     def server(self, key: Key, server: ServerState, mean: PyTree, context: RoundContext, /) -> ServerState:
         """The new state of the server, from the weighted mean of the messages."""
-        raise NotImplementedError(f"{type(self).__name__} defines no server(self, key, server, mean, context)")
+        undefined(self.server)
 
     def shown(self, state: ClientState, /) -> PyTree:
         """The part of a client's state that the server knows, for `mix`."""
@@ -319,7 +317,7 @@ class ParticipationPolicy:
 
     def select(self, key: Key, state: PolicyState, times: ClientTimes, /) -> tuple[Cohort, PolicyState]:
         """The cohort of a round, with the key of this round; the state may record the selection."""
-        raise NotImplementedError(f"{type(self).__name__} defines no select(self, key, state, times)")
+        undefined(self.select)
 
     def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
         """The state after a finished round: where stages advance."""
@@ -359,7 +357,7 @@ class Clock:
 
     def fit(self, costs: WorkCosts, /) -> Clock:
         """The clock for rounds with these costs; called for clocks with `needs_costs` only."""
-        raise NotImplementedError(f"{type(self).__name__} needs costs and defines no fit(self, costs)")
+        undefined(self.fit)
 
     def init(self, key: Key, num_clients: int, /) -> ClockState:
         """The clock's state before the first round."""
@@ -368,7 +366,7 @@ class Clock:
 
     def sample(self, key: Key, state: ClockState, now: Array, /) -> tuple[ClientTimes, ClockState]:
         """The times of one round; `now` is the simulated time so far, () float, the sum of `RoundInfo.compute_time`."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
+        undefined(self.sample)
 
 
 @part

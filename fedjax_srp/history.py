@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_srp import measures, run_folder
-from fedjax_srp._checks import check_numbers, checked, is_number, short
+from fedjax_srp._checks import check_known, check_numbers, checked, is_number, short
 from fedjax_srp.base import STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
@@ -203,9 +203,7 @@ class History:
         name = self.evaluation if evaluation is None else evaluation
         if name is None:
             return np.empty((0, self.num_clients))
-        if not isinstance(name, str) or name not in self.accuracies:
-            available = ", ".join(self.accuracies) or "none"
-            raise ValueError(f"evaluation={short(name)} is not in this run of {self.name!r}; available: {available}")
+        check_known(f"evaluation of this run of {self.name!r}", [name], self.accuracies)
         return self.accuracies[name]
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
@@ -243,9 +241,7 @@ class History:
         if not is_number(target):
             raise ValueError(f"target={short(target)} must be a number, e.g. 0.5")
         if metric is not None:
-            if metric not in self.metrics:
-                available = ", ".join(self.metrics) or "none"
-                raise ValueError(f"metric={metric!r} is not in this run of {self.name!r}; available: {available}")
+            check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
             reached, times = self.metrics[metric] <= target, self.elapsed(communication)
         else:
             place, times = self.reached(target, evaluation), self.eval_elapsed(communication)

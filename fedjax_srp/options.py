@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import checked, short, unknown
+from fedjax_srp._checks import check_known, checked, evaluated, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -127,14 +127,10 @@ def _of_function(function: Callable[..., Any]) -> list[Option]:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations that resolve; others may use names imported only for type checkers."""
-    scope = getattr(inspect.unwrap(function), "__globals__", {})
-    found = {}
-    for name, hint in inspect.get_annotations(inspect.unwrap(function)).items() if inspect.isroutine(function) else ():
-        try:
-            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
-        except Exception:  # any error of the evaluation
-            continue
-    return found
+    if not inspect.isroutine(function):
+        return {}
+    found = evaluated(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
+    return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 
 def argument_help(documented: Any) -> dict[str, str]:
@@ -165,8 +161,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
     if not parts.is_part(inner):
         return maker(*args, **fixed, **paths)
     names = [field.name for field in dataclasses.fields(inner)]
-    if wrong := [path for path in paths if path.partition(".")[0] not in names]:
-        raise unknown(f"option of {inner.name}", wrong[0], known)
+    check_known(f"option of {inner.name}", [path for path in paths if path.partition(".")[0] not in names], known)
     return maker(*args, **fixed, **_arguments(inner, paths, None))
 
 

@@ -14,30 +14,24 @@ replaces a zero that removes a computation.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-import numbers
-import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import REMEDIES, check_choice, check_integer, check_numbers, is_key, is_number, short
+from fedjax_srp._checks import LEAF, STATIC, as_annotated, evaluated, is_array_type, is_key, is_part, members, short
 
 T = TypeVar("T")
-_STATIC = "static"
-_LEAF = "leaf"
-Static = Annotated[T, _STATIC]  # a float that shapes the program, e.g. `Static[float]`
-Leaf = Annotated[T, _LEAF]  # a pytree of another kind
+Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
+Leaf = Annotated[T, LEAF]  # a pytree of another kind
 
 
 class AtLeast(NamedTuple):
@@ -90,6 +84,12 @@ class Below(NamedTuple):
 
     def __str__(self) -> str:
         return f"below {self.high}"
+
+
+class Axes(NamedTuple):
+    """The most axes of an array in a field of numbers, 1 without it."""
+
+    most: int
 
 
 Bound = AtLeast | AtMost | Above | Below
@@ -163,7 +163,8 @@ def part(cls: type[T]) -> type[T]:
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
     made.__is_part__ = True  # type: ignore[attr-defined]
     caller = sys._getframe(1)  # its names, of a function or a script, may be gone later
-    made.__hints__ = _resolved(made, inspect.get_annotations(made), {**caller.f_globals, **caller.f_locals})  # type: ignore[attr-defined]
+    scope = {**caller.f_globals, **caller.f_locals, made.__name__: made}
+    made.__hints__ = evaluated(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
     KNOWN[path_of(made)] = made
     jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
     return made
@@ -174,9 +175,10 @@ def path_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def is_part(value: Any) -> bool:
-    """True for a part, and for a class of parts."""
-    return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
+def undefined(method: Callable[..., Any]) -> NoReturn:
+    """Say that a class does not define this method of its base, in one line."""
+    given = ", ".join(["self", *inspect.signature(method).parameters])
+    raise NotImplementedError(f"{type(method.__self__).__name__} defines no {method.__name__}({given})")  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -193,39 +195,17 @@ def _hints(cls: type) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
-        hints = _resolved(base, hints, vars(inspect.getmodule(base) or typing))
+        hints = evaluated(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
     return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
-
-
-def _resolved(cls: type, hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations with strings evaluated, except those with unknown names."""
-    found = dict(hints)
-    for name, hint in hints.items():
-        with contextlib.suppress(NameError):
-            found[name] = eval(hint, {**scope, cls.__name__: cls}) if isinstance(hint, str) else hint
-    return found
-
-
-def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The types that an annotation allows, each with its `Annotated` metadata."""
-    if typing.get_origin(hint) is Annotated:
-        inner, *more = typing.get_args(hint)
-        yield from members(inner, (*metadata, *more))
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for kind in typing.get_args(hint):
-            yield from members(kind, metadata)
-    else:
-        yield hint, metadata
 
 
 def is_leaf(hint: Any) -> bool:
     """True if a field with this annotation is a leaf."""
     for kind, metadata in members(hint):
-        if _STATIC in metadata or _LEAF in metadata:
-            return _LEAF in metadata
+        if STATIC in metadata or LEAF in metadata:
+            return LEAF in metadata
         inside = typing.get_args(kind) if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence) else ()
-        is_array = isinstance(kind, type) and issubclass(kind, float | jax.Array | np.ndarray)
-        if is_array or is_part(kind) or any(map(is_leaf, inside)):
+        if kind is float or is_array_type(kind) or is_part(kind) or any(map(is_leaf, inside)):
             return True
     return False
 
@@ -294,11 +274,10 @@ def is_plain(value: Any) -> bool:
 def _check(self: Any) -> None:
     """Check every field; replace NumPy scalars by plain numbers and lists by tuples."""
     for name, hint in fields(type(self)).hints.items():
-        object.__setattr__(self, name, checked_value(name, getattr(self, name), hint))
+        object.__setattr__(self, name, as_annotated(name, getattr(self, name), hint))
 
 
 def _check_hashable(self: Any) -> None:
-    """Refuse a static field without a hash, in one line."""
     for name in fields(type(self)).static:
         value = getattr(self, name)
         try:
@@ -306,108 +285,6 @@ def _check_hashable(self: Any) -> None:
         except TypeError as error:
             said = " ".join(str(error).split())[:120]
             raise ValueError(f"{name}={short(value)}: {said}; give a tuple, or a part") from None
-
-
-def checked_value(argument: str, value: Any, hint: Any) -> Any:
-    """A checked value of a field with this annotation."""
-    kinds = list(members(hint))
-    if value is None and any(kind in (None, type(None)) for kind, _ in kinds):
-        return None
-    errors = []
-    for kind, metadata in kinds:
-        if kind not in (None, type(None)):
-            try:
-                return _as(argument, value, kind, metadata)
-            except ValueError as error:
-                errors.append(error)
-    # where several types are allowed, a missed bound says more than a wrong type
-    misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
-    raise next((error for error in errors if not misfit.match(str(error))), errors[0])
-
-
-def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...]) -> Any:
-    bounds = [bound for bound in metadata if isinstance(bound, Bound)]
-    remedy = next((text for text in metadata if isinstance(text, str) and text not in (_STATIC, _LEAF)), "")
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        value = value.item()
-    origin = typing.get_origin(kind) or kind
-    if origin is typing.Literal:
-        return _as_choice(argument, value, typing.get_args(kind))
-    if kind is int:
-        low = next((bound.low for bound in bounds if isinstance(bound, AtLeast)), None)
-        number = check_integer(argument, value, -(2**31) if low is None else int(low), otherwise=remedy)
-        _check_bounds(argument, value, number, bounds, remedy)
-        return number
-    if kind is float:
-        return _as_float(argument, value, bounds, remedy, _STATIC in metadata)
-    if inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array) and isinstance(value, list | tuple):
-        return _as_array(value)
-    if origin in (tuple, Sequence) or (inspect.isclass(origin) and origin is list):
-        return _as_tuple(argument, value, typing.get_args(kind), bounds)
-    misfit = ""
-    if is_part(kind) and not isinstance(value, kind):
-        misfit = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
-        remedy = "call it" if isinstance(value, type) else REMEDIES.get(kind.__name__, remedy)
-    elif kind in _PLAIN and not isinstance(value, kind):
-        misfit, remedy = _PLAIN[kind], ""
-    elif origin is Callable and not callable(value):
-        misfit, remedy = "a function", ""
-    if misfit:
-        raise ValueError(f"{argument}={short(value)} must be {misfit}" + (f"; {remedy}" if remedy else ""))
-    return value
-
-
-_PLAIN = {bool: "a flag, True or False", str: "a text"}
-
-
-def _as_choice(argument: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    if all(isinstance(choice, str) for choice in choices):
-        return check_choice(argument, value, choices)
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
-        raise ValueError(f"{argument}={short(value)} is unknown; choose from {', '.join(map(str, choices))}")
-    return value
-
-
-def _as_float(argument: str, value: Any, bounds: Sequence[Bound], remedy: str, is_static: bool) -> Any:
-    if isinstance(value, Tracer) and not is_static:
-        return value
-    is_array = isinstance(value, np.ndarray | jax.Array) and not is_key(value) and not is_static  # arrays have no hash
-    if not (is_array or is_number(value)):
-        raise ValueError(f"{argument}={short(value)} must be a number" + (f"; {remedy}" if remedy else ""))
-    number = value if is_array else float(value)
-    check_numbers(argument, np.abs(number), remedy or "give a finite number")
-    _check_bounds(argument, value, number, bounds, remedy)
-    return number
-
-
-def _check_bounds(argument: str, value: Any, number: Any, bounds: Sequence[Bound], remedy: str) -> None:
-    for bound in bounds:
-        if not np.all(bound.holds(np.asarray(number))):
-            raise ValueError(f"{argument}={short(value)} must be {bound}" + (f"; {remedy}" if remedy else ""))
-
-
-def _as_array(value: Any) -> Any:
-    """Convert lists of plain numbers to an array, return anything else unchanged."""
-    if not all(isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)):
-        return value
-    try:
-        return np.asarray(value)
-    except ValueError:  # rows of unequal length
-        return value
-
-
-def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Bound]) -> Any:
-    if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
-        raise ValueError(f"{argument}={short(value)} must be several; ({short(value)},) is one of them")
-    entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
-    kinds = [inside[0] if inside else Any] * len(entries)
-    if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
-        kinds = list(inside)
-    if len(kinds) != len(entries):
-        raise ValueError(f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}")
-    kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
-    of_each = enumerate(zip(entries, kinds, strict=True))
-    return tuple(checked_value(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each)
 
 
 # ---- values by name -----------------------------------------------------------------------------------------------
@@ -439,6 +316,6 @@ def several(given: Any) -> Iterator[tuple[str, Any]]:
         value, kinds = getattr(given, name), [kind for kind, _ in members(fields(type(given)).hints[name])]
         if is_part(value):
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
-        elif not any(isinstance(kind, type) and issubclass(kind, jax.Array | np.ndarray) for kind in kinds):
+        elif not any(map(is_array_type, kinds)):
             leaves = jax.tree.leaves_with_path(value) if float in kinds or dict[str, float] in kinds else []
             yield from ((".".join(filter(None, (name, _dotted(path)))), leaf) for path, leaf in leaves if np.ndim(leaf))

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import os
 import platform
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +23,6 @@ import jaxlib
 import numpy as np
 
 from fedjax_srp import storage
-from fedjax_srp._checks import check_folder
 from fedjax_srp._version import __version__
 from fedjax_srp.columns import ROUND_COLUMNS
 
@@ -63,7 +60,7 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
     if drawn is not None:
         files[FIGURE] = lambda path: path.write_bytes(drawn)
-    check_folder("directory", folder)
+    storage.writable(folder, "directory")
     (folder / SUMMARY).unlink(missing_ok=True)  # its presence means that the folder is complete
     storage.replace({folder / name: writer for name, writer in files.items()})
     if drawn is None:
@@ -158,11 +155,7 @@ def _save_models(history: Any, folder: Path) -> None:
 
 
 def load_models(folder: Path) -> dict[str, Any]:
-    """Return the saved states, as dicts of NumPy arrays.
-
-    Raises:
-        ValueError: they are damaged.
-    """
+    """Return the saved states, as dicts of NumPy arrays."""
     from flax.traverse_util import unflatten_dict
 
     try:
@@ -182,22 +175,6 @@ def unfinished(folder: Path) -> list[Path]:
         with contextlib.suppress(storage.DamagedError):
             found |= {book.parent / name for of_unit in storage.read_json(book).values() for name in of_unit.values()}
     return sorted(run for run in found if not (run / SUMMARY).is_file())
-
-
-def writable(out: str | os.PathLike) -> Path:
-    """Return the folder, created if missing.
-
-    Raises:
-        ValueError: nothing can be written there.
-    """
-    folder = check_folder("out", Path(out))
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(
-            f"out={os.fspath(out)!r}: {error.strerror or error}; give a folder that can be written to"
-        ) from None
-    return folder
 
 
 def _git(*arguments: str) -> str | None:

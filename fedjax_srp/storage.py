@@ -33,7 +33,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from fedjax_srp._checks import check_folder
 from fedjax_srp.base import PyTree
 
 if TYPE_CHECKING:
@@ -132,11 +131,7 @@ def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 
 def check(folder: Path, expected: Mapping[str, Any]) -> None:
-    """Compare the files of a folder with the `digests` in its seal.
-
-    Raises:
-        DamagedError: a file is missing or damaged.
-    """
+    """Compare the files of a folder with the `digests` in its seal."""
     for name, digest in expected.items():
         try:
             found = _digest(folder / name)
@@ -200,11 +195,7 @@ def as_json(value: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file of `write_json`.
-
-    Raises:
-        DamagedError: the file is missing or damaged.
-    """
+    """Read a file of `write_json`."""
     try:
         text = path.read_bytes().decode()
         found = json.loads(text)
@@ -269,11 +260,7 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open a plain file to read and write, created if missing.
-
-    Raises:
-        ValueError: it is a link or a pipe, which would redirect the writer.
-    """
+    """Open a plain file to read and write, created if missing; links and pipes, which redirect writers, are refused."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
         found = os.fstat(file)
@@ -337,6 +324,18 @@ def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
     return None if known is None else OSError(known, f"{_FULL[known]}{where}; {_MAKE_ROOM}")
 
 
+def writable(place: str | os.PathLike, argument: str = "out") -> Path:
+    """Return the folder, created if missing; a ValueError of one line if nothing can be written there."""
+    folder = Path(place)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:  # also of a name with NUL
+        reason = "is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
+        raise ValueError(f"{argument}={str(folder)!r}: {reason}; give a folder that can be written to") from None
+    return folder
+
+
 @contextlib.contextmanager
 def held(folder: Path, argument: str) -> Iterator[None]:
     """Lock a folder against other processes; the system releases it when this one ends.
@@ -351,7 +350,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
-        check_folder(argument, folder)
+        writable(folder, argument)
         try:
             lock = _lock(folder / ".lock")
         except ValueError as error:
@@ -369,11 +368,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
 
 
 def _lock(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock; None, with a warning, on systems without locks.
-
-    Raises:
-        ValueError: another process holds it, or it is no plain file.
-    """
+    """Return a file descriptor that holds the lock; None, with a warning, on systems without locks."""
     if fcntl is None:
         print(f"{path.parent}: no locks on this system; run one process at a time in it", file=sys.stderr)
         return None

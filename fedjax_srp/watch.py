@@ -146,7 +146,6 @@ def _is_row(line: str) -> bool:
 
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row by their names for loggers."""
     prefix = f"seed_{row['seed']}/" if "seed" in row else ""
     names = row.keys() - {"name", "run", "seed", "round"}
     return {prefix + name: float(value) for name, value in row.items() if name in names}

@@ -138,7 +138,7 @@ def test_linear_heads_are_least_squares():
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
         ({"model": "mlp"}, ["model='mlp'", "srp.models.MLP"]),
         ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
-        ({"optimizer": lambda round: SGD}, ["optimizer=", "must be a Optimizer", "srp.SGD(0.01)"]),
+        ({"optimizer": lambda round: SGD}, ["optimizer=", "must be an Optimizer", "srp.SGD(0.01)"]),
     ],
 )
 def test_bad_input_is_answered_in_one_line(data, params, change, words):

@@ -588,7 +588,7 @@ def test_registrations_are_checked(name, factory, row, message):
         ("fedrep", {"pool": 0}, "pool=0 must be at least 1"),
         ("srpfl", {"initial": 101}, "initial=101 is larger than num_clients=100; give at most 100"),
         ("srpfl", {"initial": 0}, "initial=0 must be at least 1"),
-        ("srpfl", {"learning_rate": 0.0}, "learning_rate must be finite and positive, got 0.0; give a step size"),
+        ("srpfl", {"learning_rate": 0.0}, "learning_rate=0.0 must be positive; give a step size"),
         ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give None for none"),
         (
             "srpfl",

@@ -186,7 +186,7 @@ WRONG = {
     ),
     "no option": (lambda: build(FedAvg, {"epoch": 3}, MODEL), "unknown option of fedavg 'epoch' (did you mean epochs"),
     "out of range": (lambda: build(FedAvg, {"epochs": -3}, MODEL), "epochs=-3 must be at least 0"),
-    "rate": (lambda: build(FedAvg, {"learning_rate": 0.0}, MODEL), "learning_rate must be finite and positive"),
+    "rate": (lambda: build(FedAvg, {"learning_rate": 0.0}, MODEL), "learning_rate=0.0 must be positive"),
 }
 
 

@@ -569,9 +569,9 @@ def test_the_table_says_which_data_judged(save, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("nan", "-5"), "communications=nan: must be finite and at least 0"),
-        (("0", "-5"), "communications=-5.0: must be finite and at least 0"),
-        (("inf",), "communications=inf: must be finite and at least 0"),
+        (("nan", "-5"), "communications[0] must be finite and >= 0, got nan"),
+        (("0", "-5"), "communications[1]=-5.0 must be at least 0"),
+        (("inf",), "communications[0] must be finite and >= 0, got inf"),
         ((), "communications is empty: give at least one"),
     ],
 )

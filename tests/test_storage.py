@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_srp import run_folder, storage
+from fedjax_srp import storage
 
 
 def fills_the_disk(path, *_, **__):
@@ -78,7 +78,7 @@ def test_links_at_the_names_that_were_predictable_are_not_followed(tmp_path):
     storage.replace({out / "table.csv": lambda path: path.write_text("new")})
     for _ in range(2):
         storage.write(out / "state", {"a": np.ones(3)}, {})
-    run_folder.writable(out)
+    storage.writable(out)
     assert precious.read_text() == "precious"
     assert set(os.listdir(out)) == {*names, "table.csv", "state"}
 

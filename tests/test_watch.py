@@ -127,7 +127,7 @@ def test_true_ends_a_run_and_nothing_else_does(callback, rounds, whole):
 
 
 def test_wrong_callbacks_are_named():
-    with pytest.raises(ValueError, match=r"callback='log.jsonl' must be a function or None"):
+    with pytest.raises(ValueError, match=r"callback='log.jsonl' must be a function"):
         simulate("log.jsonl")
     with pytest.raises(ValueError, match=r"callback returned 2 flags; return one, e.g. flags.all"):
         simulate_seeds(lambda p: p.elapsed > 0)

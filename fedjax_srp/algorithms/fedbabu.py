@@ -36,9 +36,6 @@ class FedBABU(GlobalModel):
         model: cut at the first layer of the head, the last layer in the paper.
         training: of the body; the paper weighs clients by their examples and has momentum 0.9.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

@@ -52,9 +52,6 @@ class FedBN(GlobalModel):
         training: of all layers.
         own: the personal parameters.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.ResNet18((32, 32, 3), num_classes=10, channels=(8, 8, 8, 8))

@@ -39,9 +39,6 @@ class FedOpt(FedAvg):
         beta2: of v in FedAdam and FedYogi: 0.99 in the paper.
         adaptivity: tau, added to the root of v: 0.001 in most of the paper's experiments.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

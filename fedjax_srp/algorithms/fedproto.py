@@ -54,9 +54,6 @@ class FedProto(OwnModel):
         training: of the clients; its weighting is that of the prototypes.
         penalty: lambda; 1 in the paper's experiments on MNIST and FEMNIST, 0.1 on CIFAR-10.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

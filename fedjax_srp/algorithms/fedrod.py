@@ -49,9 +49,6 @@ class FedRoD(GlobalModel):
         model: cut at its head; its labels are classes.
         training: of model and head; the paper weighs clients by their examples.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

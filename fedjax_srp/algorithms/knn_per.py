@@ -28,9 +28,6 @@ class KNNPer(FedAvg):
         num_neighbours: k; 10 in the paper.
         own_share: lambda. The paper tunes it for each client on held-out examples; here all clients have the same.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

@@ -49,9 +49,6 @@ class MOON(FedAvg):
         mu: weight of the contrastive loss; the paper tunes it in {0.1, 1, 5, 10}.
         temperature: tau; 0.5 in the paper.
 
-    Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
-
     Example:
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))

@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_step_size, short, updates_of
+from fedjax_srp._checks import short
 from fedjax_srp.base import Array, PyTree
-from fedjax_srp.parts import AtLeast, Below, is_part, part
+from fedjax_srp.parts import AtLeast, Below, StepSize, is_part, part, undefined
 
 Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 
@@ -36,7 +36,7 @@ class Optimizer:
 
     def transformation(self) -> optax.GradientTransformation:
         """Return the transformation of optax."""
-        raise NotImplementedError(f"{type(self).__name__} defines no transformation(self)")
+        undefined(self.transformation)
 
     def init(self, params: PyTree) -> PyTree:
         """The state before the first step."""
@@ -44,7 +44,15 @@ class Optimizer:
 
     def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
         """Return the update of the parameters, and the new state."""
-        return updates_of(self.transformation(), gradient, state, params)
+        try:
+            return self.transformation().update(gradient, state, params)
+        except TypeError as error:
+            if "required keyword-only argument" not in str(error):
+                raise
+            raise ValueError(
+                f"optimizer: {error}; a step gets the gradient and no loss, so give no line search and none that "
+                "follows the loss, but e.g. optax.adam(1e-3)"
+            ) from None
 
 
 @part
@@ -65,13 +73,9 @@ class SGD(Optimizer):
         SGD(learning_rate=0.05, momentum=0.5)
     """
 
-    learning_rate: float | Schedule = 0.01
+    learning_rate: StepSize | Schedule = 0.01
     momentum: Annotated[float, AtLeast(0), Below(1), "give None for none, or e.g. 0.5"] | None = None
     weight_decay: Annotated[float, AtLeast(0), "give None for none, or a small number, e.g. 1e-4"] | None = None
-
-    def __post_init__(self) -> None:
-        if not callable(self.learning_rate):
-            check_step_size("learning_rate", self.learning_rate)
 
     @property
     def is_plain(self) -> bool:

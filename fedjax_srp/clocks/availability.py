@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
-from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.clocks._checks import check_length, set_floats
-from fedjax_srp.clocks.distributions import Argument, Parameter, Uniform
-from fedjax_srp.parts import Above, AtMost, part
+from fedjax_srp.clocks.distributions import Parameter, Uniform, check_length, per_client
+from fedjax_srp.parts import Above, AtLeast, AtMost, Axes, part, undefined
+
+_SHAPE = "give an array of shape (num_clients, most)"
 
 
 class Presence(NamedTuple):
@@ -43,17 +42,12 @@ class Availability:
 
     def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
         """The presence of clients at a time not before that of the last call, with the key of this round."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, state, now)")
+        undefined(self.sample)
 
 
 def _moment(time: Array) -> Array:
     """The rounding error of times: a client with less time left has left as the last round ended."""
     return 8 * jnp.finfo(time.dtype).eps * time
-
-
-_ON = Argument("markov: on", "give the mean time that a client is available, e.g. Markov(on=10.0, off=5.0)", True)
-_OFF = Argument("markov: off", "give the mean time that a client is away, e.g. Markov(on=10.0, off=5.0)", True)
-_PHASE = Argument("daynight: phase", "give a share of the period, e.g. 0.0, or Uniform(0.0, 1.0)")
 
 
 class MarkovState(NamedTuple):
@@ -78,26 +72,19 @@ class Markov(Availability):
         off: mean time that it is away, likewise.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.Markov(on=30.0, off=10.0)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.Markov(on=30.0, off=10.0)
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 1000), jnp.asarray(5.0))
         >>> 700 < int((presence.arrives == 0).sum()) < 800
         True
     """
 
-    on: Parameter
-    off: Parameter
-
-    def __post_init__(self) -> None:
-        _ON.check(self.on)
-        _OFF.check(self.off)
-        set_floats(self, "on", "off")
+    on: Annotated[Parameter, Above(0), "give the mean time that a client is available, e.g. Markov(10.0, 5.0)"]
+    off: Annotated[Parameter, Above(0), "give the mean time that a client is away, e.g. Markov(10.0, 5.0)"]
 
     def init(self, key: Key, num_clients: int) -> MarkovState:
         """The stationary law."""
-        on = _ON.per_client(self.on, named_key(key, "on"), num_clients)
-        off = _OFF.per_client(self.off, named_key(key, "off"), num_clients)
+        on, off = (per_client(self, name, named_key(key, name), num_clients) for name in ("on", "off"))
         is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (on + off)
         return MarkovState(on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(()))
 
@@ -135,9 +122,8 @@ class DayNight(Availability):
             client, or a distribution drawn once per client.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(3.0))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.0], [9.0, 15.0])
@@ -145,15 +131,11 @@ class DayNight(Availability):
 
     period: Annotated[float, Above(0)]
     share: Annotated[float, Above(0), AtMost(1)] = 0.5
-    phase: Parameter = Uniform(0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _PHASE.check(self.phase)
-        set_floats(self, "phase")
+    phase: Annotated[Parameter, AtLeast(0), "give a share of the period, e.g. 0.0"] = Uniform(0.0, 1.0)
 
     def init(self, key: Key, num_clients: int) -> Array:
         """(num_clients,) float, the phases."""
-        return _PHASE.per_client(self.phase, named_key(key, "phase"), num_clients)
+        return per_client(self, "phase", named_key(key, "phase"), num_clients)
 
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence by the hour."""
@@ -177,26 +159,21 @@ class Intervals(Availability):
         period: length of the recording; None for the last end.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> model = clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> model = srp.clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
         >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(6.5))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.5], [1.5, 4.5])
     """
 
-    starts: ArrayLike
-    ends: ArrayLike
+    starts: Annotated[float | jax.Array | np.ndarray, AtLeast(0), Axes(2), _SHAPE]
+    ends: Annotated[float | jax.Array | np.ndarray, AtLeast(0), Axes(2), _SHAPE]
     period: Annotated[float, Above(0)] | None = None
 
     def __post_init__(self) -> None:
-        remedy = "give an array of shape (num_clients, most)"
-        check_numbers("intervals: starts", self.starts, remedy, max_ndim=2)
-        check_numbers("intervals: ends", self.ends, remedy, max_ndim=2)
-        set_floats(self, "starts", "ends")
         shapes = np.shape(self.starts), np.shape(self.ends)
         if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
-            raise ValueError(f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {remedy} twice")
+            raise ValueError(f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {_SHAPE} twice")
         if isinstance(self.starts, Tracer) or isinstance(self.ends, Tracer) or isinstance(self.period, Tracer):
             return
         starts, ends = np.asarray(self.starts), np.asarray(self.ends)

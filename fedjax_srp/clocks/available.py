@@ -50,9 +50,9 @@ class Available(Wrapped):
         availability: `Markov`, `DayNight` or `Intervals`, in the time units of the clock.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Available(clocks.Fixed(clocks.Constant(1.0)), clocks.DayNight(24.0, share=0.25))
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> fixed = srp.clocks.Fixed(srp.clocks.Constant(1.0))
+        >>> clock = srp.clocks.Available(fixed, srp.clocks.DayNight(24.0, share=0.25))
         >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 100), jnp.asarray(3.0))
         >>> 10 < int(times.available.sum()) < 40, bool((times.stays[times.available] <= 6).all())
         (True, True)
@@ -89,9 +89,8 @@ class Failing(Wrapped):
         rate: probability to fail in a round.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Failing(clocks.Fixed(clocks.Constant(1.0)), rate=0.1)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Constant(1.0)), rate=0.1)
         >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 1000), jnp.zeros(()))
         >>> 50 < int((times.stays < times.realised).sum()) < 150
         True

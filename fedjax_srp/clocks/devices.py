@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
 from fedjax_srp._checks import short
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
-from fedjax_srp.clocks._checks import set_floats
-from fedjax_srp.clocks.distributions import Argument, Distribution, Parameter
-from fedjax_srp.parts import Leaf, part
+from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
+from fedjax_srp.parts import Above, Leaf, part
 
-_SPEEDS = {
-    name: Argument(f"devices: {name}", remedy, positive=True)
-    for name, remedy in (
-        ("compute", "give operations per second, e.g. 1e9"),
-        ("downlink", "give bytes per second, e.g. 1e6"),
-        ("uplink", "give bytes per second, e.g. 1e6"),
-    )
-}
+Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 
 
 class DevicesState(NamedTuple):
@@ -52,8 +44,7 @@ class Devices(Clock):
         costs: of a round, if known; None: the engine counts them.
 
     Example:
-        >>> import jax, numpy as np
-        >>> import fedjax_srp as srp
+        >>> import jax, numpy as np, fedjax_srp as srp
         >>> costs = srp.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
         >>> clock = srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
         >>> clock.init(jax.random.key(0), 2).unit.tolist(), clock.init(jax.random.key(0), 2).once.tolist()
@@ -61,20 +52,17 @@ class Devices(Clock):
     """
 
     needs_costs: ClassVar[bool] = True
-    compute: Parameter
-    downlink: Parameter
-    uplink: Parameter
+    compute: Annotated[Parameter, Above(0), "give operations per second, e.g. 1e9"]
+    downlink: Bandwidth
+    uplink: Bandwidth
     jitter: Distribution | None = None
     costs: Leaf[Any] = None
 
     def __post_init__(self) -> None:
-        for name, argument in _SPEEDS.items():
-            argument.check(getattr(self, name))
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
             raise ValueError(
                 f"devices: costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
             )
-        set_floats(self, *_SPEEDS)
 
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with the costs of a round, unless it has some."""
@@ -84,11 +72,8 @@ class Devices(Clock):
         """The devices of the run."""
         if self.costs is None:
             raise ValueError("devices: costs are not known; fit(costs) sets them, as the engine does")
-        speeds = [
-            argument.per_client(getattr(self, name), named_key(key, name), num_clients)
-            for name, argument in _SPEEDS.items()
-        ]
-        compute, downlink, uplink = speeds
+        speeds = "compute", "downlink", "uplink"
+        compute, downlink, uplink = (per_client(self, name, named_key(key, name), num_clients) for name in speeds)
         unit, once, down, up = (jnp.asarray(cost, dtype=float) for cost in self.costs)
         messages = down / downlink + up / uplink
         jitter = () if self.jitter is None else self.jitter.parameters(named_key(key, "jitter"), num_clients)

@@ -6,18 +6,15 @@ once, `sample` draws its times in each round.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike
 
-from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.clocks._checks import check_length, set_floats
-from fedjax_srp.parts import part
+from fedjax_srp.parts import Above, AtLeast, as_annotated, fields, part, undefined
 
 
 @part
@@ -34,18 +31,28 @@ class Distribution:
 
     def parameters(self, key: Key, num_clients: int) -> PyTree:
         """The parameters of every client, drawn once: a pytree of (num_clients,) float arrays."""
-        raise NotImplementedError(f"{type(self).__name__} defines no parameters(self, key, num_clients)")
+        undefined(self.parameters)
 
     def sample(self, key: Key, parameters: PyTree) -> Array:
         """Times, (num_clients,) float, independent between clients."""
-        raise NotImplementedError(f"{type(self).__name__} defines no sample(self, key, parameters)")
+        undefined(self.sample)
 
     def mean(self, parameters: PyTree) -> Array:
         """The mean time of every client, (num_clients,) float."""
-        raise NotImplementedError(f"{type(self).__name__} defines no mean(self, parameters)")
+        undefined(self.mean)
 
 
-Parameter = ArrayLike | Distribution
+Parameter = float | jax.Array | np.ndarray | Distribution  # a number, one per client, or drawn once per client
+
+
+Work = Annotated[float, AtLeast(0), "give the local work of a round, e.g. work=1.0"]
+Cost = Annotated[float, AtLeast(0), "give a time, e.g. communication=10.0"]
+
+
+def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
+    """Raise a ValueError of one line unless there is one entry per client."""
+    if length != num_clients:
+        raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
 
 
 class UniformParameters(NamedTuple):
@@ -61,36 +68,17 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
     return distribution.sample(named_key(key, "sample"), parameters)
 
 
-class Argument(NamedTuple):
-    """A parameter of a distribution: checked when that is built, and again once drawn."""
-
-    name: str
-    remedy: str
-    positive: bool = False
-
-    def check(self, value: Any) -> None:
-        """Raise a ValueError of one line for numbers out of range."""
-        if not isinstance(value, Distribution):
-            check_numbers(self.name, value, self.remedy, positive=self.positive)
-
-    def per_client(self, value: Parameter, key: Key, num_clients: int) -> Array:
-        """(num_clients,) float: the given numbers, or drawn ones."""
-        if isinstance(value, Distribution):
-            drawn = draw(key, value, num_clients)
-            self.check(drawn)
-            return drawn
-        values = jnp.asarray(value, dtype=float)
-        if values.ndim:
-            check_length(self.name, values.shape[0], num_clients, "give one number, or one entry per client")
-        return jnp.broadcast_to(values, (num_clients,))
-
-
-_RATE = Argument("exponential: rate", "give units of work per time unit, e.g. Exponential(rate=1.0)", True)
-_VALUE = Argument("constant: value", "give a time, e.g. Constant(1.0)")
-_MEDIAN = Argument("lognormal: median", "give a time, e.g. LogNormal(1.0, 0.5)", True)
-_SIGMA = Argument("lognormal: sigma", "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)")
-_LOW = Argument("uniform: low", "give the smallest time, e.g. Uniform(50, 500)")
-_HIGH = Argument("uniform: high", "give the largest time, e.g. Uniform(50, 500)")
+def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
+    """A parameter of a part as (num_clients,) float: the given numbers, or drawn ones, which are checked too."""
+    value = getattr(of, field)
+    if isinstance(value, Distribution):
+        drawn = draw(key, value, num_clients)
+        as_annotated(field, drawn, fields(type(of)).hints[field])
+        return drawn
+    values = jnp.asarray(value, dtype=float)
+    if values.ndim:
+        check_length(f"{of.name}: {field}", values.shape[0], num_clients, "give one number, or one entry per client")
+    return jnp.broadcast_to(values, (num_clients,))
 
 
 @part
@@ -108,23 +96,18 @@ class Exponential(Distribution):
             client.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.Exponential(clocks.Uniform(1 / 100, 1))
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.Exponential(srp.clocks.Uniform(1 / 100, 1))
         >>> rates = distribution.parameters(jax.random.key(0), 100)
         >>> bool((distribution.mean(rates) == 1 / rates).all())
         True
     """
 
-    rate: Parameter = 1.0
-
-    def __post_init__(self) -> None:
-        _RATE.check(self.rate)
-        set_floats(self, "rate")
+    rate: Annotated[Parameter, Above(0), "give units of work per time unit, e.g. Exponential(rate=1.0)"] = 1.0
 
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The rates."""
-        return _RATE.per_client(self.rate, key, num_clients)
+        return per_client(self, "rate", key, num_clients)
 
     def sample(self, key: Key, parameters: Array) -> Array:
         """Exponential times."""
@@ -143,22 +126,17 @@ class Constant(Distribution):
         value: T_i in time units: a number, one per client, or a distribution drawn once per client.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0]))
+        >>> import jax, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0]))
         >>> clock.init(jax.random.key(0), 3).times.tolist()
         [3.0, 1.0, 2.0]
     """
 
-    value: Parameter
-
-    def __post_init__(self) -> None:
-        _VALUE.check(self.value)
-        set_floats(self, "value")
+    value: Annotated[Parameter, AtLeast(0), "give a time, e.g. Constant(1.0)"]
 
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The times."""
-        return _VALUE.per_client(self.value, key, num_clients)
+        return per_client(self, "value", key, num_clients)
 
     def sample(self, key: Key, parameters: Array) -> Array:
         """The times."""
@@ -178,26 +156,21 @@ class Uniform(Distribution):
         high: largest time, likewise. Bounds that a run draws may cross: times lie between the two, whichever is larger.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.Uniform(50, 500)
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.Uniform(50, 500)
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [275.0, 275.0]
     """
 
-    low: Parameter
-    high: Parameter
+    low: Annotated[Parameter, AtLeast(0), "give the smallest time, e.g. Uniform(50, 500)"]
+    high: Annotated[Parameter, AtLeast(0), "give the largest time, e.g. Uniform(50, 500)"]
 
     def __post_init__(self) -> None:
-        _LOW.check(self.low)
-        _HIGH.check(self.high)
         _check_interval(self.low, self.high)
-        set_floats(self, "low", "high")
 
     def parameters(self, key: Key, num_clients: int) -> UniformParameters:
         """The intervals."""
-        lows = _LOW.per_client(self.low, named_key(key, "low"), num_clients)
-        highs = _HIGH.per_client(self.high, named_key(key, "high"), num_clients)
+        lows, highs = (per_client(self, bound, named_key(key, bound), num_clients) for bound in ("low", "high"))
         _check_interval(lows, highs)
         return UniformParameters(lows, highs)
 
@@ -229,25 +202,21 @@ class LogNormal(Distribution):
         sigma: standard deviation of the logarithm, likewise.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> distribution = clocks.LogNormal(2.0, 0.0)
+        >>> import jax, fedjax_srp as srp
+        >>> distribution = srp.clocks.LogNormal(2.0, 0.0)
         >>> distribution.mean(distribution.parameters(jax.random.key(0), 2)).tolist()
         [2.0, 2.0]
     """
 
-    median: Parameter = 1.0
-    sigma: Parameter = 0.5
-
-    def __post_init__(self) -> None:
-        _MEDIAN.check(self.median)
-        _SIGMA.check(self.sigma)
-        set_floats(self, "median", "sigma")
+    median: Annotated[Parameter, Above(0), "give a time, e.g. LogNormal(1.0, 0.5)"] = 1.0
+    sigma: Annotated[
+        Parameter, AtLeast(0), "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)"
+    ] = 0.5
 
     def parameters(self, key: Key, num_clients: int) -> LogNormalParameters:
         """Medians and spreads."""
-        medians = _MEDIAN.per_client(self.median, named_key(key, "median"), num_clients)
-        return LogNormalParameters(medians, _SIGMA.per_client(self.sigma, named_key(key, "sigma"), num_clients))
+        drawn = (per_client(self, name, named_key(key, name), num_clients) for name in LogNormalParameters._fields)
+        return LogNormalParameters(*drawn)
 
     def sample(self, key: Key, parameters: LogNormalParameters) -> Array:
         """Log-normal times."""
@@ -269,21 +238,19 @@ class Empirical(Distribution):
         values: (n,) in time units, or speeds for clocks of speeds.
 
     Example:
-        >>> import jax
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Empirical([1.0, 7.0]))
+        >>> import jax, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Empirical([1.0, 7.0]))
         >>> set(clock.init(jax.random.key(0), 20).times.tolist())
         {1.0, 7.0}
     """
 
-    values: ArrayLike
+    values: Annotated[float | jax.Array | np.ndarray, AtLeast(0), "give measured times, e.g. Empirical([1.0, 2.5])"]
 
     def __post_init__(self) -> None:
-        remedy = "give measured times, e.g. Empirical([1.0, 2.5])"
-        check_numbers("empirical: values", self.values, remedy, max_ndim=1)
         if np.ndim(self.values) != 1 or not np.size(self.values):
-            raise ValueError(f"empirical: values has shape {np.shape(self.values)}; {remedy}")
-        set_floats(self, "values")
+            raise ValueError(
+                f"values has shape {np.shape(self.values)}; give measured times, e.g. Empirical([1.0, 2.5])"
+            )
 
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The mean of all, for each client."""

@@ -4,11 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
-from fedjax_srp.clocks._checks import check_costs
-from fedjax_srp.clocks.distributions import Distribution
+from fedjax_srp.clocks.distributions import Cost, Distribution, Work
 from fedjax_srp.parts import part
 
 
@@ -37,9 +35,8 @@ class Dynamic(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / 100, 1)))
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 100, 1)))
         >>> state = clock.init(jax.random.key(0), 100)
         >>> times, state = clock.sample(jax.random.key(1), state, jnp.zeros(()))
         >>> bool((times.expected == 1 / state.parameters).all())
@@ -47,12 +44,9 @@ class Dynamic(Clock):
     """
 
     distribution: Distribution
-    work: ArrayLike = 1.0
+    work: Work = 1.0
     ordered: bool = False
-    communication: ArrayLike = 0.0
-
-    def __post_init__(self) -> None:
-        check_costs(self)
+    communication: Cost = 0.0
 
     def init(self, key: Key, num_clients: int) -> DynamicState:
         """The parameters of every client."""

@@ -3,11 +3,9 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_costs
-from fedjax_srp.clocks.distributions import Distribution, draw
+from fedjax_srp.clocks.distributions import Cost, Distribution, Work, draw
 from fedjax_srp.parts import part
 
 
@@ -34,21 +32,17 @@ class Fixed(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Fixed(clocks.Exponential(1.0), work=5)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0), work=5)
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 10), jnp.zeros(()))
         >>> bool((times.expected == times.realised).all())
         True
     """
 
     distribution: Distribution
-    work: ArrayLike = 1.0
+    work: Work = 1.0
     ordered: bool = False
-    communication: ArrayLike = 0.0
-
-    def __post_init__(self) -> None:
-        check_costs(self)
+    communication: Cost = 0.0
 
     def init(self, key: Key, num_clients: int) -> FixedState:
         """The times of the run."""

@@ -1,15 +1,16 @@
 """Measured times."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 
-from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
-from fedjax_srp.clocks._checks import check_costs, check_length, set_floats
-from fedjax_srp.parts import part
+from fedjax_srp.clocks.distributions import Cost, Work, check_length
+from fedjax_srp.parts import AtLeast, Axes, part
+
+_SHAPE = "give an array of shape (num_clients,) or (rounds, num_clients)"
 
 
 class TraceState(NamedTuple):
@@ -36,26 +37,21 @@ class Trace(Clock):
             as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from fedjax_srp import clocks
-        >>> clock = clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> clock = srp.clocks.Trace([[1.0, 2.0], [3.0, 2.0]])
         >>> times, state = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 2), jnp.zeros(()))
         >>> times.expected.tolist(), times.realised.tolist()
         ([2.0, 2.0], [1.0, 2.0])
     """
 
-    times: ArrayLike
-    work: ArrayLike = 1.0
-    communication: ArrayLike = 0.0
+    times: Annotated[float | jax.Array | np.ndarray, AtLeast(0), Axes(2), _SHAPE]
+    work: Work = 1.0
+    communication: Cost = 0.0
 
     def __post_init__(self) -> None:
-        remedy = "give an array of shape (num_clients,) or (rounds, num_clients)"
-        check_numbers("trace: times", self.times, remedy, max_ndim=2)
-        check_costs(self)
         shape = np.shape(self.times)
         if 0 in shape or not shape:
-            raise ValueError(f"trace: times must have an entry per client, got shape {shape}; {remedy}")
-        set_floats(self, "times")
+            raise ValueError(f"times must have an entry per client, got shape {shape}; {_SHAPE}")
 
     def init(self, key: Key, num_clients: int) -> TraceState:
         """The whole trace, at its first round."""

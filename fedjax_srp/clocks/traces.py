@@ -6,12 +6,13 @@ JSON, and your own CSV files. Layouts are recognized by content, not by the file
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import lzma
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,27 +95,31 @@ def read_devices(
     Raises:
         ValueError: a pickle, another layout, or an invalid number, in one line.
     """
-    content = _content(path)
+    with _content_of(path) as content:
+        return _devices(content, {"compute": compute, "downlink": downlink, "uplink": uplink})
+
+
+def _devices(content: Any, named: Mapping[str, str | None]) -> DeviceTraces:
     if isinstance(content, _Table):
-        found = _of_table(path, content, {"compute": compute, "downlink": downlink, "uplink": uplink})
-    elif isinstance(content, list) and content and all("tcp_speed_results" in _mapping(path, row) for row in content):
+        found = _of_table(content, named)
+    elif isinstance(content, list) and content and all("tcp_speed_results" in _mapping(row) for row in content):
         link = [_mean(row["tcp_speed_results"]) * 125 for row in content]
         found = {"downlink": link, "uplink": link}
-    elif isinstance(content, list) and content and all("Phone Model" in _mapping(path, row) for row in content):
-        measured = [row.get(compute or "ResNet Latency") or 0 for row in content]
+    elif isinstance(content, list) and content and all("Phone Model" in _mapping(row) for row in content):
+        measured = [row.get(named["compute"] or "ResNet Latency") or 0 for row in content]
         found = {"compute": [_per_second(time) for time in measured if time]}
-    elif isinstance(content, dict) and all("down_u" in _mapping(path, row) for row in content.values()):
+    elif isinstance(content, dict) and all("down_u" in _mapping(row) for row in content.values()):
         found = {
             name: [1024 * _number(row.get(key)) for row in content.values()]
             for name, key in zip(_LINK, ("down_u", "up_u"), strict=True)
         }
-    elif isinstance(content, dict) and all("computation" in _mapping(path, row) for row in content.values()):
+    elif isinstance(content, dict) and all("computation" in _mapping(row) for row in content.values()):
         link = [125 * _number(row.get("communication")) for row in content.values()]
         speed = [_per_second(row["computation"]) for row in content.values()]
         found = {"compute": speed, "downlink": link, "uplink": link}
     else:
-        raise _refused(path, "no layout of FLASH, FLHetBench or FedScale", "give one, or a CSV with a header")
-    return _checked_devices(path, found)
+        raise ValueError("no layout of FLASH, FLHetBench or FedScale; give one, or a CSV with a header")
+    return _checked_devices(found)
 
 
 @checked
@@ -133,15 +138,18 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
     Raises:
         ValueError: a pickle, another layout, intervals out of order or out of the trace, in one line.
     """
-    content = _content(path)
+    with _content_of(path) as content:
+        return _availability(content, trace)
+
+
+def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
     if isinstance(content, _Table):
-        return _checked_intervals(path, *_intervals_of_table(path, _of_trace(path, content, trace)))
+        return _checked_intervals(*_intervals_of_table(_of_trace(content, trace)))
     rows = list(content.values()) if isinstance(content, dict) else content
-    if not isinstance(rows, list) or not rows:
-        raise _refused(path, "no traces in it", "give a list of devices, or a dict")
+    _require(isinstance(rows, list) and rows, "no traces in it; give a list of devices, or a dict")
     intervals, periods = [], []
     for row in rows:
-        row = _mapping(path, row)
+        row = _mapping(row)
         if row.get("isSuccess") is False:
             continue
         if "active" in row and "inactive" in row:
@@ -151,14 +159,13 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
         else:
             pairs = row.get("available", row.get("ready_time"))
             begin, end = row.get("trace_start"), row.get("trace_end")
-        if pairs is None or begin is None or end is None:
-            raise _refused(path, f"a device has {', '.join(list(row)[:6])}", "see read_availability for the layouts")
+        has = ", ".join(list(row)[:6])
+        _require(None not in (pairs, begin, end), f"a device has {has}; see read_availability for the layouts")
         whole = isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
-        if not whole:
-            raise _refused(path, f"intervals of a device are {short(pairs)}", "give [[from, to], ...] in seconds")
+        _require(whole, f"intervals of a device are {short(pairs)}; give [[from, to], ...] in seconds")
         intervals.append([(_number(a) - _number(begin), _number(b) - _number(begin)) for a, b in pairs])
         periods.append(_number(end) - _number(begin))
-    return _checked_intervals(path, intervals, periods)
+    return _checked_intervals(intervals, periods)
 
 
 # ---- content ------------------------------------------------------------------------------------------------------
@@ -166,26 +173,28 @@ class _Table(NamedTuple):
     columns: dict[str, list[str]]
 
 
-def _refused(path: str | os.PathLike, what: str, remedy: str) -> ValueError:
-    return ValueError(f"path={os.fspath(path)!r}: {what}; {remedy}")
+@contextlib.contextmanager
+def _content_of(path: str | os.PathLike) -> Iterator[Any]:
+    """The JSON content, or the columns of a CSV; errors name the file."""
+    try:
+        yield _content(Path(path))
+    except ValueError as error:
+        raise ValueError(f"path={os.fspath(path)!r}: {error}") from None
 
 
-def _content(path: str | os.PathLike) -> Any:
-    """The JSON content, or the columns of a CSV."""
-    file = Path(path)
+def _require(holds: Any, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def _content(file: Path) -> Any:
     try:
         raw = file.read_bytes()
         raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
     except (OSError, lzma.LZMAError) as error:
-        raise _refused(
-            path, f"cannot be read ({error})", "give a .json or .csv file, or one compressed with xz"
-        ) from None
-    if raw[:1] == b"\x80":
-        raise _refused(
-            path,
-            "is a pickle, and reading one executes its code, so it is refused",
-            f'if you trust it, convert it first: python -c "{_CONVERT}"',
-        )
+        raise ValueError(f"cannot be read ({error}); give a .json or .csv file, or one compressed with xz") from None
+    convert = f'if you trust it, convert it first: python -c "{_CONVERT}"'
+    _require(raw[:1] != b"\x80", f"is a pickle, and reading one executes its code, so it is refused; {convert}")
     try:
         text = raw.decode()
         if text.lstrip()[:1] in ("[", "{"):
@@ -196,12 +205,11 @@ def _content(path: str | os.PathLike) -> Any:
         )
     except (ValueError, csv.Error, RecursionError) as error:
         said = " ".join(str(error).split())[:80]
-        raise _refused(path, f"is damaged ({said})", "give a whole .json or .csv file") from None
+        raise ValueError(f"is damaged ({said}); give a whole .json or .csv file") from None
 
 
-def _mapping(path: str | os.PathLike, row: Any) -> Mapping[str, Any]:
-    if not isinstance(row, Mapping):
-        raise _refused(path, f"{short(row)} is no device", "each device is an object with names")
+def _mapping(row: Any) -> Mapping[str, Any]:
+    _require(isinstance(row, Mapping), f"{short(row)} is no device; each device is an object with names")
     return row
 
 
@@ -222,10 +230,10 @@ def _mean(values: Any) -> float:
     return float(np.mean([*map(_number, values)])) if isinstance(values, list) and values else math.nan
 
 
-def _of_table(path: str | os.PathLike, table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
+def _of_table(table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
     for column in named.values():
-        if column is not None and column not in table.columns:
-            raise _refused(path, f"has no column {short(column)}", f"it has {', '.join(table.columns)}")
+        has = f"it has {', '.join(table.columns)}"
+        _require(column is None or column in table.columns, f"has no column {short(column)}; {has}")
     wanted = {name: column or name for name, column in named.items()}
     found = {name: [*map(_number, table.columns[c])] for name, c in wanted.items() if c in table.columns}
     speed = found.get("compute", next(iter(found.values()), []))
@@ -234,24 +242,21 @@ def _of_table(path: str | os.PathLike, table: _Table, named: Mapping[str, str | 
     return {name: [values[place] for place in kept] for name, values in found.items()}
 
 
-def _of_trace(path: str | os.PathLike, table: _Table, trace: str | None) -> _Table:
-    """The rows of one trace."""
+def _of_trace(table: _Table, trace: str | None) -> _Table:
     traces = table.columns.get("trace", [])
     if not traces or (trace is None and len(set(traces)) == 1):
         return table
-    if trace not in traces:
-        raise _refused(path, f"trace={short(trace)} is none of it", f"name one of {', '.join(dict.fromkeys(traces))}")
+    known = ", ".join(dict.fromkeys(traces))
+    _require(trace in traces, f"trace={short(trace)} is none of it; name one of {known}")
     return _Table(
         {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
     )
 
 
-def _intervals_of_table(path: str | os.PathLike, table: _Table) -> tuple[list[list[tuple[float, float]]], list[float]]:
+def _intervals_of_table(table: _Table) -> tuple[list[list[tuple[float, float]]], list[float]]:
     columns = table.columns
-    if not ({"device", "start", "end"} <= columns.keys() or {"device", "t_start_s", "state"} <= columns.keys()):
-        raise _refused(
-            path, f"has columns {', '.join(columns)}", "give device, start, end, or device, t_start_s, state"
-        )
+    fits = {"device", "start", "end"} <= columns.keys() or {"device", "t_start_s", "state"} <= columns.keys()
+    _require(fits, f"has columns {', '.join(columns)}; give device, start, end, or device, t_start_s, state")
     intervals: dict[str, list[tuple[float, float]]] = {device: [] for device in columns["device"]}
     periods = dict.fromkeys(intervals, 0.0)
     if "start" in columns:
@@ -272,31 +277,25 @@ def _intervals_of_table(path: str | os.PathLike, table: _Table) -> tuple[list[li
     return list(intervals.values()), list(periods.values())
 
 
-def _checked_devices(path: str | os.PathLike, found: Mapping[str, Sequence[float]]) -> DeviceTraces:
-    if not any(len(values) for values in found.values()):
-        raise _refused(path, "no speeds in it", "name the column: read_devices(path, compute=...)")
+def _checked_devices(found: Mapping[str, Sequence[float]]) -> DeviceTraces:
+    is_there = any(len(values) for values in found.values())
+    _require(is_there, "no speeds in it; name the column: read_devices(path, compute=...)")
     arrays = {name: np.asarray(values, float) for name, values in found.items()}
     for name, values in arrays.items():
-        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if bad.size:
-            raise _refused(path, f"{name} of device {bad[0]} is {values[bad[0]]}", "speeds are finite and positive")
+        for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:1]:
+            raise ValueError(f"{name} of device {bad} is {values[bad]}; speeds are finite and positive")
     return DeviceTraces(*(arrays.get(name) for name in DeviceTraces._fields))
 
 
-def _checked_intervals(
-    path: str | os.PathLike, intervals: list[list[tuple[float, float]]], periods: list[float]
-) -> AvailabilityTraces:
-    if not intervals:
-        raise _refused(path, "no device in it was measured", "give traces that succeeded")
+def _checked_intervals(intervals: list[list[tuple[float, float]]], periods: list[float]) -> AvailabilityTraces:
+    _require(intervals, "no device in it was measured; give traces that succeeded")
     width = max(1, *map(len, intervals))
     starts, ends = np.zeros((2, len(intervals), width))
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
         ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
         flat = ordered.ravel()
-        if not (period > 0 and np.isfinite(flat).all() and (np.diff(flat, prepend=0.0, append=period) >= 0).all()):
-            raise _refused(
-                path, f"intervals of device {device} overlap, or leave its trace of {period:g} s", "mend or drop it"
-            )
+        fits = period > 0 and np.isfinite(flat).all() and (np.diff(flat, prepend=0.0, append=period) >= 0).all()
+        _require(fits, f"intervals of device {device} overlap, or leave its trace of {period:g} s; mend or drop it")
         starts[device, : len(ordered)], ends[device, : len(ordered)] = ordered.T
     return AvailabilityTraces(starts, ends, np.asarray(periods, float))
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from fedjax_srp import storage
-from fedjax_srp._checks import is_ours, unknown
+from fedjax_srp._checks import check_known, is_ours
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import demo, interrupt, report
 from fedjax_srp.commands import grid as grid_command
@@ -28,7 +28,7 @@ from fedjax_srp.compiled import cache_programs
 from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.options import REQUIRED, Option
-from fedjax_srp.runs.words import groups, load, option, table
+from fedjax_srp.runs.words import groups, load, table
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -54,10 +54,10 @@ COMMANDS = {
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
         lambda: {
             "": table(
-                option("out", str, "runs/demo", "folder for table, figure, page and runs"),
-                option("seeds", int, 3, "how many repeats, simulated together"),
-                option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
-                option("progress", bool, True, "show a progress bar"),
+                Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
+                Option("seeds", int, 3, "how many repeats, simulated together"),
+                Option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
+                Option("progress", bool, True, "show a progress bar"),
             )
         },
         lambda arguments: demo.command(**arguments),
@@ -80,12 +80,12 @@ COMMANDS = {
         "Table, figure and page of finished runs.",
         lambda: {
             "": table(
-                option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
-                option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
-                option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
-                option("out", str | None, None, "where to write; the folder itself when left out"),
-                option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
-                option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
+                Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
+                Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
+                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
+                Option("out", str | None, None, "where to write; the folder itself when left out"),
+                Option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
+                Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
             )
         },
         _report,
@@ -93,15 +93,15 @@ COMMANDS = {
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": table(option("data_dir", str | None, None, "folder with prepared data sets"))},
+        lambda: {"": table(Option("data_dir", str | None, None, "folder with prepared data sets"))},
         lambda arguments: print(list_command.catalogue(**arguments, width=list_command.width_of_stdout())),
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
         lambda: {
             "": table(
-                option("names", tuple[str, ...], REQUIRED, f"which data sets: {', '.join(archives.NAMES)}"),
-                option(
+                Option("names", tuple[str, ...], REQUIRED, f"which data sets: {', '.join(archives.NAMES)}"),
+                Option(
                     "data_dir",
                     str | None,
                     None,
@@ -174,12 +174,7 @@ def _interrupted(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments; runs the files of --load first, which may add options.
-
-    Raises:
-        ValueError: an error of use, in one line.
-        SystemExit: help was printed.
-    """
+    """The command and its arguments; runs the files of --load first, which may add options."""
     if not words or words[0] in ("-h", "--help"):
         print(f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n")
         print("\n".join(f"  {name:<14}{command.about}" for name, command in COMMANDS.items()))
@@ -187,8 +182,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     if " ".join(words[:2]) in COMMANDS:  # a command of two words
         words = [" ".join(words[:2]), *words[2:]]
     name, *words = words
-    if name not in COMMANDS:
-        raise unknown("command", name, COMMANDS)
+    check_known("command", [name], COMMANDS)
     command = COMMANDS[name]
     for place, word in enumerate(words):
         if word.partition("=")[0] == "--load" and name in ("run", "report"):
@@ -244,7 +238,6 @@ def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> ty
 
 
 def _identifier(name: str) -> str:
-    """The name of a field for an option, which may have dots."""
     return name.replace(".", "__")
 
 

@@ -17,8 +17,8 @@ from fedjax_srp.base import Method
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import page, panels, repeats, table
-from fedjax_srp.run_folder import writable
 from fedjax_srp.runs import judged
+from fedjax_srp.storage import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,9 +85,6 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
         seeds: number of seeds; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
         plan: `FULL` or `QUICK`.
         progress: show a progress bar.
-
-    Raises:
-        ValueError: no seeds, or a folder that cannot be written to.
     """
     check_integer("seeds", seeds, 1)
     folder = writable(out)
@@ -133,6 +130,5 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
 
 
 def _evaluations(method: Method) -> list[str]:
-    """Return the default evaluation, and the cheap ones."""
     default, *others = method.algorithm.evaluations
     return [default, *(other for other in others if other in OWN_PARTS)]

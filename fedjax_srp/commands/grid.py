@@ -9,14 +9,13 @@ import jax
 
 from fedjax_srp.grids.grid import grid
 from fedjax_srp.grids.launch import cores, gpus
-from fedjax_srp.options import REQUIRED, written
-from fedjax_srp.runs.words import option
+from fedjax_srp.options import REQUIRED, Option, written
 
 OPTIONS = {
-    "file": option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
-    "out": option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
+    "file": Option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
+    "out": Option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
     **written(grid, leave_out=("file", "exclude", "out", "workers")),
-    "workers": option(
+    "workers": Option(
         "workers", int | None, None, "processes on this machine; default one a GPU, or one a core; 0 for none"
     ),
 }
@@ -27,9 +26,6 @@ def run(arguments: Mapping[str, Any]) -> None:
 
     Args:
         arguments: option -> value.
-
-    Raises:
-        ValueError: something is wrong with the grid, or a run failed.
     """
     workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
     if workers or arguments["launcher"] != "local":

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedjax_srp import storage
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
-from fedjax_srp.run_folder import unfinished, writable
+from fedjax_srp.run_folder import unfinished
 
 _NAMED = 12  # of the runs that are left out
 
@@ -58,7 +58,7 @@ def report(
     if not tasks:
         scores = repeats.scored_by(run.history for run in errors)
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}")
-    place = writable(out or folder)
+    place = storage.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
     made = [_made(each, place, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
@@ -87,13 +87,11 @@ def report(
 
 
 def _suffixes(tasks: Iterable[str]) -> list[str]:
-    """Suffixes of the files of each task if there are several."""
     words = [f"_{task.replace('/', '_')}" for task in tasks]
     return [f"{word}_{place}" if word in words[:place] else word for place, word in enumerate(words)]
 
 
 def _made(compared: page.Comparison, place: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
-    """The text of one task, and the writers of its table and figure."""
     title, rows, aim, communications = compared
     histories = rows.histories
     frame = table.comparison(histories, aim.accuracy, communications, rows.twins)

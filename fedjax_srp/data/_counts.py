@@ -68,11 +68,7 @@ def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: 
 
 
 def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, least: int = 1) -> int:
-    """The largest size for which every class can fill all of its `shards`, (clients, classes).
-
-    Raises:
-        ValueError: it is below `least`.
-    """
+    """The largest size for which every class can fill all of its `shards`, (clients, classes)."""
     num_shards = shards.sum(axis=0)
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))

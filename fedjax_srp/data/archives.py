@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fedjax_srp._checks import checked, unknown
+from fedjax_srp._checks import check_known, checked
 from fedjax_srp.data import records
 from fedjax_srp.data.cache import replacing
 
@@ -53,8 +53,7 @@ def prepare(
             message lists all missing files and their folder.
     """
     names = [names] if isinstance(names, str) else list(names)
-    if bad := [name for name in names if name not in NAMES] or ([] if names else ["(none)"]):
-        raise unknown("data set", bad[0], NAMES)
+    check_known("data set", names or ["(none)"], NAMES)
     emnist = [name for name in records.IMAGES if name.startswith("emnist/")]
     every = dict.fromkeys(part for name in names for part in (emnist if name == "emnist" else [name]))
     place = records.data_folder(data_dir)

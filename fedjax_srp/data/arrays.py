@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_srp._checks import checked, short
+from fedjax_srp._checks import checked, is_real, short
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.parts import AtLeast, AtMost
 
@@ -115,7 +115,7 @@ def from_arrays(
 def _inputs(name: str, value: ArrayLike) -> np.ndarray:
     """Examples in their dtype on the device, all finite."""
     given = as_array(name, value)
-    if not _is_real(given) or given.ndim == 0 or 0 in given.shape[1:]:
+    if not is_real(given.dtype) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
             f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row and at "
             "least one number in each"
@@ -131,10 +131,6 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
             "turn on jax_enable_x64"
         )
     return array
-
-
-def _is_real(array: np.ndarray) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
 
 
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
@@ -219,7 +215,7 @@ def _affine(
     arrays = []
     for name, value in (("scale", 1.0 if scale is None else scale), ("offset", 0.0 if offset is None else offset)):
         array = as_array(name, value)
-        fits = _is_real(array) and array.ndim < inputs.ndim
+        fits = is_real(array.dtype) and array.ndim < inputs.ndim
         fits = fits and all(n in (1, m) for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False))
         with np.errstate(over="ignore", under="ignore"):
             in_program = array.astype(dtype) if fits else np.zeros(())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, checked, short, unknown
+from fedjax_srp._checks import check_integer, check_known, checked, short
 from fedjax_srp.data import text
 from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
@@ -68,9 +68,7 @@ def from_huggingface(
     """
     check_integer("seed", seed, 0, maximum=None)
     known = {argument for division_of in PARTITIONS.values() for argument in division_of.arguments}
-    for argument in division:
-        if argument not in known:
-            raise unknown("argument", argument, sorted(known))
+    check_known("argument", division, sorted(known))
     if isinstance(dataset, Mapping) and "train" in dataset:
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
     train_columns = _columns(dataset, "dataset", x, y, user)
@@ -113,7 +111,6 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
 
 
 def _stacked(column: str, values: Any) -> np.ndarray:
-    """A column as one array; images are decoded."""
     rows = [np.asarray(value) for value in values]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:

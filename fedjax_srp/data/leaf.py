@@ -60,7 +60,6 @@ def texts(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The files to train on and to test on."""
     root = _root(folder)
     files = {kind: sorted((root / kind).glob("*.json")) for kind in ("train", "test")}
     for kind, found in files.items():
@@ -136,7 +135,6 @@ def _read_file(path: Path, is_labelled: bool = True) -> dict[str, np.ndarray]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, or a ValueError for repeated names."""
     found = dict(pairs)
     if len(found) < len(pairs) or any("\0" in name for name in found):
         counts = Counter(name for name, _ in pairs)

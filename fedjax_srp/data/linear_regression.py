@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
 from fedjax_srp.description import with_origin
 from fedjax_srp.parts import AtLeast, Below, Count
@@ -112,7 +111,7 @@ def linear_regression(
     num_clients: Count,
     samples: Count,
     dim: Count,
-    noise_std: float = 1.0,
+    noise_std: Annotated[float, AtLeast(0), Below(math.inf), "give 0 for none, or e.g. 1.0"] = 1.0,
     condition: Annotated[float, AtLeast(1), Below(math.inf), "give L / mu"] = 1.0,
 ) -> LinearRegression:
     """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
@@ -140,7 +139,7 @@ def linear_regression(
         >>> float(data.distance(data.minimiser))
         0.0
     """
-    check_numbers("linear_regression: noise_std", noise_std, "give 0 for none, or e.g. 1.0", max_ndim=0)
+
     if num_clients * samples <= dim:
         raise ValueError(
             f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "

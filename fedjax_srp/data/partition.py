@@ -295,7 +295,6 @@ def check_tested_classes(
 
 
 def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
-    """Warn of the number of users left out."""
     lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
     if left_out := len(lack_test) + len(lack_train):
         why = [f"{len(some)} have no {what} examples" for some, what in ((lack_test, "test"), (lack_train, "train"))]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integers
+from fedjax_srp._checks import as_annotated
+from fedjax_srp.parts import AtLeast
 
 
 class RawArrays(NamedTuple):
@@ -26,7 +27,7 @@ class RawArrays(NamedTuple):
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     """Return the examples of some classes, relabelled by their index in `classes`."""
-    chosen = np.asarray(check_integers("classes", classes, 0))
+    chosen = np.asarray(as_annotated("classes", classes, tuple[Annotated[int, AtLeast(0)], ...]))
     present = np.unique(raw.y_train)
     values, counts = np.unique(chosen, return_counts=True)
     odd = [*values[counts > 1], *np.setdiff1d(chosen, present)]

@@ -142,7 +142,6 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> None:
-    """Raise a ValueError of one line about records."""
     if problem:
         raise ValueError(
             f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.description import with_origin
-from fedjax_srp.parts import Above, checked_value
+from fedjax_srp.parts import Above, as_annotated
 
 Turn = Literal[0, 90, 180, 270]
 Factor = Annotated[float, Above(0)]
@@ -45,8 +45,8 @@ def shift_features(
         >>> shift_features(data, rotations=(0, 180)).num_clients
         20
     """
-    rotations = checked_value("rotations", rotations, tuple[Turn, ...])
-    brightness = checked_value("brightness", brightness, tuple[Factor, ...])
+    rotations = as_annotated("rotations", rotations, tuple[Turn, ...])
+    brightness = as_annotated("brightness", brightness, tuple[Factor, ...])
     shape = data.example_shape
     if len(shape) not in (2, 3) or (shape[0] != shape[1] and {90, 270} & {*rotations}):
         raise ValueError(
@@ -66,7 +66,6 @@ def shift_features(
 
 
 def _brighter(x: np.ndarray, factor: float) -> np.ndarray:
-    """x * factor in the dtype of x."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * np.asarray(factor, x.dtype)
     return np.minimum(np.rint(x * factor), np.iinfo(x.dtype).max).astype(x.dtype)

@@ -218,7 +218,6 @@ def divided(
 
 
 def _check_columns(raw: RawArrays) -> None:
-    """Raise a ValueError of one line unless each example has a label, and a user if there are users."""
     for kind in ("train", "test"):
         x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))

@@ -53,9 +53,6 @@ class Checkpoints:
             num_rounds: completed so far.
             state: after them.
             segment: records since the last snapshot, or since `restore`.
-
-        Raises:
-            OSError: the disk is full.
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:

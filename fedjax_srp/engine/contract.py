@@ -125,24 +125,28 @@ def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> No
     raise ValueError(f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}")
 
 
+def _must(holds: bool, what: str, returned: Any, demand: str) -> None:
+    if not holds:
+        raise ValueError(f"{what} {shapes_of(returned)}, it must {demand}")
+
+
 def _is_number(leaf: Any) -> bool:
     """True for numbers and flags, False for keys."""
     return jnp.issubdtype(leaf.dtype, jnp.number) or jnp.issubdtype(leaf.dtype, jnp.bool_)
 
 
 def _check_scalars(what: str, scalars: Any) -> None:
-    if not isinstance(scalars, Mapping):
-        raise ValueError(f"{what} {shapes_of(scalars)}, it must be a dict of scalars")
+    _must(isinstance(scalars, Mapping), what, scalars, "be a dict of scalars")
     for name, value in scalars.items():
         is_scalar = getattr(value, "shape", None) == () and _is_number(value)
-        if not is_scalar or jnp.issubdtype(value.dtype, jnp.complexfloating):
-            raise ValueError(f"{what} {name!r} = {shapes_of(value)}, it must be a real scalar")
+        is_real = is_scalar and not jnp.issubdtype(value.dtype, jnp.complexfloating)
+        _must(is_real, f"{what} {name!r} =", value, "be a real scalar")
 
 
 def _check_output(where: str, output: Any, state: PyTree) -> None:
     """Refuse an output that the engine cannot average or keep."""
-    if not isinstance(output, ClientOutput):
-        raise ValueError(f"{where} returned {shapes_of(output)}, it must return srp.ClientOutput(message, state, ...)")
+    is_output = isinstance(output, ClientOutput)
+    _must(is_output, f"{where} returned", output, "return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
         check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
     if output.loss is not None:
@@ -278,9 +282,9 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
     """`data.score` of an evaluation's predictions, checked while it is traced."""
     scored = data.score(predict, test)
-    if not (isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]):
-        shown = shapes_of(jax.tree.map(jnp.asarray, scored))
-        raise ValueError(f"{where}: data.score returned {shown}, it must return the sum of scores and their number")
+    is_pair = isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]
+    shown = () if is_pair else jax.tree.map(jnp.asarray, scored)
+    _must(is_pair, f"{where}: data.score returned", shown, "return the sum of scores and their number")
     return jnp.asarray(scored[0]), jnp.asarray(scored[1])
 
 
@@ -296,14 +300,13 @@ def check_policy(
         )
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
     picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
-    if not (isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)):
-        raise ValueError(f"{name}: select returned {shapes_of(picked)}, it must return (Cohort, state)")
+    is_pair = isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)
+    _must(is_pair, f"{name}: select returned", picked, "return (Cohort, state)")
     cohort, new = picked
     check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
     pool = getattr(cohort.client_ids, "shape", ())
-    if len(pool) != 1 or not 1 <= pool[0] <= num_clients:
-        shown = shapes_of(cohort.client_ids)
-        raise ValueError(f"{name}: select returned client_ids = {shown}, they must be (pool,), at most {num_clients}")
+    is_pool = len(pool) == 1 and 1 <= pool[0] <= num_clients
+    _must(is_pool, f"{name}: select returned client_ids =", cohort.client_ids, f"be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     asked = None if cohort.asked is None else one
     next_ids = None if cohort.next_ids is None else ids
@@ -327,8 +330,8 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
     sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
-    if not (isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)):
-        raise ValueError(f"{name}: sample returned {shapes_of(sampled)}, it must return (ClientTimes, state)")
+    is_pair = isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)
+    _must(is_pair, f"{name}: sample returned", sampled, "return (ClientTimes, state)")
     times, new = sampled
     flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:] != (None, None, None)
     presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
@@ -346,9 +349,6 @@ def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
         policy: that selected them.
         faults: of its rounds, (..., R, 2), see `cohort.cohort_fault`.
         first: the number of the first of these rounds.
-
-    Raises:
-        ValueError: the first faulty cohort, with its fault.
     """
     faults = np.asarray(faults)
     wrong = np.argwhere(faults[..., 0] > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from fedjax_srp.base import ClientState, FederatedAlgorithm, FederatedSource, Ke
 from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.round import as_arrays
-from fedjax_srp.engine.sharding import place, place_clients
+from fedjax_srp.engine.sharding import Devices, place, place_clients
 
 
 @checked
@@ -28,7 +28,7 @@ def evaluate(
     client_states: ClientState | Literal["new"] = "new",
     evaluations: str | Sequence[str] | None = None,
     chunk_size: int | None = None,
-    devices: Sequence[Any] | int | None = None,
+    devices: Devices = None,
     shard_data: bool = False,
 ) -> dict[str, np.ndarray]:
     """Scores of clients under a server state: of new clients, or of a run's clients with their states.
@@ -66,8 +66,6 @@ def evaluate(
         >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
         (100,)
     """
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}, evaluate takes one key")
     check_kept(server_state)
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
@@ -109,7 +107,6 @@ def is_new(client_states: ClientState | Literal["new"]) -> bool:
 
 
 def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> tuple[PyTree, PyTree]:
-    """The states that a run starts from: the server's, and one client's."""
     server = as_arrays(algorithm.init(key, data))
     return server, as_arrays(algorithm.init_client(key, server, data.train_client(jnp.int32(0))))
 

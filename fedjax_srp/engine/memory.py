@@ -185,7 +185,6 @@ def _free_share(layout: Layout) -> float | None:
 
 
 def _free(device: Any) -> int | None:
-    """Free bytes on a device, None if unknown."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
         return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None

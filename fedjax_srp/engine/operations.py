@@ -200,19 +200,22 @@ def _while(params: Any, known: Known) -> tuple[Total, Known]:
     inside, _ = _count(body, consts, [*known[of_cond : of_cond + of_body], *kept])
     if isinstance(inside, float) and not inside:
         return 0.0, kept
-    return _trips(params, body, known[:of_cond], carry, kept) * inside, kept
+    trips = _trips(params, body, known[:of_cond], carry, kept)
+    if trips is None:
+        raise _UnknownLengthError
+    return trips * inside, kept
 
 
-def _trips(params: Any, body: Jaxpr, consts: Known, carry: Known, kept: Known) -> Array:
-    """() float: trip count of a loop that counts up by one to a bound."""
+def _trips(params: Any, body: Jaxpr, consts: Known, carry: Known, kept: Known) -> Array | None:
+    """() float: trip count of a loop that counts up by one to a bound; None for other loops."""
     cond, _ = _opened(params["cond_jaxpr"])
     if [equation.primitive.name for equation in cond.eqns] != ["lt"]:
-        raise _UnknownLengthError
+        return None
     counter, bound = cond.eqns[0].invars
     place = next((i for i, v in enumerate(cond.invars[len(consts) :]) if v is counter), None)
     start = None if place is None else carry[place]
     if place is None or start is None:
-        raise _UnknownLengthError
+        return None
     values: dict[Any, Any] = dict(zip(cond.invars, [*consts, *kept], strict=True))
     end = jnp.asarray(bound.val) if isinstance(bound, Literal) else values.get(bound)
     before, after = body.invars[params["body_nconsts"] + place], body.outvars[place]
@@ -220,7 +223,7 @@ def _trips(params: Any, body: Jaxpr, consts: Known, carry: Known, kept: Known) -
     counts = steps and steps[0].primitive.name == "add" and before in [*steps[0].invars]
     ones = [v for v in steps[0].invars if isinstance(v, Literal) and v.val == 1] if counts else []
     if end is None or not ones:
-        raise _UnknownLengthError
+        return None
     return jnp.maximum(end - start.astype(end.dtype), 0).astype(float)
 
 

@@ -79,7 +79,7 @@ def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
         for part, value in zip(("sum", "count"), parts, strict=True):
             new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
         total, count = (new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count"))
-        new[f"means/{evaluation}"] = ratio(total, count)
+        new[f"means/{evaluation}"] = ratio(total, count)  # over clients, weighted by test points
     return new
 
 
@@ -87,11 +87,6 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Sums over numbers, nan for 0 / 0: a client without test data has no score."""
     with np.errstate(invalid="ignore"):
         return total / count
-
-
-def mean_scores(records: Arrays, evaluation: str) -> np.ndarray:
-    """(num_seeds, E): over clients, weighted by test points."""
-    return records[f"means/{evaluation}"]
 
 
 def smaller_is_better(data: Any) -> bool:
@@ -113,7 +108,7 @@ def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
     if limits.time_limit is not None:
         over |= np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit
     if limits.target is not None:
-        scores = mean_scores(records, run.evaluations[0])
+        scores = records[f"means/{run.evaluations[0]}"]
         reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
         over |= np.logical_or.accumulate(reached, 1)
     everybody = over.all(0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_integer, is_key, short, unknown
+from fedjax_srp._checks import check_integer, check_known, is_key, short
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
@@ -80,11 +80,7 @@ class Prepared(NamedTuple):
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
     def placed(self, root: Key) -> tuple[Key, Any]:
-        """Key and data on the devices.
-
-        Raises:
-            ValueError: the host's loop is inside a JAX transformation, or jit is disabled.
-        """
+        """Key and data on the devices."""
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))):
             raise ValueError(
                 "key, or a part, is traced: this compiles and runs by itself, outside of jit, vmap and grad; "
@@ -234,9 +230,7 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         shown = short(evaluations)
         raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
     evaluations = tuple(evaluations)
-    for evaluation in evaluations:
-        if evaluation not in algorithm.evaluations:
-            raise unknown(f"evaluation of {algorithm.name}", evaluation, algorithm.evaluations)
+    check_known(f"evaluation of {algorithm.name}", evaluations, algorithm.evaluations)
     return evaluations
 
 
@@ -254,7 +248,6 @@ WANTED = {  # argument -> its type, and the remedy
 
 
 def _check_parts(request: Request) -> None:
-    """Refuse parts in each other's places, parts that were not called, and data that is no federation."""
     for argument, (kind, remedy) in WANTED.items():
         given = getattr(request, argument)
         if not isinstance(given, kind):

@@ -136,7 +136,6 @@ class Program:
 
     @functools.cached_property
     def _placed(self) -> Parts:
-        """The parts on the devices."""
         return place(self.spec.layout, self.parts)
 
     @property
@@ -166,7 +165,6 @@ class Program:
         return self._run(start, root, data=data)
 
     def _shapes(self, state: SimulationState) -> SimulationState:
-        """Shapes and placement of a state on the devices."""
         layout, leading = self.spec.layout, int(self.spec.num_seeds is not None)
         return layout.shapes(state)._replace(clients=layout.shapes(state.clients, True, leading))
 
@@ -258,7 +256,6 @@ class Program:
 
     @contextlib.contextmanager
     def _making(self, function: Function) -> Iterator[None]:
-        """Announce and time the tracing or compiling of a function."""
         begin = time.perf_counter()
         with self.announce(function.name):
             yield
@@ -292,7 +289,6 @@ class Program:
         return jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
-        """The compiled function for these shapes, compiled on first use."""
         signature, shared = _signature(function.name, args), self.shared
         if signature in shared.compiled:
             shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
@@ -303,7 +299,6 @@ class Program:
         return shared.compiled[signature]
 
     def _options(self, function: Function) -> dict[str, Any]:
-        """XLA's options for a function."""
         return dict(self.spec.compiler) | (options_for_one_run(self.spec.layout.platform) if function.quick else {})
 
     def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:

@@ -11,7 +11,7 @@ distributes arrays that every process holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from fedjax_srp._checks import check_integer, short
 from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
+Devices = Annotated[Sequence[Any] | int | None, "give some of jax.devices(), how many of them, or None for all"]
 CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of a chunk on a device (CPU: the core's cache)
 
 
@@ -113,7 +114,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(
-    devices: Sequence[Any] | int | None,
+    devices: Devices,
     chunk_size: int | None,
     num_clients: int,
     client_bytes: int = 0,
@@ -129,9 +130,6 @@ def lay_out(
         client_bytes: of a client while it trains, for the default chunk.
         judged_bytes: of a client while it is evaluated.
         carried_bytes: of parameters and optimizer state that an evaluation trains.
-
-    Raises:
-        ValueError: more devices than there are, devices of some processes only, a string, or a chunk below 1.
     """
     if devices is None or not isinstance(devices, Sequence | np.ndarray):
         available = jax.devices()

@@ -17,7 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fedjax_srp import storage
-from fedjax_srp._checks import checked, is_key, short, unknown
+from fedjax_srp._checks import check_known, checked, is_key, short
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
@@ -34,6 +34,7 @@ from fedjax_srp.engine.outcome import (
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
+from fedjax_srp.engine.sharding import Devices
 from fedjax_srp.engine.watching import Bar, Watch, origins, progress_after
 from fedjax_srp.history import History
 from fedjax_srp.options import full_names
@@ -60,7 +61,7 @@ def simulate(
     checkpoint_dir: str | os.PathLike | None = None,
     keep_clients: bool = False,
     evaluations: str | Sequence[str] | None = None,
-    devices: Sequence[Any] | int | None = None,
+    devices: Devices = None,
     shard_data: bool = False,
     record_loss: bool = False,
     callback: Callback | None = None,
@@ -124,8 +125,6 @@ def simulate(
     """
     request = Request(algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name)
     request = request._replace(record_loss=record_loss)
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}, simulate takes one key; simulate_seeds takes several")
     limits = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last)
     watch = Watch(progress, callback)
     return _thrown(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
@@ -180,8 +179,7 @@ def simulate_seeds(
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
-    if wrong := sorted(options.keys() - SEEDS_OPTIONS):
-        raise unknown("option of simulate_seeds", wrong[0], SEEDS_OPTIONS)
+    check_known("option of simulate_seeds", options, SEEDS_OPTIONS)
     for value_name, value in (values or {}).items():
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
@@ -252,7 +250,6 @@ def _simulate(
     checkpoint_dir: str | os.PathLike | None,
     keep_clients: bool,
 ) -> list[History]:
-    """Check everything, then run."""
     limits.check()
     run = prepare(request)
     limits.check_fit(run)
@@ -279,7 +276,6 @@ def _simulate(
 
 
 def _thrown(runs: list[History], throw: bool) -> list[History]:
-    """Return the runs; raise if one of them diverged and `throw` is set."""
     diverged = [history for history in runs if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(

@@ -17,7 +17,7 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.description import describe
-from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, mean_scores, on_host, score_name
+from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
 from fedjax_srp.storage import jsonable
@@ -66,7 +66,7 @@ class Bar:
         """Advance the bar, and show the last records."""
         run, shown = self._run, {}
         if run.evaluations:
-            shown[score_name(run.data)] = f"{mean_scores(records.last, run.evaluations[0]).mean():.3g}"
+            shown[score_name(run.data)] = f"{records.last[f'means/{run.evaluations[0]}'].mean():.3g}"
         shown |= {"n": f"{records.last['cohort_size'][0, -1]}", "time": f"{records['compute_time'].sum(1).mean():.4g}"}
         self._bar.set_postfix_str(", ".join(f"{name} {value}" for name, value in shown.items()), refresh=False)
         self._bar.update(length)
@@ -108,7 +108,7 @@ def progress_after(
     records = ending.records.last
     elapsed = np.cumsum(ending.records["compute_time"], 1, np.float64)
     metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}
-    scores = {name: mean_scores(records, name)[:, -1] for name in run.evaluations}
+    scores = {name: records[f"means/{name}"][:, -1] for name in run.evaluations}
     columns = {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
     columns["round"] = records["round"] + 1
     columns["communicated"] = records["communicated"] & (run.sizes.up + run.sizes.down > 0)

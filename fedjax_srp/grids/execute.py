@@ -54,11 +54,7 @@ class Ended(NamedTuple):
 
 
 def execute(points: Sequence[Point], folder: Path, how: How) -> Ended:
-    """Run what is not finished of a grid.
-
-    Raises:
-        ValueError: something is wrong with points, all of it in one line, before anything runs.
-    """
+    """Run what is not finished of a grid."""
     is_local = how.launcher == "local"
     sharers = max(how.workers, 1) if is_local else 1
     devices = (devices_of(how.workers) if how.workers else len(jax.devices())) if is_local else None
@@ -127,9 +123,6 @@ def plan(
         workers: that are to have work.
         sharers: how many of them share this machine's memory.
         devices: of each of them; None where only they can tell.
-
-    Raises:
-        ValueError: the points that are wrong, in one line.
     """
     left = {member.point.id for member in units.members(points, folder) if not member.is_finished()}
     trainings = {point.run.training for point in points if point.id in left}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fedjax_srp._checks import check_choice, check_integer, checked
+from fedjax_srp._checks import checked
 from fedjax_srp.grids.execute import How
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.result import Grid, carried_out
-from fedjax_srp.run_folder import writable
+from fedjax_srp.parts import AtLeast, Count
+from fedjax_srp.storage import writable
+
+Number = Annotated[int, AtLeast(0)]
 
 
 @checked
@@ -22,9 +25,9 @@ def grid(
     variants: Mapping[str, Mapping[str, Any]] | None = None,
     exclude: Sequence[Mapping[str, Any]] = (),
     out: str | os.PathLike | None = None,
-    workers: int = 0,
-    batch: int | None = None,
-    retries: int = 0,
+    workers: Number = 0,
+    batch: Count | None = None,
+    retries: Number = 0,
     launcher: Literal["local", "slurm"] = "local",
     slurm: Mapping[str, Any] | None = None,
     dry_run: bool = False,
@@ -72,11 +75,6 @@ def grid(
         >>> found.to_frame().groupby("method")["cohort_size"].mean().to_dict()
         {'fedrep': 20.0, 'srpfl': 5.0}
     """
-    check_integer("workers", workers, 0)
-    check_integer("retries", retries, 0)
-    if batch is not None:
-        check_integer("batch", batch, 1)
-    check_choice("launcher", launcher, ("local", "slurm"))
     spec, others = Spec(options or {}, axes or {}, variants or {}, exclude), dict[str, Any]()
     if file is not None:
         if axes or options or variants or exclude:

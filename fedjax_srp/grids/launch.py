@@ -230,9 +230,6 @@ class Processes(Launcher):
         log: folder of what they print.
         units: that they are to run.
         bar: gets to know what begins.
-
-    Raises:
-        ValueError: a part of a unit cannot be sent to a process.
     """
 
     def __init__(self, number: int, log: Path, units: Sequence[Unit], bar: Bar):
@@ -283,7 +280,6 @@ class Processes(Launcher):
 
 
 def _pickled(units: Sequence[Unit]) -> bytes:
-    """Units by their ids, as workers get them."""
     try:
         pickled = pickle.dumps({unit.id: unit for unit in units})
         if b"__main__" not in pickled or hasattr(sys.modules["__main__"], "__file__"):

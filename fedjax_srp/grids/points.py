@@ -21,7 +21,7 @@ from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPoli
 from fedjax_srp.engine.prepare import SOURCE
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import Option
-from fedjax_srp.parts import checked_value, members
+from fedjax_srp.parts import as_annotated, members
 from fedjax_srp.runs import words
 from fedjax_srp.runs.run import ASIDE, LIMITS, OF_OBJECTS, Run, from_words, read_by
 
@@ -146,9 +146,6 @@ def points(spec: Spec) -> list[Point]:
     """Return every run of a grid, in the order of its axes.
 
     An option that a method does not read is left out of its runs; runs that become equal by that are one.
-
-    Raises:
-        ValueError: all that is wrong with the grid, in one line.
     """
     for name in ("options", "axes", "variants"):
         if not isinstance(getattr(spec, name), Mapping):
@@ -283,20 +280,13 @@ class _Coerced:
 
 
 def coerce(name: str, option: Option, value: Any) -> Any:
-    """Return a value as `run` takes it: whole numbers become floats, lists tuples, a text several where it may.
-
-    Raises:
-        ValueError: a value of another type.
-    """
+    """Return a value as `run` takes it: whole numbers become floats, lists tuples, a text several where it may."""
     kinds = [kind for kind, _ in members(option.type)]
     if int in kinds and isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)  # seeds are larger than what enters a program
     if tuple[str, ...] in kinds and isinstance(value, str):
         return (value,)
-    try:
-        return checked_value(name, value, option.type)
-    except ValueError as error:
-        raise ValueError(str(error).replace(f", at least {-(2**31)}", "")) from None
+    return as_annotated(name, value, option.type)
 
 
 def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -353,11 +343,7 @@ def _identity(run: Run, may_change: Collection[str]) -> str:
 
 
 def rerun_of(point: Point) -> Point:
-    """Return a point whose run trains on all of its training data and is judged by its test data.
-
-    Raises:
-        ValueError: it is judged so already.
-    """
+    """Return a point whose run trains on all of its training data and is judged by its test data."""
     if point.run.data["validation"] is None:
         raise ValueError(f"{point.name}: judged by its test data already; choose by validation=0.2 under options")
     run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_srp import storage
-from fedjax_srp._checks import check_choice, unknown
+from fedjax_srp._checks import check_choice, check_known
 from fedjax_srp.grids.execute import Failure, How, execute
 from fedjax_srp.grids.points import Own, Point, rerun_of
 from fedjax_srp.history import History
-from fedjax_srp.run_folder import writable
+from fedjax_srp.storage import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,14 +175,11 @@ class Grid:
             >>> list(tuning.rerun(tuning.best(), progress=False).folders)
             ['learning_rate=0.1, seed=0', 'learning_rate=0.1, seed=1']
         """
-        for name in names:
-            if name not in self.points:
-                raise unknown("run", name, self.points)
+        check_known("run", names, self.points)
         anew = [rerun_of(self.points[name]) for name in names]
         return carried_out(anew, writable(self.folder / "test" if out is None else out), How(**how))
 
     def _front(self, name: str) -> dict[str, object]:
-        """The columns in front, one for every axis and every option of a variant."""
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
 
     @functools.cached_property

@@ -70,11 +70,7 @@ class Slurm(Launcher):
         return runs
 
     def start(self, task: str, unit: Unit) -> Any:
-        """See `Launcher`.
-
-        Raises:
-            ValueError: the scheduler refuses a job though none of this grid is left that could make room.
-        """
+        """See `Launcher`."""
         if time.monotonic() < self._next_try:
             return None
         try:

@@ -36,11 +36,7 @@ class Member(NamedTuple):
     folder: Path
 
     def is_finished(self) -> bool:
-        """Return True if its run is there, as long as it is asked for; with whatever cost in its summary.
-
-        Raises:
-            ValueError: its record does not read.
-        """
+        """Return True if its run is there, as long as it is asked for; with whatever cost in its summary."""
         if not (self.folder / "summary.json").is_file():
             return False
         if self.point.run.models and not (self.folder / MODELS).is_dir():
@@ -55,10 +51,6 @@ class Member(NamedTuple):
         """Return True if a run of its own starts again, since the finished one left no checkpoint to go on from.
 
         That is so where it was one of a batch.
-
-        Raises:
-            ValueError: what is asked for is not that run made longer, so what it has would be lost; its record does not
-                read.
         """
         has_checkpoint = self.point.run.checkpoint and snapshots(self.folder / "checkpoint")
         if has_checkpoint or self.is_finished() or not (self.folder / "summary.json").is_file():
@@ -192,7 +184,6 @@ def arranged(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_most: 
 
 
 def _check(units: Iterable[Unit]) -> None:
-    """Refuses runs that would lose what is there of them."""
     problems = Problems()
     for unit in units:
         kept = unit.rounds_kept()

@@ -81,13 +81,7 @@ class Worker:
             return Done(line, isinstance(error, storage.HeldError))
 
     def run(self, unit: Unit, tell: Tell) -> None:
-        """Run what is not finished of a unit, from its checkpoint if there is one, and mend summaries of other costs.
-
-        Raises:
-            HeldError: another process is running it.
-            ValueError: an argument out of range, a damaged checkpoint.
-            OSError: the disk is full.
-        """
+        """Run what is not finished of a unit, from a checkpoint if there is one, and mend summaries of other costs."""
         if len(unit.members) == 1:
             self._run_one(unit.members[0], tell)
             return

@@ -69,7 +69,6 @@ def get(
 
 
 def _check_sizes(dataset: Any, **sizes: int | None) -> None:
-    """Refuse numbers of participants below 1 or above the data's number of clients, if known."""
     num_clients = getattr(dataset, "num_clients", None)
     for argument, size in sizes.items():
         if size is not None and check_integer(argument, size, 1) > (num_clients or size):
@@ -77,7 +76,6 @@ def _check_sizes(dataset: Any, **sizes: int | None) -> None:
 
 
 def _model(name: str | Factory, choice: Choice, dataset: Any, model: str | SplitModel) -> SplitModel:
-    """A model cut where a method needs it."""
     options = choice.model
     if isinstance(model, SplitModel):
         return models.adjusted(model, dataset, options.get("augment"), options.get("initialization"))

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_srp import models, parts
-from fedjax_srp._checks import is_number, nearest, short
-from fedjax_srp._checks import unknown as unknown_name
+from fedjax_srp._checks import check_known, is_number, nearest, short
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.description import describe
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
@@ -41,14 +40,10 @@ def routes(name: str | Factory, policy: str | None = None) -> Routes:
     Args:
         name: of the method, or a class or function that makes an algorithm.
         policy: the name of its participation; None for its row's.
-
-    Raises:
-        ValueError: no such method or participation.
     """
     row = recipe(name)
     policy = policy or row.participation
-    if policy not in POLICIES:
-        raise unknown_name("participation", policy, POLICIES)
+    check_known("participation", [policy], POLICIES)
     of_algorithm = {name: option for name, option in options_of(row.factory).items() if option.path != "model"}
     return Routes(row.factory, policy, of_algorithm, options_of(POLICIES[policy]))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import unknown
+from fedjax_srp._checks import check_known
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.methods.options import option_names
 from fedjax_srp.methods.table import (
@@ -43,18 +43,11 @@ def register(name: str, factory: Factory, **row: Any) -> None:
     """
     if name in BUILT_IN:
         raise ValueError(f"name={name!r} is a method of the package; choose another name")
-    for field in row:
-        if field not in Recipe._fields:
-            raise unknown("field of a recipe", field, Recipe._fields[1:])
+    check_known("field of a recipe", row, Recipe._fields[1:])
     check_factory(factory)
     made = Recipe(factory, **row)
-    if made.participation not in POLICIES:
-        raise unknown("participation", made.participation, POLICIES)
     routed = [o for model in models.names() for o in option_names(factory, made.participation, model)]
-    known = dict.fromkeys([*routed, *options_of(factory)])
-    for option in made.options:
-        if option not in known:
-            raise unknown(f"option in the row of {name!r}", option, known)
+    check_known(f"option in the row of {name!r}", made.options, dict.fromkeys([*routed, *options_of(factory)]))
     RECIPES[name] = made
 
 

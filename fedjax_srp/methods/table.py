@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, participation
-from fedjax_srp._checks import check_integer, unknown
+from fedjax_srp._checks import check_integer, check_known
 from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
 
 Factory = Callable[..., FederatedAlgorithm]  # of algorithms on examples: its first argument is the model
@@ -119,19 +119,16 @@ def names() -> list[str]:
 
 
 def recipe(name: str | Factory) -> Recipe:
-    """The row of one method; a factory, or an algorithm without a row, gets a new one.
-
-    Raises:
-        ValueError: no such method, with the nearest names; an algorithm without a model.
-    """
+    """The row of one method; a factory, or an algorithm without a row, gets a new one."""
     if callable(name):
         check_factory(name)
         return Recipe(name)
     if name in RECIPES:
         return RECIPES[name]
-    if name not in _algorithms():
-        raise unknown("method", name, RECIPES)
-    return recipe(_algorithms()[name])
+    known = _algorithms()
+    if name not in known:
+        check_known("method", [name], RECIPES)
+    return recipe(known[name])
 
 
 def _algorithms() -> dict[str, Factory]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from fedjax_srp._checks import checked, unknown
+from fedjax_srp._checks import check_known, checked
 from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
@@ -135,20 +135,18 @@ def adjusted(model: SplitModel, dataset: Any, augment: str | None, initializatio
 @checked
 def options(name: str) -> dict[str, Any]:
     """Option -> default, of a model by name. Its cut follows from `head_layers`."""
-    if name not in FACTORIES:
-        raise unknown("model", name, FACTORIES)
+    check_known("model", [name], FACTORIES)
     known = options_of(FACTORIES[name])
     names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _OF_EVERY_MODEL]
     return {option: known[option].default for option in names if option != "cut"}
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that the model of that name does not take."""
     known = options(name)
     for option in given:
-        if option not in known:
-            error = unknown(f"option of model {name!r}", option, known)
-            owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))
-            hint = f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out"
-            cut = "cut: it follows from head_layers; give that, or model.recut(layer)"
-            raise ValueError(cut if option == "cut" else hint if owners else str(error))
+        owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))
+        if option == "cut":
+            raise ValueError("cut: it follows from head_layers; give that, or model.recut(layer)")
+        if owners and option not in known:
+            raise ValueError(f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out")
+    check_known(f"option of model {name!r}", given, known)

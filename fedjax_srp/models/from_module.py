@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from fedjax_srp._checks import checked, short
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, without_lists
-from fedjax_srp.parts import Count, checked_value
+from fedjax_srp.parts import Count, as_annotated
 
 Params = dict[str, Any]  # layer -> its parameters
 Calls = dict[str, Array]  # layer -> its input, in the order of first calls
@@ -143,7 +143,6 @@ class _Equinox:
 
 
 def _source(module: Any) -> Any:
-    """Return the adapter for the module's library."""
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
     if (eqx := sys.modules.get("equinox")) is not None:  # else there is no module of it
@@ -212,7 +211,7 @@ def from_module(
         ('representation', 'head')
     """
     check_dtype(dtype, jnp.number)
-    input_shape = checked_value("input_shape", input_shape, tuple[Count, ...])
+    input_shape = as_annotated("input_shape", input_shape, tuple[Count, ...])
     source = _source(module)
     example = jax.ShapeDtypeStruct(input_shape, jnp.dtype(dtype))
     x = jnp.ones((2, *example.shape), example.dtype)

@@ -55,21 +55,23 @@ class Block(nn.Module):
         return x + nn.Dense(width, name="down", **of_type)(jax.nn.gelu(h))
 
 
-def check_tokens(model: str, shape: Sequence[int]) -> None:
-    """Raise a ValueError of one line unless examples are token sequences."""
-    if len(shape) != 1:
-        raise ValueError(f"input_shape={shape}: {model} takes token sequences (length,); choose mlp")
+@part
+class TokenModel(SplitModel):
+    """Base of models whose inputs are sequences of tokens."""
 
+    def __post_init__(self) -> None:
+        if len(self.input_shape) != 1:
+            raise ValueError(f"input_shape={self.input_shape}: {self.name} takes token sequences (length,); choose mlp")
+        super().__post_init__()
 
-def loss_of_tokens(logits: Array, y: Array) -> Array:
-    """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
-    losses = cross_entropy(logits, y)
-    is_token = (y > 0).astype(losses.dtype)
-    return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)
+    @property
+    def input_dtype(self) -> Any:
+        """Type of the inputs: tokens."""
+        return jnp.int32
 
 
 @part
-class GPT(SplitModel):
+class GPT(TokenModel):
     """A transformer for next tokens, a small GPT-2 (Radford et al., 2019): layers embedding (tokens and
     positions), block1, block2, ..., norm, out.
 
@@ -98,7 +100,6 @@ class GPT(SplitModel):
     heads: Count = 4
 
     def __post_init__(self) -> None:
-        check_tokens(self.name, self.input_shape)
         if self.embedding % self.heads:
             raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does")
         super().__post_init__()
@@ -115,9 +116,6 @@ class GPT(SplitModel):
 
     def loss(self, logits: Array, y: Array) -> Array:
         """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
-        return loss_of_tokens(logits, y)
-
-    @property
-    def input_dtype(self) -> Any:
-        """Type of the inputs: tokens."""
-        return jnp.int32
+        losses = cross_entropy(logits, y)
+        is_token = (y > 0).astype(losses.dtype)
+        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)

@@ -73,7 +73,6 @@ class LoRA(SplitModel):
         return []
 
     def _kernels(self, base: PyTree) -> dict[str, Any]:
-        """The kernels with low-rank matrices, by their paths."""
         kept = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
         leaves = {jax.tree_util.keystr(p, simple=True, separator="/"): w for p, w in jax.tree.leaves_with_path(kept)}
         return {path: w for path, w in leaves.items() if path.endswith("/kernel") and w.ndim == 2}

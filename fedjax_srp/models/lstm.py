@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.gpt import check_tokens, loss_of_tokens
+from fedjax_srp.models.gpt import GPT, TokenModel
 from fedjax_srp.models.mlp import Dense
-from fedjax_srp.models.split import Layer, SplitModel
+from fedjax_srp.models.split import Layer
 from fedjax_srp.parts import AtLeast, Count, part
 
 
@@ -77,7 +77,7 @@ def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
 
 
 @part
-class LSTM(SplitModel):
+class LSTM(TokenModel):
     """A text classifier: layers embedding, lstm (its last output), fc1 with ReLU, out.
 
     Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
@@ -97,10 +97,6 @@ class LSTM(SplitModel):
     features: Count = 64
     dense: Count = 64
 
-    def __post_init__(self) -> None:
-        check_tokens(self.name, self.input_shape)
-        super().__post_init__()
-
     def stack(self) -> Sequence[Layer]:
         """Embedding, recurrence and dense layers."""
         return [
@@ -110,14 +106,9 @@ class LSTM(SplitModel):
             Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
         ]
 
-    @property
-    def input_dtype(self) -> Any:
-        """Type of the inputs: tokens."""
-        return jnp.int32
-
 
 @part
-class TokenLSTM(SplitModel):
+class TokenLSTM(TokenModel):
     """A predictor of next tokens: layers embedding, lstm (its output at every place), fc1, out.
 
     The model of StackOverflow's next words in Reddi et al. (2021, appendix C), with 4,050,748 parameters for 10,004
@@ -143,10 +134,7 @@ class TokenLSTM(SplitModel):
     embedding: Count = 96
     features: Count = 670
     dense: Count = 96
-
-    def __post_init__(self) -> None:
-        check_tokens(self.name, self.input_shape)
-        super().__post_init__()
+    loss = GPT.loss
 
     def stack(self) -> Sequence[Layer]:
         """Embedding, recurrence and dense layers."""
@@ -156,12 +144,3 @@ class TokenLSTM(SplitModel):
             Layer("fc1", nn.Dense(self.dense, param_dtype=self.dtype)),
             Layer("out", nn.Dense(self.num_classes, param_dtype=self.dtype)),
         ]
-
-    def loss(self, logits: Array, y: Array) -> Array:
-        """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
-        return loss_of_tokens(logits, y)
-
-    @property
-    def input_dtype(self) -> Any:
-        """Of the inputs: tokens."""
-        return jnp.int32

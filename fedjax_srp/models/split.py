@@ -20,7 +20,7 @@ from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts import Count, part, undefined
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
@@ -61,7 +61,7 @@ class Layer(NamedTuple):
     block: int | None = None
 
 
-def check_dtype(dtype: Any, kind: Any = jnp.floating) -> None:
+def check_dtype(dtype: Any, kind: Any) -> None:
     """Raise a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
     try:
         is_type = dtype is not None and not isinstance(dtype, jax.Array | np.ndarray)
@@ -96,6 +96,7 @@ class SplitModel:
 
     name = "model"
     takes_classes: ClassVar[bool] = True
+    dtypes: ClassVar[Any] = jnp.floating  # that `dtype` may be of
 
     input_shape: tuple[Count, ...]
     num_classes: Count
@@ -106,7 +107,7 @@ class SplitModel:
     initialization: Literal["torch"] | None = None
 
     def __post_init__(self) -> None:
-        self._check_dtype()
+        check_dtype(self.dtype, self.dtypes)
         object.__setattr__(self, "dtype", jnp.dtype(self.dtype))
         names = self.layer_names
         if self.cut is not None and self.cut not in names:
@@ -116,12 +117,9 @@ class SplitModel:
             drawn = dataclasses.replace(self, initialization=None)
             check_torch(self.name, jax.eval_shape(drawn.init, jax.random.key(0)))
 
-    def _check_dtype(self) -> None:
-        check_dtype(self.dtype)
-
     def stack(self) -> Sequence[Layer]:
         """The layers, applied in this order to `(batch, *input_shape)`."""
-        raise NotImplementedError(f"{type(self).__name__} defines no stack(self)")
+        undefined(self.stack)
 
     def loss(self, logits: Array, y: Array) -> Array:
         """The training loss of each example: (batch, num_classes), (batch,) -> (batch,)."""
@@ -144,7 +142,6 @@ class SplitModel:
 
     @property
     def _sides(self) -> tuple[list[Layer], list[Layer]]:
-        """The layers below the cut, and those above."""
         layers = list(self.stack())
         position = len(layers) if self.cut is None else [layer.name for layer in layers].index(self.cut)
         return layers[:position], layers[position:]
@@ -346,6 +343,7 @@ class Split(SplitModel):
         ('fc', 'out')
     """
 
+    dtypes: ClassVar[Any] = jnp.number
     layers: tuple[Any, ...]
     name: str = "split"  # type: ignore[misc]
     loss: Callable[[Array, Array], Array] = cross_entropy  # type: ignore[assignment]
@@ -369,9 +367,6 @@ class Split(SplitModel):
     def takes_classes(self) -> bool:  # type: ignore[override]
         """True if the loss takes integer labels."""
         return self.loss is cross_entropy
-
-    def _check_dtype(self) -> None:
-        check_dtype(self.dtype, jnp.number)
 
     def stack(self) -> Sequence[Layer]:
         """The layers."""

@@ -36,15 +36,12 @@ class AsynchronousTiers(ParticipationPolicy):
         tiers: number of tiers.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.AsynchronousTiers(1, tiers=2)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.AsynchronousTiers(1, tiers=2)
         >>> times = jnp.array([2.0, 5.0])
         >>> state = policy.init(jax.random.key(0), 2)
         >>> for _ in range(4):  # server steps at times 2, 4, 5 and 6
-        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         ...     print(int(cohort.stage), float(cohort.duration))
         0 2.0
         0 2.0

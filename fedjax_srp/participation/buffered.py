@@ -47,15 +47,12 @@ class Buffered(ParticipationPolicy):
         concurrency: M, clients at work at a time, at most num_clients - k + 1; None: all of them.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Buffered(1)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Buffered(1)
         >>> times = jnp.array([2.0, 5.0])
         >>> state = policy.init(jax.random.key(0), 2)
         >>> for _ in range(4):  # server steps at times 2, 4, 5 and 6
-        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         ...     print(cohort.client_ids.tolist(), float(cohort.duration))
         [0] 2.0
         [0] 2.0

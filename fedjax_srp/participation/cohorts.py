@@ -1,12 +1,14 @@
-"""Building blocks of policies: pools, orders of clients by time, cohorts."""
+"""Building blocks of policies: pools, orders of clients by time, cohorts, stages."""
 
 import math
+from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedjax_srp._checks import INT32_MAX
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
@@ -205,3 +207,17 @@ def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> Non
     """Raise a ValueError of one line if `value` exceeds the limit."""
     if value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")
+
+
+def stage_sizes(initial: int, pool: int) -> list[int]:
+    """n of every stage: initial * 2**r while below the pool, then the pool."""
+    sizes = [initial]
+    while sizes[-1] < pool:
+        sizes.append(min(pool, 2 * sizes[-1]))
+    return sizes
+
+
+def stage_ends(lengths: int | tuple[int, ...], num_stages: int) -> Array:
+    """The round after each stage but the last, which does not end: (num_stages - 1,) int32; unlisted ones have 0."""
+    listed = (lengths if isinstance(lengths, tuple) else (lengths,) * num_stages) + (0,) * num_stages
+    return jnp.asarray([min(end, INT32_MAX) for end in accumulate(listed[: num_stages - 1])], jnp.int32)

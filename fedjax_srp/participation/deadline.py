@@ -25,14 +25,11 @@ class Deadline(ParticipationPolicy):
         policy: selects the clients. Its stages, reports and metrics are as without a deadline.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Deadline(limit=2.5)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Deadline(limit=2.5)
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> cohort, _ = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        >>> cohort, _ = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         >>> cohort.client_ids[: cohort.size].tolist(), float(cohort.duration), int(cohort.asked)
         ([1, 2], 2.5, 3)
     """

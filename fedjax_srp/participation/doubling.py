@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._stages import stage_ends, stage_sizes
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, stage_ends, stage_sizes
 from fedjax_srp.parts import AtLeast, Count, part
 
 
@@ -40,17 +39,14 @@ class Doubling(ParticipationPolicy):
         by: the times that rank the pool.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Doubling(initial=10, rounds_per_stage=10)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Doubling(initial=10, rounds_per_stage=10)
         >>> times = jnp.arange(100.0)
         >>> state = policy.init(jax.random.key(0), 100)
         >>> sizes = []
         >>> for first_round in (0, 10, 20, 30, 40):
         ...     state = state._replace(round=jnp.int32(first_round))
-        ...     cohort, state = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        ...     cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         ...     sizes.append(int(cohort.size))
         >>> sizes
         [10, 20, 40, 80, 100]

@@ -35,14 +35,11 @@ class Fastest(ParticipationPolicy):
         pool: clients asked, drawn uniformly without replacement in every round; None for all.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Fastest(2)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Fastest(2)
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.tolist()
+        >>> policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))[0].client_ids.tolist()
         [1, 2]
     """
 

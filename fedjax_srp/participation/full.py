@@ -15,14 +15,11 @@ class Full(ParticipationPolicy):
     Cohorts are ordered by realised time, ties by client id.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Full()
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Full()
         >>> times = jnp.array([3.0, 1.0, 2.0])
         >>> state = policy.init(jax.random.key(0), 3)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.tolist()
+        >>> policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))[0].client_ids.tolist()
         [1, 2, 0]
     """
 

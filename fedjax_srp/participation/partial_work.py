@@ -27,14 +27,11 @@ class PartialWork(ParticipationPolicy):
         on_time: share of the clients that do all of it, rounded up; with 1 all do equal work.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.PartialWork(max_work=10, on_time=0.5)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.PartialWork(max_work=10, on_time=0.5)
         >>> times = jnp.array([2.0, 1.0, 3.0, 50.0])
         >>> state = policy.init(jax.random.key(0), 4)
-        >>> cohort, _ = policy.select(jax.random.key(1), state, ClientTimes(times, times))
+        >>> cohort, _ = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         >>> cohort.client_ids.tolist(), cohort.work.tolist()
         ([1, 0, 2, 3], [10, 10, 6, 1])
     """

@@ -6,8 +6,14 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import jax.numpy as jnp
 
 from fedjax_srp.base import STAGE_COMPLETED, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation._stages import stage_sizes
-from fedjax_srp.participation.cohorts import check_at_most, number_on_time, pick, share_on_time, with_partial_work
+from fedjax_srp.participation.cohorts import (
+    check_at_most,
+    number_on_time,
+    pick,
+    share_on_time,
+    stage_sizes,
+    with_partial_work,
+)
 from fedjax_srp.parts import Above, Count, Share, Static, part
 
 Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]

@@ -28,13 +28,11 @@ class Tiered(ParticipationPolicy):
         by: "uniform" draws all tiers equally often, "loss" those with high losses more often.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Tiered(2, tiers=2)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Tiered(2, tiers=2)
         >>> times = jnp.array([9.0, 1.0, 8.0, 2.0])
-        >>> cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), ClientTimes(times, times))
+        >>> state = policy.init(jax.random.key(1), 4)
+        >>> cohort, _ = policy.select(jax.random.key(0), state, srp.ClientTimes(times, times))
         >>> cohort.client_ids.tolist() in ([1, 3], [2, 0])
         True
     """

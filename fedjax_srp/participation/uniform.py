@@ -17,14 +17,11 @@ class Uniform(ParticipationPolicy):
         k: clients per round.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_srp import participation
-        >>> from fedjax_srp.base import ClientTimes
-        >>> policy = participation.Uniform(10)
+        >>> import jax, jax.numpy as jnp, fedjax_srp as srp
+        >>> policy = srp.participation.Uniform(10)
         >>> times = jnp.arange(100.0)
         >>> state = policy.init(jax.random.key(0), 100)
-        >>> policy.select(jax.random.key(1), state, ClientTimes(times, times))[0].client_ids.shape
+        >>> policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))[0].client_ids.shape
         (10,)
     """
 

@@ -186,11 +186,7 @@ def log_ticks(ax: Axes) -> None:
 
 
 def groups(histories: Histories) -> dict[str, list[History]]:
-    """Return label -> repeats, in the order given; a label that is no text becomes one.
-
-    Raises:
-        ValueError: no histories, or two labels with the same text.
-    """
+    """Return label -> repeats, in the order given; a label that is no text becomes one."""
     groups: dict[str, list[History]] = {}
     if isinstance(histories, Mapping):
         for label, value in histories.items():
@@ -208,11 +204,7 @@ def groups(histories: Histories) -> dict[str, list[History]]:
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:
-    """Return `groups`, after checking that runs of one name in a list differ in nothing but the seed.
-
-    Raises:
-        ValueError: as `groups`; runs of one name differ in more, or one is listed twice.
-    """
+    """Return `groups`, after checking that runs of one name in a list differ in nothing but the seed."""
     found = groups(histories)
     if isinstance(histories, Mapping):
         return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp import theory
-from fedjax_srp._checks import check_numbers
+from fedjax_srp._checks import check_known, check_numbers
 from fedjax_srp.report import drawing, table
 from fedjax_srp.report.drawing import Curve, Spread, X
 from fedjax_srp.report.page import report_page
@@ -96,9 +96,7 @@ def metric_over_time(
     for run in runs:
         if not run.num_rounds:
             raise ValueError(f"the run of {run.name!r} has no rounds: there is nothing to draw")
-        if name is None or name not in run.metrics:
-            available = ", ".join(run.metrics) or "none"
-            raise ValueError(f"metric={metric!r} is not in the run of {run.name!r}; available: {available}")
+        check_known(f"metric of the run of {run.name!r}", [name], run.metrics)
 
     def curve(history: History) -> Curve:
         values = history.metrics[str(name)]

@@ -85,11 +85,7 @@ def read(folder: Path) -> Run:
 
 
 def judged_by(run: Run, evaluation: str | None) -> Run:
-    """Return the run with this evaluation as its default one; None changes nothing.
-
-    Raises:
-        ValueError: it has no such evaluation.
-    """
+    """Return the run with this evaluation as its default one; None changes nothing."""
     known = run.history.accuracies
     if evaluation is None or next(iter(known), None) == evaluation:
         return run
@@ -143,11 +139,7 @@ def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
 
 
 def rows(runs: Sequence[Run]) -> Rows:
-    """Return the rows of a table, in the order of the methods, then of the values that differ.
-
-    Raises:
-        ValueError: two folders hold the same run.
-    """
+    """Return the rows of a table, in the order of the methods, then of the values that differ."""
     found, notes = _grouped(runs)
     differing = _differing(found)
     place_of = {name: place for place, name in enumerate(methods.names())}
@@ -238,11 +230,7 @@ def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
-    """True if runs of equal settings differ in the seed, False if equal seeds gave unequal results.
-
-    Raises:
-        ValueError: two folders hold the same run.
-    """
+    """True if runs of equal settings differ in the seed, False if equal seeds gave unequal results."""
     of_seed: dict[str, list[Run]] = {}
     for run in group:
         for other in of_seed.setdefault(run.seed, []):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import is_number, short
+from fedjax_srp._checks import as_annotated
 from fedjax_srp.history import History
 from fedjax_srp.methods import RECIPES, label
+from fedjax_srp.parts import AtLeast
 from fedjax_srp.report.shares import shares
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
 
+Cost = Annotated[float, AtLeast(0), "give a cost in time units, 0 for free rounds"]
 Repeats = Mapping[str, Sequence[History]]  # method -> its runs, one a seed
 
 
@@ -34,20 +36,15 @@ def check_target(target: float | None) -> None:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
 
-def check_communication(cost: float, argument: str = "communication") -> None:
+def check_communication(cost: float) -> None:
     """Refuse a cost per communicating round that is negative or not finite."""
-    if not is_number(cost) or not 0 <= cost < math.inf:
-        raise ValueError(f"{argument}={cost}: must be finite and at least 0, in time units; give 0 for free rounds")
+    as_annotated("communication", cost, Cost)
 
 
 def check_communications(costs: Sequence[float]) -> None:
     """Refuse anything but one cost or several."""
-    if isinstance(costs, str) or not np.iterable(costs):
-        raise ValueError(f"communications={short(costs)}: give several costs, e.g. [0, 10], or one, e.g. [0]")
-    if not len(costs):
+    if not as_annotated("communications", costs, tuple[Cost, ...]):
         raise ValueError("communications is empty: give at least one cost, e.g. 0")
-    for cost in costs:
-        check_communication(cost, "communications")
 
 
 def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
@@ -228,7 +225,6 @@ def _column(cost: float) -> str:
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
-    """True if the target was reached by the first evaluation."""
     return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0])
 
 

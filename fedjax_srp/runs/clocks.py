@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp import clocks
-from fedjax_srp._checks import short, unknown
+from fedjax_srp._checks import check_known, short
 from fedjax_srp.base import Clock
 
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
@@ -37,11 +37,7 @@ _NOT_UNDERSTOOD = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionE
 
 
 def parse(text: str, num_clients: int) -> Clock:
-    """Return the clock that a text names.
-
-    Raises:
-        ValueError: an invalid text, in one line.
-    """
+    """Return the clock that a text names."""
     if (name := text.partition("(")[0].strip()) in CALLED | clocks.OWN:
         return _called(name, text, num_clients)
     words = text.removeprefix("ordered:")
@@ -54,8 +50,9 @@ def parse(text: str, num_clients: int) -> Clock:
     if kind in NAMED and kind not in CLOCKS:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
     if kind not in CLOCKS:
-        own = "srp.clocks.register, in a file for --load, adds one of your own"
-        raise ValueError(f"{unknown('clock', kind, [*NAMED, 'trace', *CALLED, *clocks.OWN])}; {own}")
+        own = "; srp.clocks.register, in a file for --load, adds one of your own"
+        check_known("clock", [kind], [*NAMED, "trace", *CALLED, *clocks.OWN], own)
+        return _called(kind, text, num_clients)
     try:
         expression, communication = ast.parse(rest, mode="eval").body, 0.0
         if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):

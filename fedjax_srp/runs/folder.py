@@ -19,7 +19,7 @@ from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.history import History
 from fedjax_srp.report import table
-from fedjax_srp.run_folder import MODELS, writable
+from fedjax_srp.run_folder import MODELS
 from fedjax_srp.runs.run import AFTERWARDS, ASIDE, LIMITS, Run, load_data
 from fedjax_srp.storage import jsonable
 
@@ -56,7 +56,7 @@ def execute(
 
         def hold() -> _Found:
             """Lock the folder and check it again, since others may have used it."""
-            stack.enter_context(storage.held(writable(folder), "out"))
+            stack.enter_context(storage.held(storage.writable(folder), "out"))
             return _found(folder, run, overwrite)
 
         found = _found(folder, run, overwrite)
@@ -117,11 +117,7 @@ def _config(history: History, run: Run) -> dict[str, Any]:
 
 
 def made(folder: Path) -> dict[str, Any]:
-    """Return the record of the finished run in a folder.
-
-    Raises:
-        DamagedError: it is unreadable.
-    """
+    """Return the record of the finished run in a folder."""
     try:
         return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -129,8 +125,6 @@ def made(folder: Path) -> dict[str, Any]:
 
 
 class _Found(NamedTuple):
-    """State of a run's folder."""
-
     place: Path  # of its checkpoints
     finished: bool = False
     begun: bool = False  # there is a checkpoint to resume from

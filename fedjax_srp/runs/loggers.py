@@ -21,9 +21,6 @@ def loggers(run: Run, folder: Path, among_others: bool = False) -> Iterator[list
         run: with its options.
         folder: of the run.
         among_others: the run is one of a grid, where each has its own folder within TensorBoard's.
-
-    Raises:
-        ValueError: a logger is not installed.
     """
     found: list[watch.Callback] = []
     with contextlib.ExitStack() as stack:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from fedjax_srp import data, methods
-from fedjax_srp._checks import short, unknown
+from fedjax_srp._checks import check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
 from fedjax_srp.description import describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum
@@ -135,11 +135,7 @@ class Run:
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """The record of the run in its folder: every option with its value, objects described, JSON-able.
-
-        Raises:
-            ValueError: an option that the method does not read, no method.
-        """
+        """The record of the run in its folder: every option with its value, objects described, JSON-able."""
         if self.choice is None:
             participation = self._described("participation", self.own.participation)
             algorithm = self._described("method", self.own.algorithm)
@@ -210,11 +206,7 @@ class Run:
         return json.dumps(jsonable(rest), sort_keys=True), structure
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
-        """Return the arguments of `simulate`, without the folder of checkpoints.
-
-        Raises:
-            ValueError: an argument out of range.
-        """
+        """Return the arguments of `simulate`, without the folder of checkpoints."""
         table.check_target(self.target)
         table.check_communication(self.communication)
         if self.choice is None:
@@ -240,11 +232,7 @@ def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_data(given: Mapping[str, Any]) -> FederatedSource:
-    """Return the data of a run; a data object has a share held out if `validation` is given.
-
-    Raises:
-        ValueError: an option out of range.
-    """
+    """Return the data of a run; a data object has a share held out if `validation` is given."""
     if "data" in given:
         own, share = given["data"], given["validation"]
         return own if share is None else data.holdout(own, share, given["seed"])
@@ -262,15 +250,12 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
         given: option -> value, in the words of `fedjax-srp run` with underscores; None means not given. In Python
             "data" may replace "dataset", and method, participation, model, clock and data may be objects.
         names: option -> name of its object.
-
-    Raises:
-        ValueError: an option without effect; no method, or a method and an algorithm; no data.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if ("method" in given) == ("algorithm" in given):
         raise ValueError("give either --method or --algorithm; fedjax-srp list shows both")
-    if "algorithm" in given and given["algorithm"] not in methods.algorithm_names():
-        raise unknown("algorithm", given["algorithm"], methods.algorithm_names())
+    if "algorithm" in given:
+        check_known("algorithm", [given["algorithm"]], methods.algorithm_names())
     method: Any = given.get("method", given.get("algorithm"))
     read = read_by(given)
     options = {}
@@ -291,11 +276,7 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
 
 
 def read_by(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that the method of a run reads, see `words.read_by`; an object has those of its policy.
-
-    Raises:
-        ValueError: no such method, participation or model.
-    """
+    """Return the options that the method of a run reads, see `words.read_by`; an object has those of its policy."""
     method, policy, model = given.get("method", given.get("algorithm")), given.get("participation"), given.get("model")
     policy, model = (each if isinstance(each, str) else None for each in (policy, "mlp" if model is None else model))
     if isinstance(method, str):

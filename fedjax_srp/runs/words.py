@@ -22,11 +22,6 @@ OWNERS = ("method", "participation", "model")  # the parts of a method whose fie
 _TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")  # names that `methods.get` cannot pass on
 
 
-def option(name: str, kind: Any, default: Any, text: str) -> Option:
-    """An option of a command."""
-    return Option(name, kind, default, text)
-
-
 def table(*options: Option) -> dict[str, Option]:
     """Name -> option."""
     return {each.path: each for each in options}
@@ -34,19 +29,19 @@ def table(*options: Option) -> dict[str, Option]:
 
 _OF_GET, _OF_LOAD = written(methods.get), written(data.load)
 METHOD = table(
-    option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
-    option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
-    option("participation", str | None, None, "who takes part; default that of the method"),
+    Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
+    Option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
+    Option("participation", str | None, None, "who takes part; default that of the method"),
 )
 MODEL = {"model": _OF_GET["model"]}
-LOAD = option(
+LOAD = Option(
     "load",
     tuple[str, ...],
     (),
     "Python files that are run first, to register methods, policies, models and clocks of your own "
     "(srp.methods.register and register_participation, srp.models.register, srp.clocks.register)",
 )
-_DATASET = option(
+_DATASET = Option(
     "dataset", str, REQUIRED, "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder"
 )
 _DIVISION = {name: each for name, each in _OF_LOAD.items() if name not in ("name", "seed")}
@@ -60,11 +55,11 @@ SIMULATION = written(
     num_rounds=150,  # as in the SRPFL authors' code
 )
 REST = table(
-    option("clock", str, "fixed", clocks.HELP),
-    option("seed", int, 0, "of everything random but the partition of the data"),
-    option("communication", float, 0.0, "cost of a communicating round in time units, for the summary and the figure"),
-    option("out", str | None, None, "folder of the run (default runs/<method>_<dataset>_seed<seed>)"),
-    option(
+    Option("clock", str, "fixed", clocks.HELP),
+    Option("seed", int, 0, "of everything random but the partition of the data"),
+    Option("communication", float, 0.0, "cost of a communicating round in time units, for the summary and the figure"),
+    Option("out", str | None, None, "folder of the run (default runs/<method>_<dataset>_seed<seed>)"),
+    Option(
         "checkpoint",
         bool,
         True,
@@ -72,11 +67,11 @@ REST = table(
         "or another --time-limit or --target the finished run too. Two or three copies of the states of server and "
         "clients while it runs, one or two when it is finished",
     ),
-    option("models", bool, False, "put the final states of the server and of all clients into the folder"),
-    option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
-    option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
-    option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
-    option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
+    Option("models", bool, False, "put the final states of the server and of all clients into the folder"),
+    Option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
+    Option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
+    Option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
+    Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 )
 FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # the rest is of methods, policies and models
 
@@ -98,9 +93,6 @@ def read_by(method: str, participation: str | None, model: str | None) -> dict[s
         method: name of a method or an algorithm.
         participation: name of a policy; None for the method's own.
         model: name of a model; None for a model object.
-
-    Raises:
-        ValueError: no such method, participation or model.
     """
     route = methods.routes(method, participation)
     of_model = WHATEVER_MODEL if model is None else (*MODEL_OPTIONS, *models.options(model))
@@ -132,7 +124,7 @@ def _by_owner() -> dict[str, dict[str, Option]]:
     for called, same in found.items():
         kind = functools.reduce(operator.or_, [each.type for readers in same.values() for _, each in readers])
         text = "; ".join(_help(readers, len(makers[owner])) for owner, readers in same.items())
-        options[next(iter(same))][called] = option(called, kind | None, None, text)
+        options[next(iter(same))][called] = Option(called, kind | None, None, text)
     return options
 
 
@@ -160,11 +152,7 @@ def _help(same: list[tuple[str, Option]], how_many: int) -> str:
 
 
 def load(files: Sequence[str]) -> None:
-    """Run Python files that register methods and the like; they can import modules beside them.
-
-    Raises:
-        ValueError: no such file, or one that fails.
-    """
+    """Run Python files that register methods and the like; they can import modules beside them."""
     for file in files:
         if not os.path.isfile(file):  # unlike that of Path it never raises
             raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")

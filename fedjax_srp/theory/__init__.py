@@ -23,6 +23,7 @@ cost of a round, in time units. Logarithms without a base are natural, numbers o
 
 from __future__ import annotations
 
+from fedjax_srp.theory._formula import KIND
 from fedjax_srp.theory.flanp import (
     fedgate_time,
     flanp_alpha,
@@ -54,36 +55,6 @@ from fedjax_srp.theory.srpfl import (
     target_distance,
 )
 from fedjax_srp.theory.times import harmonic, order_statistic_mean
-
-KIND = {
-    "harmonic": "exact",
-    "order_statistic_mean": "exact",
-    "max_step_size": "valid bound",
-    "contraction_rate": "valid bound",
-    "contraction": "exact recursion",
-    "distances": "exact recursion",
-    "fixed_point": "exact recursion",
-    "target_distance": "exact recursion",
-    "switching_distances": "exact recursion",
-    "rounds_between": "exact recursion",
-    "stage_rounds": "exact recursion",
-    "schedule": "exact recursion",
-    "fedrep_rounds": "exact recursion",
-    "fedrep_time": "exact recursion",
-    "srpfl_time_bound": "printed bound",
-    "fedrep_rounds_bound": "printed bound",
-    "fedrep_time_bound": "printed bound",
-    "speedup_bound": "printed bound",
-    "flanp_alpha": "printed bound",
-    "flanp_step_sizes": "printed bound",
-    "flanp_local_steps": "printed bound",
-    "flanp_stage_rounds": "printed bound",
-    "flanp_warm_gap": "printed bound",
-    "flanp_time": "printed bound",
-    "fedgate_time": "printed bound",
-    "flanp_ratio": "printed bound",
-    "flanp_ratio_bound": "printed bound",
-}
 
 __all__ = [
     "KIND",

@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 
-from fedjax_srp.participation._stages import stage_sizes
+from fedjax_srp.participation.cohorts import stage_sizes
+from fedjax_srp.parts import Count
 from fedjax_srp.theory._formula import formula
 
 
-@formula
-def flanp_alpha(n: int, mu: float, smoothness: float, c: float) -> float:
+@formula("printed bound")
+def flanp_alpha(n: Count, mu: float, smoothness: float, c: float) -> float:
     """The largest alpha_n that FLANP's Theorem 1 allows, as printed; where L is small its proof allows less (eq. 22).
 
     Args:
@@ -30,8 +31,8 @@ def flanp_alpha(n: int, mu: float, smoothness: float, c: float) -> float:
     )
 
 
-@formula
-def flanp_step_sizes(n: int, mu: float, smoothness: float, c: float, local_steps: float) -> tuple[float, float]:
+@formula("printed bound")
+def flanp_step_sizes(n: Count, mu: float, smoothness: float, c: float, local_steps: float) -> tuple[float, float]:
     """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L), with the largest alpha_n.
 
     For every n a round moves by eta gamma tau = 1 / (2L) times the mean direction.
@@ -40,20 +41,20 @@ def flanp_step_sizes(n: int, mu: float, smoothness: float, c: float, local_steps
     return alpha / (local_steps * root), root / (2 * alpha * smoothness)
 
 
-@formula
+@formula("printed bound")
 def flanp_local_steps(samples: float, noise: float, c: float) -> float:
     """FLANP, Theorem 1: tau = 1.5 s sigma^2 / c local steps, not rounded, sigma^2 the variance of their gradients."""
     return 1.5 * samples * noise / c
 
 
-@formula
+@formula("printed bound")
 def flanp_stage_rounds(kappa: float) -> float:
     """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts at the end of the one before."""
     return 12 * kappa * math.log(6)
 
 
-@formula
-def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
+@formula("printed bound")
+def flanp_warm_gap(n: Count, before: Count, samples: float, c: float) -> float:
     """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for a w that ends the stage of m.
 
     Args:
@@ -68,8 +69,8 @@ def flanp_warm_gap(n: int, before: int, samples: float, c: float) -> float:
     return 2 * more / n * (c / (more * samples) + c / (before * samples)) + c / (before * samples)
 
 
-@formula
-def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, noise: float, c: float) -> float:
+@formula("printed bound")
+def flanp_time(times: np.ndarray, initial: Count, kappa: float, samples: float, noise: float, c: float) -> float:
     """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
 
     R and tau as in `flanp_stage_rounds` and `flanp_local_steps`.
@@ -87,7 +88,7 @@ def flanp_time(times: np.ndarray, initial: int, kappa: float, samples: float, no
     return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stages)
 
 
-@formula
+@formula("printed bound")
 def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
@@ -97,8 +98,8 @@ def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, 
     return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.sort(times)[-1])
 
 
-@formula
-def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, initial: int = 1) -> float:
+@formula("printed bound")
+def flanp_ratio(num_clients: Count, samples: float, c: float, initial_gap: float, initial: Count = 1) -> float:
     """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
     A ratio of sufficient rounds, not of necessary ones.
@@ -107,8 +108,8 @@ def flanp_ratio(num_clients: int, samples: float, c: float, initial_gap: float, 
     return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
 
 
-@formula
-def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: float) -> float:
+@formula("printed bound")
+def flanp_ratio_bound(num_clients: Count, samples: float, c: float, initial_gap: float) -> float:
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
     Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".
@@ -117,7 +118,7 @@ def flanp_ratio_bound(num_clients: int, samples: float, c: float, initial_gap: f
     return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)
 
 
-def _log_gap(initial_gap: float, num_clients: int, samples: float, c: float) -> float:
+def _log_gap(initial_gap: float, num_clients: Count, samples: float, c: float) -> float:
     """log(5 Delta0 N s / c)."""
     reached = c / (5 * num_clients * samples)
     if initial_gap <= reached:

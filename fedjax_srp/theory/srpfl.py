@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp.participation._stages import stage_sizes
-from fedjax_srp.theory._formula import formula
+from fedjax_srp._checks import as_annotated
+from fedjax_srp.participation.cohorts import stage_sizes
+from fedjax_srp.parts import Count
+from fedjax_srp.theory._formula import Chat, Contraction, formula
 from fedjax_srp.theory.times import order_statistic_mean
 
 # Contraction
 
 
-@formula
+@formula("valid bound")
 def max_step_size(sigma_max: float) -> float:
     """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
 
@@ -24,54 +26,52 @@ def max_step_size(sigma_max: float) -> float:
     return 1 / (8 * sigma_max**2)
 
 
-@formula
+@formula("valid bound")
 def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
     """The a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
     Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That
     of all N heads together is larger, and so is the a that it gives: an optimistic one.
     """
-    a = step_size * (1 - initial_distance**2) * sigma_min**2 / 2
-    return _checked(a)
+    return as_annotated("a", step_size * (1 - initial_distance**2) * sigma_min**2 / 2, Contraction)
 
 
-@formula
-def contraction(distance: float, a: float, ratio: float) -> float:
+@formula("exact recursion")
+def contraction(distance: float, a: Contraction, ratio: float) -> float:
     """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
-    return distance * math.sqrt(1 - _checked(a)) + a / math.sqrt(ratio * (1 - a))
+    return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
 
 
-@formula
-def fixed_point(a: float, ratio: float) -> float:
+@formula("exact recursion")
+def fixed_point(a: Contraction, ratio: float) -> float:
     """The limit of eq. 9 with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
 
     With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): no statement at all up to ratio = 4.
     """
-    s = math.sqrt(1 - _checked(a))
+    s = math.sqrt(1 - a)
     return (1 + s) / (s * math.sqrt(ratio))
 
 
-@formula
-def distances(a: float, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
+@formula("exact recursion")
+def distances(a: Contraction, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
     """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
-    _checked(a)
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
         out[t] = distance = contraction(distance, a, float(ratio))
     return out
 
 
-@formula
-def target_distance(a: float, num_clients: int, initial: int, chat: float) -> float:
+@formula("exact recursion")
+def target_distance(a: Contraction, num_clients: Count, initial: Count, chat: Chat) -> float:
     """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2)."""
     if initial > num_clients:
         raise ValueError(f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them")
-    return _checked_chat(chat) * fixed_point(a, num_clients / initial)
+    return chat * fixed_point(a, num_clients / initial)
 
 
-@formula
+@formula("exact recursion")
 def switching_distances(
-    a: float, num_clients: int, initial: int, communication: float = 0.0, rate: float = 1.0
+    a: Contraction, num_clients: Count, initial: Count, communication: float = 0.0, rate: float = 1.0
 ) -> np.ndarray:
     """X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
 
@@ -82,7 +82,7 @@ def switching_distances(
     Returns:
         (number of stages,) distances.
     """
-    s = math.sqrt(1 - _checked(a))
+    s = math.sqrt(1 - a)
     sizes = stage_sizes(initial, num_clients)
     noise = [a / (math.sqrt(n / initial) * s) for n in sizes]
     cost = [order_statistic_mean(n, num_clients, rate) + communication for n in sizes]
@@ -93,8 +93,8 @@ def switching_distances(
     return np.array([math.inf, *crossings])
 
 
-@formula
-def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
+@formula("exact recursion")
+def rounds_between(start: float, end: float, a: Contraction, ratio: float) -> int:
     """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
@@ -104,8 +104,8 @@ def rounds_between(start: float, end: float, a: float, ratio: float) -> int:
     return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
 
 
-@formula
-def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) -> np.ndarray:
+@formula("exact recursion")
+def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: float = 1.0) -> np.ndarray:
     """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
 
     2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `initial` has to
@@ -115,7 +115,7 @@ def stage_rounds(a: float, num_clients: int, initial: int, rate: float = 1.0) ->
     if sizes[-1] != initial * 2 ** (len(sizes) - 1):
         raise ValueError(f"num_clients={num_clients} must be initial={initial} times a power of 2; use schedule")
     steps = np.diff([order_statistic_mean(n, num_clients, rate) for n in sizes])
-    inner = 2 * np.log(math.sqrt(2) * steps[1:] / steps[:-1]) / -math.log1p(-_checked(a))
+    inner = 2 * np.log(math.sqrt(2) * steps[1:] / steps[:-1]) / -math.log1p(-a)
     return np.array([math.nan, *inner, math.nan][: len(sizes)])
 
 
@@ -138,12 +138,12 @@ class Schedule(NamedTuple):
         return sum(t * cost for t, cost in zip(self.rounds_per_stage, self.stage_times, strict=True))
 
 
-@formula
+@formula("exact recursion")
 def schedule(
-    a: float,
-    num_clients: int,
-    initial: int,
-    chat: float,
+    a: Contraction,
+    num_clients: Count,
+    initial: Count,
+    chat: Chat,
     communication: float = 0.0,
     rate: float = 1.0,
     initial_distance: float = 1.0,
@@ -174,8 +174,8 @@ def schedule(
     return Schedule(rounds, sizes, times, eps)
 
 
-@formula
-def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial_distance: float = 1.0) -> int:
+@formula("exact recursion")
+def fedrep_rounds(a: Contraction, num_clients: Count, initial: Count, chat: Chat, initial_distance: float = 1.0) -> int:
     """Rounds of FedRep, all N clients in each, to eps (eq. 244).
 
     From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point, where chat x < 1,
@@ -185,12 +185,12 @@ def fedrep_rounds(a: float, num_clients: int, initial: int, chat: float, initial
     return rounds_between(initial_distance, eps, a, num_clients / initial)
 
 
-@formula
+@formula("exact recursion")
 def fedrep_time(
-    a: float,
-    num_clients: int,
-    initial: int,
-    chat: float,
+    a: Contraction,
+    num_clients: Count,
+    initial: Count,
+    chat: Chat,
     communication: float = 0.0,
     rate: float = 1.0,
     initial_distance: float = 1.0,
@@ -203,8 +203,8 @@ def fedrep_time(
 # Bounds as printed
 
 
-@formula
-def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, rate: float = 1.0) -> float:
+@formula("printed bound")
+def srpfl_time_bound(a: Contraction, num_clients: Count, chat: Chat, c: float = 0.0, rate: float = 1.0) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
     Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in eq. 235. The bound
@@ -217,18 +217,18 @@ def srpfl_time_bound(a: float, num_clients: int, chat: float, c: float = 0.0, ra
         ... )
         (88223, 94180)
     """
-    gap = math.log(1 / (_checked_chat(chat) - 1))
-    return math.log(num_clients) * (6 * (c + 1) + 4 * gap) / -math.log1p(-_checked(a)) / rate
+    gap = math.log(1 / (chat - 1))
+    return math.log(num_clients) * (6 * (c + 1) + 4 * gap) / -math.log1p(-a) / rate
 
 
-@formula
-def fedrep_rounds_bound(a: float, num_clients: int, chat: float) -> float:
+@formula("printed bound")
+def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float:
     """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound. It is none."""
-    return (2 * math.log(1 / (_checked_chat(chat) - 1)) + math.log(num_clients)) / -math.log1p(-_checked(a))
+    return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
 
 
-@formula
-def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0) -> float:
+@formula("printed bound")
+def fedrep_time_bound(a: Contraction, num_clients: Count, chat: Chat, rate: float = 1.0) -> float:
     """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
 
     Example:
@@ -239,22 +239,8 @@ def fedrep_time_bound(a: float, num_clients: int, chat: float, rate: float = 1.0
     return math.log(num_clients) * fedrep_rounds_bound(a, num_clients, chat) / rate
 
 
-@formula
-def speedup_bound(num_clients: int, chat: float, c: float = 0.0) -> float:
+@formula("printed bound")
+def speedup_bound(num_clients: Count, chat: Chat, c: float = 0.0) -> float:
     """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
-    gap = math.log(1 / (_checked_chat(chat) - 1))
+    gap = math.log(1 / (chat - 1))
     return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)
-
-
-def _checked_chat(chat: float) -> float:
-    if not 1 < chat < math.sqrt(2):
-        raise ValueError(
-            f"chat={chat} must lie between 1 and sqrt(2): the target has to need all clients, and be in reach"
-        )
-    return chat
-
-
-def _checked(a: float) -> float:
-    if not 0 < a <= 0.25:
-        raise ValueError(f"a={a} must lie in (0, 1/4] (Theorem 4.5); with eta <= 1/(8 sigma_max^2) it is at most 1/16")
-    return a

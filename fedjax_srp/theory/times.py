@@ -6,21 +6,21 @@ import math
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp.parts import Count
 from fedjax_srp.theory._formula import formula
 
 
-@formula
-def harmonic(n: int) -> float:
+@formula("exact")
+def harmonic(n: Count) -> float:
     """H_n = 1 + 1/2 + ... + 1/n (FLANP, appendix D, below eq. 40)."""
     if n < 256:
         return float(np.sum(1 / np.arange(1, n + 1)))
     return math.log(n) + float(np.euler_gamma) + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
 
 
-@formula
-def order_statistic_mean(i: int, n: int, rate: float = 1.0) -> float:
+@formula("exact")
+def order_statistic_mean(i: Count, n: Count, rate: float = 1.0) -> float:
     """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
-    if check_integer("i", i, 1) > check_integer("n", n, 1):
+    if i > n:
         raise ValueError(f"i={i} must be at most n={n}")
     return (harmonic(n) - (harmonic(n - i) if i < n else 0.0)) / rate

@@ -426,8 +426,8 @@ def test_an_evaluation_has_no_round_for_an_optimizer_to_follow():
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ((0.0,), "learning_rate must be finite and positive, got 0.0; give a step size"),
-        ((-0.1,), "learning_rate must be finite and positive, got -0.1"),
+        ((0.0,), "learning_rate=0.0 must be positive; give a step size"),
+        ((-0.1,), "learning_rate=-0.1 must be positive"),
         ((jnp.float32(np.nan),), "learning_rate must be finite and >= 0, got nan"),
         ((0.1, -0.5), "momentum=-0.5 must be at least 0; give None for none"),
         ((0.1, 1), "momentum=1 must be below 1; give None for none"),

@@ -142,19 +142,17 @@ def test_dtype_is_the_default_float(x64):
     [
         (lambda: clocks.Fixed(1.0), ["distribution=1.0 must be a Distribution", "Exponential(rate=1.0)"]),  # pyright: ignore
         (lambda: clocks.Dynamic([1.0]), ["distribution=[1.0] must be", "Constant(times)"]),  # pyright: ignore
-        (lambda: clocks.Fixed(clocks.Exponential(), work=-1), ["fixed: work", ">= 0", "got -1;", "work=1.0"]),
-        (lambda: clocks.Dynamic(clocks.Exponential(), work=float("nan")), ["dynamic: work", "finite", "got nan;"]),
-        (
-            lambda: clocks.Fixed(clocks.Exponential(), communication=-1),
-            ["fixed: communication must be finite"],
-        ),
-        (lambda: clocks.Trace([1.0], work=[1.0]), ["trace: work", "at most 0 axes", "(1,)"]),
-        (lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]), ["trace: times", "got inf at index (1, 0)"]),
-        (lambda: clocks.Trace([1.0, -2.0]), ["trace: times", ">= 0", "got -2.0 at index 1"]),
-        (lambda: clocks.Trace(np.ones((1, 2, 3))), ["trace: times", "at most 2 axes", "(rounds, num_clients)"]),
-        (lambda: clocks.Trace(1.0), ["trace: times", "shape ()", "(num_clients,)"]),
-        (lambda: clocks.Trace(np.ones((0, 4))), ["trace: times", "shape (0, 4)"]),
-        (lambda: clocks.Trace([[1.0, 2.0], [1.0]]), ["trace: times", "rectangular"]),
+        (lambda: clocks.Fixed(clocks.Exponential(), work=-1), ["work=-1 must be at least 0;", "work=1.0"]),
+        (lambda: clocks.Dynamic(clocks.Exponential(), work=float("nan")), ["work must be finite", "got nan;"]),
+        (lambda: clocks.Trace([1.0], work=[1.0]), ["work=[1.0] must be a number;"]),
+        (lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]), ["times", "got inf at index (1, 0)"]),
+        (lambda: clocks.Trace([1.0, -2.0]), ["times[1]=-2.0 must be at least 0;"]),
+        (lambda: clocks.Trace([[1.0, 2.0], [-2.0, 1.0]]), ["times[1, 0]=-2.0 must be at least 0;"]),
+        (lambda: clocks.Trace(np.ones((1, 2, 3))), ["times", "at most 2 axes", "(rounds, num_clients)"]),
+        (lambda: clocks.Trace(1.0), ["times", "shape ()", "(num_clients,)"]),
+        (lambda: clocks.Trace(np.ones((0, 4))), ["times", "shape (0, 4)"]),
+        (lambda: clocks.Trace([[1.0, 2.0], [1.0]]), ["times=[[1.0, 2.0], [1.0]] must be a number;", "an array"]),
+        (lambda: clocks.Fixed(clocks.Exponential(), communication=-1), ["communication=-1 must be at least 0;"]),
         (
             lambda: clocks.Trace([1.0, 2.0]).init(jax.random.key(0), 3),
             ["has 2 entries for num_clients=3", "one column"],

@@ -365,7 +365,7 @@ ERRORS = {
     "alpha=inf must be below inf": lambda: partition.dirichlet(y, y, 5, np.inf),
     "sigma=-1 must be at least 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
     "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
-    "seed=0.5 must be an integer, at least 0": lambda: partition.iid(y, y, 5, 0.5),
+    "seed=0.5 must be an integer": lambda: partition.iid(y, y, 5, 0.5),
     "num_clients=None: 0 users have both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
     "num_clients=3: 2 users have both .*; use at most that many": lambda: partition.natural(
         np.array([1, 2]), np.array([1, 2]), 3

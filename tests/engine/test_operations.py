@@ -252,8 +252,8 @@ def test_jitter_is_a_factor_of_a_rounds_time():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compute": 0.0}, "devices: compute"),
-        ({"uplink": -1.0}, "devices: uplink"),
+        ({"compute": 0.0}, "compute="),
+        ({"uplink": -1.0}, "uplink="),
         ({"costs": 3.0}, "devices: costs=3.0 must be a srp.WorkCosts"),
         ({"jitter": 1.0}, "jitter=1.0 must be a Distribution"),
     ],

@@ -332,7 +332,7 @@ REFUSED = {
     ),
     "negative": (
         {"learning_rate": [0.1, -0.2, 0.0]},
-        "values of run 1: learning_rate must be finite and positive, got -0.2",
+        "values of run 1: learning_rate=-0.2 must be positive",
     ),
     "above": ({"momentum": [0.5, 0.0, 3.0]}, "values of run 2: momentum=3.0 must be below 1"),
     "not finite": ({"mu": [0.5, float("nan"), 3.0]}, "values of run 1: mu must be finite"),

@@ -259,7 +259,7 @@ def test_evaluate_refuses_what_cannot_be_judged():
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=KEY, evaluations="modle")
     with pytest.raises(ValueError, match="not a typed key"):
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=3)
-    with pytest.raises(ValueError, match=r"key has shape \(2,\), evaluate takes one key"):
+    with pytest.raises(ValueError, match=r"key has shape \(2,\), give one key"):
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=jax.random.split(KEY, 2))
 
 

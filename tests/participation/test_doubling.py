@@ -10,7 +10,7 @@ import pytest
 from policy_helpers import info_of, random_times, ranked
 
 from fedjax_srp import participation
-from fedjax_srp.participation._stages import stage_sizes
+from fedjax_srp.participation.cohorts import stage_sizes
 
 KEY = jax.random.key(0)
 

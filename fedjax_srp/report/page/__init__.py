@@ -84,9 +84,6 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
     Args:
         comparisons: one for each table, see `repeats.rows`, of runs with accuracies. One is shown at a time.
         title: heading of the page.
-
-    Raises:
-        ValueError: no comparison, or one without runs.
     """
     if not comparisons or not all(each.rows.runs for each in comparisons):
         raise ValueError("comparisons is empty: give at least one with at least one run")

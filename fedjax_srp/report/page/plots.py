@@ -175,7 +175,6 @@ QUANTILES = (("10 %", "q10"), ("25 %", "q25"), ("half", "q50"), ("75 %", "q75"),
 
 
 def _evaluations() -> Figure:
-    """Return the final accuracy of each row under each of its evaluations."""
     drawn = _named_rows("final mean accuracy (%)")
     spread = _source("spread", "y", "low", "high")
     drawn.segment("low", "y", "high", "y", line_color=MUTED, line_width=1.2, source=spread)
