@@ -1,8 +1,8 @@
 """Data of the report page: every run's rounds and scores, packed.
 
-The page recomputes curves and times from `compute_time` and `communicated` of each round and from scores of each
-evaluation (mean, worst and slowest tenth), all floats bit for bit. Of the clients it has the last evaluation: each score up to `MAX_POINTS`
-clients, and quantiles.
+The page recomputes curves and times from `compute_time` and `communicated` of each round, and from scores of each
+evaluation (the mean, the worst and the slowest tenth), all floats bit for bit. Of the clients it has the last
+evaluation: each score up to `MAX_POINTS` clients, and quantiles.
 """
 
 from __future__ import annotations
