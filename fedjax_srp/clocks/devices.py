@@ -106,7 +106,7 @@ class Devices(Clock):
         if self.jitter is None:
             return ClientTimes(total, total, once, by_work=by_work), state
         factor = self.jitter.sample(key, state.jitter)
-        times = ClientTimes(total * self.jitter.mean(state.jitter), total * factor)
+        expected, realised = total * self.jitter.mean(state.jitter), total * factor
         if by_work is not None:
-            return times._replace(by_work=by_work * factor[:, None]), state
-        return times._replace(communication=once * factor), state
+            return ClientTimes(expected, realised, by_work=by_work * factor[:, None]), state
+        return ClientTimes(expected, realised, state.once * factor), state

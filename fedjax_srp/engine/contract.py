@@ -335,7 +335,7 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     once = each if getattr(times.communication, "shape", ()) else _float()
     expected = ClientTimes(each, each, None if times.communication is None else once, *presence)
     if times.by_work is not None:
-        units = max(1, *getattr(times.by_work, "shape", ())[1:])
+        units = max((1, *getattr(times.by_work, "shape", ())[1:2]))
         expected = expected._replace(by_work=_float(num_clients, units))
     check_like(f"{name}: sample returned", times, expected, "there must be a time for each client")
     check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)

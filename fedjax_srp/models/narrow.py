@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -39,7 +40,8 @@ def narrow_model(model: SplitModel, rate: float) -> Split:
                     f"{' or '.join(WIDTHS)}, so that its operations with fewer units cannot be counted; give the clock "
                     "its costs"
                 )
-            module = module.clone(**{field: max(1, math.ceil(rate * width - ROUNDING))})
+            wanted: dict[str, Any] = {field: max(1, math.ceil(rate * width - ROUNDING))}
+            module = module.clone(**wanted)
         elif isinstance(module, nn.GroupNorm):
             module = module.clone(num_groups=1, group_size=None)
         layers.append(layer._replace(module=module))

@@ -188,7 +188,7 @@ def test_one_unit_is_the_narrowest_model():
 
 
 def test_clients_that_leave_send_no_submodel():
-    """The fastest leaves before its widest model is done and sends a narrower one; the slowest sends none."""
+    """The fastest leaves before its whole model is done, the slowest before its narrowest one; the server waits on."""
     needed, leaves = seconds(), np.full(5, 9e9)
     fast, slow = np.argmin(needed[:, 2]), np.argmax(needed[:, 0])
     leaves[fast], leaves[slow] = 0.9 * needed[fast, 2], 0.5 * needed[slow, 0]
