@@ -43,6 +43,7 @@ GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metric
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
 NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
 WASTED_TIME = "wasted_time"  # a metric, see `Cohort.asked`
+MESSAGE_SHARE = "message_share"  # an info: the share of `bytes_up` and `bytes_down` that a client sends and receives
 
 
 class RoundContext(NamedTuple):
@@ -178,6 +179,9 @@ class FederatedAlgorithm:
             message had it, but memory for all participants on every device.
         sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, for algorithms whose message is an
             exact short cut to the mean; None: the message.
+        costs_as: for 1, 2, ... units of work the algorithms that a client really runs, each with one unit, where this
+            one computes more (submodels, computed as a whole model under a mask). Charged are the mean of their
+            operations and the messages of the last; more units cost as much as the last number of them. None: itself.
     """
 
     name: ClassVar[str] = "algorithm"
@@ -188,6 +192,7 @@ class FederatedAlgorithm:
     communicates = cast(Any, None)  # a method
     mix = cast(Any, None)  # a method
     sends = cast(Any, None)  # a property
+    costs_as = cast(Any, None)  # a property: a tuple of tuples
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""
@@ -242,8 +247,9 @@ class FederatedAlgorithm:
 class ClientTimes(NamedTuple):
     """Time each client needs for one unit of local work, in time units, (num_clients,) float.
 
-    Where clients come and go, a clock gives the last three too, else none of them. A client whose work takes longer
-    than it stays fails: it never reports. If none is available the round begins later, with those available then.
+    Where clients come and go, a clock gives `available`, `stays` and `wait`, else none of them. A client whose work
+    takes longer than it stays fails: it never reports. If none is available the round begins later, with those
+    available then.
     """
 
     expected: Array  # known beforehand
@@ -252,6 +258,7 @@ class ClientTimes(NamedTuple):
     available: Array | None = None  # (num_clients,) bool: clients that may be selected; None: all
     stays: Array | None = None  # (num_clients,) float: from the beginning of the round until the client leaves
     wait: Array | None = None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
+    by_work: Array | None = None  # (num_clients, units) float: `realised` for 1, 2, ... units, where they do not add up
 
 
 class Cohort(NamedTuple):
@@ -334,7 +341,11 @@ class ParticipationPolicy:
 
 
 class WorkCosts(NamedTuple):
-    """Costs of a round for the clients, as the engine counts them for `Clock.fit`."""
+    """Costs of a round for the clients, as the engine counts them for `Clock.fit`.
+
+    Where units of work do not add up (`FederatedAlgorithm.costs_as`), `operations` is (num_clients, units) and bytes
+    are (units,), of all work of a client with 1, 2, ... units.
+    """
 
     operations: Array  # (num_clients,) float: of a unit of local work
     once: Array  # (num_clients,) float: operations that do not grow with the units of work

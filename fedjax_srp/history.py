@@ -20,7 +20,7 @@ import numpy as np
 
 from fedjax_srp import measures, run_folder
 from fedjax_srp._checks import check_known, check_numbers, checked, is_number, short
-from fedjax_srp.base import STAGE_COMPLETED, Method
+from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
@@ -55,7 +55,8 @@ class History:
         accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
         test_count: (M,) test points of each client; a client without any counts in no mean.
         rounds_taken: (M,) rounds of each client; zeros if not counted.
-        bytes_up: sent by one participant in one round.
+        bytes_up: sent by one participant in one round; where `metrics` have `message_share` (submodels), the mean
+            participant sends and receives this share.
         bytes_down: received by one participant in one round.
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator.
@@ -280,9 +281,16 @@ class History:
         """Measures of how evenly rounds are spread over the clients."""
         return measures.participation(self.rounds_taken)
 
+    @property
+    def _messages(self) -> np.ndarray:
+        """(R,) messages to the server, in whole ones."""
+        whole = self.cohort_size * self.communicated
+        share = self.metrics.get(MESSAGE_SHARE)
+        return whole if share is None else whole * np.where(whole > 0, share, 0.0)
+
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
         """Return the bytes that all participants sent and received until `time_to` of this target; inf if never."""
-        sent = np.cumsum(self.cohort_size * self.communicated) * float(self.bytes_up + self.bytes_down)
+        sent = np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down)
         reached = self.reached(target, evaluation)
         return math.inf if reached is None else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
 
@@ -337,7 +345,7 @@ class History:
             communication: cost per communicating round, in time units, for `simulated_time` and `time_to_target`.
         """
         evaluated = len(self.eval_round) > 0
-        sent = int(self.cohort_size[self.communicated].sum())
+        sent = self._messages.sum().item()
         sizes = ("num_rounds", "num_clients", "bytes_up", "bytes_down", "diverged")
         return {
             "name": self.name,
@@ -358,8 +366,8 @@ class History:
             "simulated_time": float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0,
             "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
-            "total_bytes_up": self.bytes_up * sent,
-            "total_bytes_down": self.bytes_down * sent,
+            "total_bytes_up": round(self.bytes_up * sent),
+            "total_bytes_down": round(self.bytes_down * sent),
             **{name: getattr(self, name) for name in (*sizes, *SECONDS)},
         }
 

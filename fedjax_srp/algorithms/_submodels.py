@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -10,11 +11,23 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.base import (
+    MESSAGE_SHARE,
+    Array,
+    ClientOutput,
+    Examples,
+    FederatedAlgorithm,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
+from fedjax_srp.models.narrow import ROUNDING, narrow_model
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtMost, part
+from fedjax_srp.parts import Above, AtMost, Static, part
 
-Rate = Annotated[float, Above(0), AtMost(1), "give a share of the units, e.g. 0.5"]
+Rate = Annotated[Static[float], Above(0), AtMost(1), "give a share of the units, e.g. 0.5"]
 
 
 @part
@@ -22,9 +35,9 @@ class SubmodelAlgorithm(GlobalModel):
     """A global model of which a client trains a share of the units of every hidden layer.
 
     The policy sets each client's capacity: with w units of work it trains a submodel of rate `rates[w - 1]`, for as
-    many steps as all others. So time is charged by w, though a submodel of rate r takes between r^2 and r of the
-    operations of the whole model; the simulator computes the whole model under a mask, and counts its operations and
-    bytes as such.
+    many steps as all others. `clocks.Devices` charges the operations and bytes of a model of this width, between r^2
+    and r of those of the whole model, though the simulator computes the whole model under a mask. Other clocks charge
+    w units.
 
     A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may be between them,
     and then includes the units that are left out, as zeros.
@@ -50,8 +63,14 @@ class SubmodelAlgorithm(GlobalModel):
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
         """The submodel of a training step: others give 0, its own outputs are scaled by 1 / r (Scaler)."""
         del key
-        rate = jnp.stack(self.rates)[level]
+        rate = jnp.asarray(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
+
+    @property
+    def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
+        """The narrow model of each rate, by units of work."""
+        models = [narrow_model(self.model, rate) for rate in self.rates]
+        return tuple((dataclasses.replace(self, model=model, rates=(1.0,)),) for model in models)
 
     init = FedAvg.init
     broadcast = FedAvg.broadcast
@@ -78,9 +97,10 @@ class SubmodelAlgorithm(GlobalModel):
         # w_i <- local SGD on the units of client i, from w
         now = self.training.in_round(context._replace(work=jnp.minimum(context.work, 1)))
         local = local_sgd(named_key(key, "local"), loss, params, (), examples, now)
-        trained = unit_masks(self.model.layer_names, params, jnp.stack(self.rates)[level], first)
+        trained = unit_masks(self.model.layer_names, params, jnp.asarray(self.rates)[level], first)
         message = _times(local.params, trained), Uncharged(trained)
-        return ClientOutput(message, weight=self.training.weight(examples), loss=local.loss)
+        share = {MESSAGE_SHARE: _mean_entry(trained)}
+        return ClientOutput(message, weight=self.training.weight(examples), info=share, loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Uncharged], context: RoundContext):
         """The mean of each parameter over the clients that trained it; untrained ones keep their value."""
@@ -115,7 +135,7 @@ def unit_masks(
             # flattened channels come last, so that a dense layer's inputs repeat them
             below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
             place = (jnp.arange(width, dtype=jnp.int32) - first) % width
-            wanted = place.astype(float) < rate * width - 1e-4  # tolerance for rounding above a whole number
+            wanted = place.astype(float) < rate * width - ROUNDING
             active = above = jnp.ones(width) if name == last else wanted.astype(float)
             masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, above), kernel.shape)}
         flat = {leaf: jnp.ones_like(w) if active is None else active for leaf, w in layer.items() if leaf != "kernel"}
@@ -129,6 +149,11 @@ def narrow(
 ) -> SplitParams:
     """The parameters of a submodel, zeros for the others, see `unit_masks`."""
     return _times(params, unit_masks(names, params, rate, first, gain))
+
+
+def _mean_entry(masks: SplitParams) -> Array:
+    leaves = jax.tree.leaves(masks)
+    return sum((jnp.sum(m, dtype=float) for m in leaves), jnp.zeros(())) / sum(m.size for m in leaves)
 
 
 def _layers(params: SplitParams) -> dict[str, Any]:

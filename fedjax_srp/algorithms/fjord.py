@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm, narrow
-from fedjax_srp.base import Array, Key, named_key
+from fedjax_srp.base import Array, FederatedAlgorithm, Key, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
@@ -33,9 +33,15 @@ class FjORD(SubmodelAlgorithm):
 
     rates: tuple[Rate, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
+    @property
+    def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
+        """The narrow models that a client draws from, by units of work; it sends the widest."""
+        one_each = [one for (one,) in super().costs_as]
+        return tuple(tuple(one_each[:units]) for units in range(1, len(one_each) + 1))
+
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
         """The submodel of a training step."""
         assert key is not None  # local SGD gives every step its own
         # p ~ U{rates up to the client's}
         drawn = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
-        return narrow(self.model.layer_names, params, jnp.stack(self.rates)[drawn], first)
+        return narrow(self.model.layer_names, params, jnp.asarray(self.rates)[drawn], first)

@@ -18,8 +18,8 @@ Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 class DevicesState(NamedTuple):
     """Seconds that a round takes each client, without the jitter."""
 
-    unit: Array  # (num_clients,) float, of a unit of local work
-    once: Array  # (num_clients,) float, of messages and one-off work
+    unit: Array  # (num_clients,) float, of a unit of local work; (num_clients, units) of 1, 2, ... units
+    once: Array  # of the same shape, of messages and one-off work
     jitter: PyTree  # parameters of its distribution, (num_clients,) arrays; () for none
 
 
@@ -30,7 +30,8 @@ class Devices(Clock):
     Operations are those of the client's local work, in matrix products and convolutions, as the engine counts them in
     the traced program: a larger model takes longer, and so does a client with more examples. Bytes are those of
     `history.bytes_down` and `history.bytes_up`. With more units of work (`PartialWork`) the work takes longer and the
-    messages do not. `history.elapsed` takes no communication cost, since the times include it.
+    messages do not; submodels (`HeteroFL`) have operations and bytes of their own for each number of units.
+    `history.elapsed` takes no communication cost, since the times include it.
 
     A speed is a number, one per client, or a distribution drawn once per client. Phones reach a small part of their
     peak in training: give measured speeds (operations of one known round over the seconds that it took).
@@ -75,14 +76,22 @@ class Devices(Clock):
         speeds = "compute", "downlink", "uplink"
         compute, downlink, uplink = (per_client(self, name, named_key(key, name), num_clients) for name in speeds)
         unit, once, down, up = (jnp.asarray(cost, dtype=float) for cost in self.costs)
+        if unit.ndim > 1:  # a column for each number of units of work
+            compute, downlink, uplink, once = (each[:, None] for each in (compute, downlink, uplink, once))
+            down, up = (cost.reshape(1, -1) for cost in (down, up))
         messages = down / downlink + up / uplink
         jitter = () if self.jitter is None else self.jitter.parameters(named_key(key, "jitter"), num_clients)
         return DevicesState(unit / compute, once / compute + messages, jitter)
 
     def sample(self, key: Key, state: DevicesState, now: Array) -> tuple[ClientTimes, DevicesState]:
         """The times of a round."""
-        total = state.unit + state.once
+        total, once, by_work = state.unit + state.once, state.once, None
+        if total.ndim > 1:
+            total, once, by_work = total[:, 0], None, total
         if self.jitter is None:
-            return ClientTimes(total, total, state.once), state
+            return ClientTimes(total, total, once, by_work=by_work), state
         factor = self.jitter.sample(key, state.jitter)
-        return ClientTimes(total * self.jitter.mean(state.jitter), total * factor, state.once * factor), state
+        expected, realised = total * self.jitter.mean(state.jitter), total * factor
+        if by_work is not None:
+            return ClientTimes(expected, realised, by_work=by_work * factor[:, None]), state
+        return ClientTimes(expected, realised, state.once * factor), state

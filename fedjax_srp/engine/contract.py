@@ -333,10 +333,13 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     is_pair = isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)
     _must(is_pair, f"{name}: sample returned", sampled, "return (ClientTimes, state)")
     times, new = sampled
-    flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:] != (None, None, None)
+    flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:6] != (None, None, None)
     presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
     once = each if getattr(times.communication, "shape", ()) else _float()
     expected = ClientTimes(each, each, None if times.communication is None else once, *presence)
+    if times.by_work is not None:
+        units = max((1, *getattr(times.by_work, "shape", ())[1:2]))
+        expected = expected._replace(by_work=_float(num_clients, units))
     check_like(f"{name}: sample returned", times, expected, "there must be a time for each client")
     check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
     return times

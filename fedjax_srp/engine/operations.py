@@ -7,6 +7,7 @@ of work. Convolutions count as such, however the backend computes them, without 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,8 +29,8 @@ from fedjax_srp.base import (
     WorkCosts,
 )
 from fedjax_srp.engine.carries import inner_jaxprs
-from fedjax_srp.engine.contract import Shapes
-from fedjax_srp.engine.traffic import Traffic
+from fedjax_srp.engine.contract import Shapes, check_algorithm
+from fedjax_srp.engine.traffic import Traffic, traffic
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown
 Total = Array | float
@@ -41,11 +42,20 @@ def work_costs(
     """Return a compiled function of the data that counts the costs of a round for each client.
 
     A client with fewer examples than the largest is charged for its own; its last batch of an epoch counts as a full
-    one.
+    one. An algorithm with `costs_as` costs what these others do.
 
     Raises:
         ValueError: the length of a loop does not follow from scalars of a client's data and its work.
     """
+    if algorithm.costs_as is not None:
+        return _costs_by_work(algorithm.costs_as, policy, data)
+    return _own_costs(algorithm, policy, data, shapes, sizes)
+
+
+def _own_costs(
+    algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource, shapes: Shapes, sizes: Traffic
+) -> Callable[[FederatedSource], WorkCosts]:
+    """`work_costs` of what the algorithm itself computes."""
     count = _client_operations(algorithm, policy, data.num_clients, shapes, shapes.train)
     longer = count
     if isinstance(shapes.train, Examples):  # one more row shows what depends on the padded length
@@ -72,6 +82,31 @@ def work_costs(
         ids = jnp.arange(data.num_clients, dtype=jnp.int32)
         unit, once = jax.vmap(of_client, in_axes=(None, 0))(data, ids)
         return WorkCosts(unit, once, jnp.asarray(sizes.down, float), jnp.asarray(sizes.up, float))
+
+    return costs
+
+
+def _costs_by_work(
+    levels: Sequence[Sequence[FederatedAlgorithm]], policy: ParticipationPolicy, data: FederatedSource
+) -> Callable[[FederatedSource], WorkCosts]:
+    """`work_costs` of the algorithms that clients run with 1, 2, ... units of work, see `costs_as`."""
+    distinct = list(dict.fromkeys(itertools.chain(*levels)))
+    shapes = [check_algorithm(one, data, (), policy) for one in distinct]
+    counters = [
+        _own_costs(one, policy, data, of_one, traffic(of_one, one.sends))
+        for one, of_one in zip(distinct, shapes, strict=True)
+    ]
+    places = [[distinct.index(one) for one in level] for level in levels]
+
+    @jax.jit
+    def costs(data: FederatedSource) -> WorkCosts:
+        found = [count(data) for count in counters]
+        total = jnp.stack([each.operations + each.once for each in found])  # (algorithms, num_clients)
+        means = [jnp.mean(total[jnp.asarray(level)], axis=0) for level in places]
+        down, up = (
+            jnp.stack([getattr(found[level[-1]], name) for level in places]) for name in ("bytes_down", "bytes_up")
+        )
+        return WorkCosts(jnp.stack(means, axis=1), jnp.zeros(data.num_clients), down, up)
 
     return costs
 

@@ -142,6 +142,8 @@ def until(
 
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:
     """(pool,) float: time of the work of each, T_i * work; a clock's communication counts once."""
+    if times.by_work is not None:  # as for 1 unit without work, as for the last for more
+        return times.by_work[cohort.client_ids, jnp.clip(cohort.work - 1, 0, times.by_work.shape[1] - 1)]
     work = cohort.work.astype(times.realised.dtype)
     durations = times.realised[cohort.client_ids] * work
     if times.communication is not None:
@@ -176,13 +178,18 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
     """
     each = times.realised[cohort.client_ids]
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
+    if times.by_work is not None:  # the most units that fit
+        units = np.minimum(np.arange(max_work), times.by_work.shape[1] - 1)
+        each = times.by_work[cohort.client_ids][:, units]
+        end = _waits_until(each[:, -1], takes_part, cohort, times, on_time)
+        fits = jnp.where(each <= end * (1 + 1e-6), jnp.arange(1, max_work + 1, dtype=jnp.int32), 1)
+        cohort = cohort._replace(work=jnp.max(fits, axis=1))
+        return cohort if times.available is None else until(cohort, times)
     if times.communication is not None and times.communication.ndim:  # each client's own
         once = times.communication[cohort.client_ids]
         each = each - once
         all_done = once + max_work * each
-        leaves = all_done if times.stays is None else jnp.minimum(all_done, times.stays[cohort.client_ids])
-        end = jnp.sort(jnp.where(takes_part & (all_done <= leaves), all_done, jnp.inf))[on_time - 1]
-        end = jnp.where(jnp.isfinite(end), end, jnp.max(jnp.where(takes_part, leaves, 0)))
+        end = _waits_until(all_done, takes_part, cohort, times, on_time)
         fits = jnp.clip(jnp.floor((end - once) / jnp.where(each > 0, each, 1) * (1 + 1e-6)), 1, max_work)
         cohort = cohort._replace(work=jnp.where(all_done <= end, max_work, fits.astype(jnp.int32)))
         return cohort if times.available is None else until(cohort, times)
@@ -201,6 +208,13 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
     cohort = cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
     return cohort if times.available is None else until(cohort, times)
+
+
+def _waits_until(all_done: Array, takes_part: Array, cohort: Cohort, times: ClientTimes, on_time: Array) -> Array:
+    """() float: when `on_time` participants are done, or the last one is done or has left; arrays are (pool,)."""
+    leaves = all_done if times.stays is None else jnp.minimum(all_done, times.stays[cohort.client_ids])
+    end = jnp.sort(jnp.where(takes_part & (all_done <= leaves), all_done, jnp.inf))[on_time - 1]
+    return jnp.where(jnp.isfinite(end), end, jnp.max(jnp.where(takes_part, leaves, 0)))
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:

@@ -407,6 +407,18 @@ BROKEN_CLOCKS = {
         {"sample": lambda key, state, now: (ClientTimes(EACH, EACH, jnp.ones(3)), state)},
         "(they differ in .communication)",
     ),
+    "by_work_of_some": (
+        {"sample": lambda key, state, now: (ClientTimes(EACH, EACH, by_work=jnp.ones((3, 2))), state)},
+        "(they differ in .by_work)",
+    ),
+    "by_work_without_units": (
+        {"sample": lambda key, state, now: (ClientTimes(EACH, EACH, by_work=EACH), state)},
+        "(they differ in .by_work)",
+    ),
+    "by_no_work": (
+        {"sample": lambda key, state, now: (ClientTimes(EACH, EACH, by_work=jnp.ones((4, 0))), state)},
+        "(they differ in .by_work)",
+    ),
     "unknown": (times(EACH, None), "(they differ in .realised)"),
     "state_shape": (
         {"sample": lambda key, state, now: (ClientTimes(EACH, EACH), EACH)},

@@ -284,6 +284,31 @@ def test_ten_thousand_clients_are_quantiles(tmp_path, tab):
     assert source(tab, "clients", "dots")["x"] == []
 
 
+@pytest.mark.parametrize("score", ["worst", "slowest"])
+def test_curves_of_a_tenth_of_the_clients(tmp_path, tab, score):
+    """On a phone, by the control: of single runs, so that each line is a history's."""
+    comparison = compared([made(name, 0, 30, 40) for name in ("srpfl", "fedrep")])
+    tab.open(page.write(tmp_path / "report.html", [comparison]), "whole=1", width=390, phone=True)
+    axis = "drawing.model('rounds', 'x').document.roots()[0].left.find((one) => 'axis_label' in one)"
+    assert tab.ask(f"{axis}.axis_label") == "mean test accuracy (%)"
+    tab.ask(f"element('score').value = '{score}', element('score').dispatchEvent(new Event('change')), true")
+    tab.wait(f"location.hash.includes('curves={score}')")
+    for state in (None, f"curves={score}&whole=1&C=2"):  # the control, and an address that was sent
+        if state:
+            choose(tab, state)
+        tab.wait(f"{axis}.axis_label === 'test accuracy of the {score} tenth (%)'")
+        assert tab.ask("document.getElementById('score').selectedOptions[0].text") == f"{score} tenth"
+        over_time, over_rounds = source(tab, "time", "lines"), source(tab, "rounds", "lines")
+        for place, (run,) in enumerate(comparison.rows.histories.values()):
+            expected = 100 * getattr(run, f"{score}_scores")()
+            assert not np.allclose(expected, 100 * run.mean_scores(), atol=0.1)
+            np.testing.assert_array_equal(over_time["xs"][place], run.eval_elapsed(2 if state else 0))
+            np.testing.assert_array_equal(over_rounds["xs"][place], run.eval_round)
+            for lines in (over_time, over_rounds):
+                np.testing.assert_allclose(lines["ys"][place], expected, rtol=1e-12)
+    assert tab.ask("document.documentElement.scrollWidth") <= 390
+
+
 def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
     tab.open(page.write(tmp_path / "report.html", [large]), width=390, phone=True)
     assert tab.ask("document.documentElement.scrollWidth") <= 390

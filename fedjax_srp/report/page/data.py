@@ -1,8 +1,8 @@
 """Data of the report page: every run's rounds and scores, packed.
 
-The page recomputes curves and times from `compute_time` and `communicated` of each round and mean and worst scores of
-each evaluation, all floats bit for bit. Of the clients it has the last evaluation: each score up to `MAX_POINTS`
-clients, and quantiles.
+The page recomputes curves and times from `compute_time` and `communicated` of each round, and from scores of each
+evaluation (the mean, the worst and the slowest tenth), all floats bit for bit. Of the clients it has the last
+evaluation: each score up to `MAX_POINTS` clients, and quantiles.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
             name: {
                 "mean": packer.put(history.mean_scores(name)),
                 "worst": packer.put(history.worst_scores(name)),
+                "slowest": packer.put(history.slowest_scores(name)),
                 "quartiles": history.speed_quartiles(name).tolist(),
                 "clients": packer.put(history.scores(name)[-1][seen]) if few else None,
             }

@@ -75,7 +75,7 @@ const drawing = (() => {
     fill(figure, "dots", dots);
     fill(figure, "stages", stages);
     const judged = judgedOn(shown.map(({row}) => row));
-    labelAxis(figure, `${state.score === "mean" ? `mean ${judged} accuracy` : `${judged} accuracy of the worst tenth`} (%)`);
+    labelAxis(figure, `${state.score === "mean" ? `mean ${judged} accuracy` : `${judged} accuracy of the ${state.score} tenth`} (%)`);
     return {apart, held, banded: bands.length > 0, dotted: dots.length > 0, staged: stages.length > 0};
   }
 

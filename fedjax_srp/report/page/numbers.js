@@ -25,8 +25,7 @@ const numbers = (() => {
           }
           if (run.map) run.map.shares = array(run.map.shares);
           for (const found of Object.values(run.evaluations)) {
-            found.mean = array(found.mean);
-            found.worst = array(found.worst);
+            for (const name of ["mean", "worst", "slowest"]) found[name] = array(found[name]);
             found.quartiles = found.quartiles.map(number);
             found.clients = found.clients && array(found.clients);
           }

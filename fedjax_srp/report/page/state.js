@@ -36,7 +36,7 @@ function readAddress(content) {
   if (words.has("C") && Number(words.get("C")) >= 0) state.cost = Number(words.get("C"));
   if (words.has("target") && Number(words.get("target")) > 0) state.target = fraction(words.get("target"));
   state.evaluation = words.get("judged") ?? "";
-  state.score = words.get("curves") === "worst" ? "worst" : "mean";
+  state.score = ["worst", "slowest"].find((name) => name === words.get("curves")) ?? "mean";
   if (words.has("whole")) state.whole = words.get("whole") !== "0";
   state.log = words.get("log") === "1";
   state.off = new Set((words.get("off") ?? "").split(",").filter(Boolean).map(Number));
