@@ -212,6 +212,7 @@ def run_group(
         end, found = jax.lax.scan(segment, start, length=group.rounds // group.eval_every)
         flat = {name: found[name].reshape(-1) for name in ("time", "size", "wasted")}
         times = start.clock.unit + start.clock.once if hasattr(start.clock, "unit") else start.clock.times
+        times = times if times.ndim == 1 else times[:, 0]  # of a unit: HeteroFL's narrowest model
         return found | flat | {"client_time": times, "rounds_taken": end.rounds_taken}
 
     def stack(*leaves: Any) -> jax.Array:
