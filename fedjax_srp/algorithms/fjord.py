@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm, narrow
+from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm
 from fedjax_srp.base import Array, FederatedAlgorithm, Key, named_key
+from fedjax_srp.models.narrow import narrow
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
