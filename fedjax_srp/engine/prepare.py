@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_srp._checks import check_integer, check_known, is_key, short
+from fedjax_srp._checks import as_annotated, check_integer, check_known, is_key, short
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
@@ -144,11 +144,10 @@ def prepare(request: Request) -> Prepared:
     policy = Full() if policy is None else policy
     clock = Fixed(Exponential(1.0)) if clock is None else clock
     names = {"name": "" if name is None else name, "algorithm.name": algorithm.name, "participation.name": policy.name}
-    for argument, value in (names | {"shard_data": request.shard_data}).items():
-        kind = bool if argument == "shard_data" else str
-        if not isinstance(value, kind):
-            raise ValueError(f"{argument}={short(value)} must be a {kind.__name__}")
-        if isinstance(value, str) and ((not value and name is not None) or "\0" in value):
+    as_annotated("shard_data", request.shard_data, bool)
+    for argument, value in names.items():
+        as_annotated(argument, value, str)
+        if (not value and name is not None) or "\0" in value:
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
     sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
