@@ -10,9 +10,9 @@ from reference.local import Sgd, batches, train, weight
 from reference.small import KEY, Run, assert_close, built, clients_of, federation, model, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms._submodels import unit_masks
 from fedjax_srp.base import named_key
 from fedjax_srp.engine.round import stream
+from fedjax_srp.models.narrow import unit_masks
 
 COUNTS, TEST_COUNTS = (4, 3, 7, 5, 8), (2, 2, 2, 2, 2)
 BATCH, EPOCHS, SGD = 3, 2, Sgd(0.3, momentum=0.5, decay=0.01)

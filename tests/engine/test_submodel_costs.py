@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms._submodels import unit_masks
 from fedjax_srp.base import ClientTimes
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.models.narrow import narrow_model
+from fedjax_srp.models.narrow import narrow_model, unit_masks
 from fedjax_srp.participation import Deadline, Fastest, Full, PartialWork
 from tests.reference.small import KEY, NUM_CLASSES, NUM_FEATURES, clients_of, federation, model
 
