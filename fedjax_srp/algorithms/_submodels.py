@@ -78,7 +78,7 @@ class SubmodelAlgorithm(GlobalModel):
     def init_params(self, key: Key, data: Any) -> SplitParams:
         """The initial parameters, of a model with hidden units."""
         params = super().init_params(key, data)
-        for name, layer in (params.representation | params.head).items():
+        for name, layer in {**params.representation, **params.head}.items():
             if not layer.keys() <= {"kernel", "bias", "scale"}:
                 raise ValueError(
                     f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, and {self.name} narrows dense "
