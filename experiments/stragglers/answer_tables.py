@@ -13,7 +13,12 @@ import pandas as pd
 from answer_rows import JUDGES
 
 SHOWN = [("exponential", 0.0), ("exponential", 1.0), ("exponential", 10.0), ("lognormal", 0.0), ("uniform", 0.0)]
-SHOWN += [("uniform", 10.0), ("phones", 0.0)]
+SHOWN += [("uniform", 10.0), ("phones", 0.0), ("phones come and go", 0.0)]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A time in so many digits, in whole units from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
 
 
 def times(frame: pd.DataFrame, classes: int) -> str:
@@ -32,7 +37,7 @@ def times(frame: pd.DataFrame, classes: int) -> str:
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")
             else:
-                row.append(f"{reached.mean():.3g} ± {reached.std():.2g}" if len(found) else "-")
+                row.append(f"{number(reached.mean())} ± {number(reached.std(), 2)}" if len(found) else "-")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
