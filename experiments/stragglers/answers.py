@@ -214,12 +214,15 @@ class Cell(NamedTuple):
 
 
 # ---- one program --------------------------------------------------------------------------------------------------
-def run_cell(cell: Cell, federations: dict[int, Any], at_once: int | None) -> dict[str, np.ndarray]:
+def run_group(
+    group: Group,
+    which: Sequence[int],
+    data: Sequence[Any],
+    clocks: Sequence[srp.Clock],
+    keys: jax.Array,
+    at_once: int | None = None,
+) -> dict[str, np.ndarray]:
     """Runs a batch of branches, federations, clocks and keys, of equal length; arrays with that axis in front."""
-    group = cell.group
-    which = [group.answers.index(point.answer) for point in cell.batch]
-    keys = jnp.stack([jax.random.key(point.seed) for point in cell.batch])
-    data = [federations[point.classes] for point in cell.batch]
 
     def one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
         policy = group.policy
@@ -257,7 +260,7 @@ def run_cell(cell: Cell, federations: dict[int, Any], at_once: int | None) -> di
     def together(whole: Any, points: Any) -> dict[str, jax.Array]:
         return jax.lax.map(lambda point: of_point(whole, point), points, batch_size=at_once or len(which))
 
-    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *cell.clocks), keys))
+    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *clocks), keys))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -374,13 +377,19 @@ def study(args: argparse.Namespace) -> None:
     model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
     runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
 
+    def run(cell: Cell) -> dict[str, np.ndarray]:
+        which = [cell.group.answers.index(point.answer) for point in cell.batch]
+        keys = jnp.stack([jax.random.key(point.seed) for point in cell.batch])
+        federations = [data[point.classes] for point in cell.batch]
+        return run_group(cell.group, which, federations, cell.clocks, keys, scale.at_once)
+
     def write() -> None:
         for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
             make(runs, data).to_csv(results / f"{name}_{federation['name']}.csv", index=False, float_format="%.5g")
 
     for cell in cells(scale, args.personalizations, model, loaded[0], args.traces):
         if not args.tabulate or path_of(out, cell.name).is_file():
-            arrays = finished(out, cell.name, lambda cell=cell: run_cell(cell, data, scale.at_once))
+            arrays = finished(out, cell.name, lambda cell=cell: run(cell))
             runs.append((cell.personalization, cell.batch, arrays))
             if not args.tabulate:
                 write()
