@@ -60,7 +60,8 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
             ax.set_ylabel(label if not column else "")
         axes[0][column].set_title(title, fontsize=10)
         axes[1][column].set_xlabel("seconds" if clock.startswith("phones") else "time, mean times of a client")
-    figure.legend([*labels.values()], [*labels], loc="outside lower center", ncols=len(labels), frameon=False)
+    ncols = min(len(labels), 2 * len(settings))
+    figure.legend([*labels.values()], [*labels], loc="outside lower center", ncols=ncols, frameon=False)
     figure.savefig(path, dpi=110)
 
 
