@@ -88,5 +88,5 @@ def test_a_run_that_diverged_at_once_predicts_nothing():
 
 
 def test_an_impossible_rate():
-    with pytest.raises(ValueError, match=r"a=0\.5 must lie in"):
+    with pytest.raises(ValueError, match=r"a=0\.5 must be at most 0.25"):
         plots.contraction_over_run(run(), 0.5)

@@ -87,7 +87,7 @@ def test_what_is_drawn():
         ({"num_clients": 1, "samples": 3}, "dim=3 must be below num_clients \\* samples = 3, or the minimum is not"),
         ({"condition": 0.5}, "condition=0.5 must be at least 1; give L / mu"),
         ({"samples": 0}, "samples=0 must be at least 1"),
-        ({"key": jax.random.split(KEY)}, "fold_in accepts a single key, but was given a key array of shape"),
+        ({"key": jax.random.split(KEY)}, "key has shape \\(2,\\), give one key"),
     ],
 )
 def test_refusals(options, words):
