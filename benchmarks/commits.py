@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,12 @@ def serve() -> None:
         print(time.perf_counter() - begin, flush=True)
 
 
+def commit(checkout: Path) -> str:
+    """Of a checkout, in short."""
+    done = subprocess.run(["git", "-C", checkout, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 class Child:
     """A process on one checkout."""
 
@@ -113,7 +120,9 @@ def main() -> None:
         results[case] |= {"ratio": round(middle, 4), "quartiles": [round(low, 4), round(high, 4)]}
         print(f"{case}: {middle:.3f} ({low:.3f} to {high:.3f}) times as long", flush=True)
     if args.out:
-        args.out.write_text(json.dumps({"pairs": args.pairs, "rounds": ROUNDS, "cases": results}, indent=1) + "\n")
+        found = {"commits": [*map(commit, (HERE, args.other))], "cores": os.cpu_count(), "jax": version("jax")}
+        found |= {"pairs": args.pairs, "rounds": ROUNDS, "cases": results}
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
     return None
 
 

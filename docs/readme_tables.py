@@ -163,11 +163,20 @@ def other_numbers() -> str:
                                                              "seconds per round of 10 clients, by N"))  # fmt: skip
     compile_seconds = found["compile_seconds"]
     mlp, lenet = ([s for name, s in compile_seconds.items() if name.endswith(e)] for e in (", mlp", ", lenet5"))
+    commits = measured("commits-2-cores")
+    before, cases = commits["commits"], dict(commits["cases"])
+    hears = cases.pop("hears losses")["ratio"]
+    faster = lambda what: ", ".join(f"{n} {of[f'speed_up_{what}']:.2f}" for n, of in cores.items()) + " times faster"  # noqa: E731
     listed = lambda of: ", ".join(f"{int(n):,}" for n in of)  # noqa: E731
     return markdown([
         ["", ""],
-        ["two cores against one (`benchmarks/cores.py`, a process bound to one core)",
-         ", ".join(f"{name} {of['speed_up']:.2f}" for name, of in cores.items()) + " times faster"],
+        ["two cores against one (`benchmarks/cores.py`, a process bound to one core; no AVX-512, as the next two)",
+         faster("2_cores")],
+        ["two processes of one core each against one core, all data in both", faster("two_processes")],
+        ["the same with `shard_data=True`", faster("two_processes_sharded")],
+        [f"rounds against those of {before[1]}, before clients came, went and reported (`benchmarks/commits.py`)",
+         ", ".join(f"{name} {of['ratio']:.2f}" for name, of in cases.items()) + " times as long"],
+        ["a round of FedAvg whose policy hears losses, against one that hears nothing", f"{hears:.2f} times as long"],
         [f"time per participant, FedRep, n = {listed(by_cohort)}",
          ", ".join(f"{1000 * s:.1f}" for s in by_cohort.values()) + " ms"],
         [f"a round with 10 of N = {listed(by_size)} clients",
