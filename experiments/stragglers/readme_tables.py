@@ -179,7 +179,7 @@ def claims() -> str:
             "Partial work is a safe answer",
             "in part",
             f"{over('partial work', 'full')} times as soon as `full` at C = 0, "
-            f"{over('partial work', 'full', 10.0)} at C = 10; with phones, where links rule, FedRep, 5 classes: "
+            f"{over('partial work', 'full', 10.0)} at C = 10; with phones, FedRep, 5 classes: "
             f"{times(rep, 'partial work, full', clock='phones', classes=5)}",
             size,
         ),
@@ -207,11 +207,11 @@ def claims() -> str:
     }
     rows.append(
         (
-            "Narrower models pay on phones, where messages rule",
+            "Narrower models pay on phones",
             "holds in most cases",
             f"FedAvg, 5 classes, seconds: {seconds['phones']}; that come and go: {seconds['phones come and go']} "
             "(inf: not in every seed)",
-            f"{size}, after fine-tuning; FjORD is behind HeteroFL everywhere",
+            f"{size}, after fine-tuning; FjORD is behind HeteroFL in all of these",
         )
     )
     both = chosen(grid("mnist"), personalization="FedAvg", clock="exponential")
