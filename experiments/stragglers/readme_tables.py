@@ -91,9 +91,8 @@ def claims() -> str:
     def by_cost(frame: pd.DataFrame, answers: str, **at: Any) -> str:
         return "; ".join(f"C = {cost:g}: {times(frame, answers, cost, **at)}" for cost in (0.0, 1.0, 10.0))
 
-    def narrower(classes: int, cost: float) -> str:
-        at = {"clock": "exponential", "classes": classes}
-        names = ("partial work", "HeteroFL, partial work", "FedRolex, partial work", "FjORD, partial work")
+    def narrower(*others: str, cost: float = 0.0, **at: Any) -> str:
+        names = (*others, *(f"{name}, partial work" for name in ("HeteroFL", "FedRolex", "FjORD")))
         found = {name.split(",")[0]: time(avg, name, cost, **at) for name in names}
         return ", ".join(f"{name} {answer_tables.number(value)}" for name, value in found.items())
 
@@ -153,7 +152,8 @@ def claims() -> str:
             "A narrower model is as good as fewer epochs",
             "in part",
             "; ".join(
-                f"{classes} classes, Exp(1), C = {cost:g}: {narrower(classes, cost)}"
+                f"{classes} classes, Exp(1), C = {cost:g}: "
+                + narrower("partial work", cost=cost, classes=classes, clock="exponential")
                 for classes in (2, 5)
                 for cost in (0.0, 10.0)
             ),
@@ -197,20 +197,15 @@ def claims() -> str:
             f"{size}, sessions of 710 volunteers' phones, a round {BUSIER} times as long as above",
         ),
     ]
-    narrow = "HeteroFL, partial work", "FedRolex, partial work", "FjORD, partial work"
-    seconds = {
-        clock: ", ".join(
-            f"{name.split(',')[0]} {answer_tables.number(time(avg, name, classes=5, clock=clock))}"
-            for name in ("full", "partial work", "doubling", *narrow)
-        )
+    seconds = [
+        narrower("full", "partial work", "doubling", clock=clock, classes=5)
         for clock in ("phones", "phones come and go")
-    }
+    ]
     rows.append(
         (
             "Narrower models pay on phones",
             "holds in most cases",
-            f"FedAvg, 5 classes, seconds: {seconds['phones']}; that come and go: {seconds['phones come and go']} "
-            "(inf: not in every seed)",
+            f"FedAvg, 5 classes, seconds: {seconds[0]}; that come and go: {seconds[1]} (inf: not in every seed)",
             f"{size}, after fine-tuning; FjORD is behind HeteroFL in all of these",
         )
     )
