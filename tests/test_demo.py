@@ -1,6 +1,8 @@
 """The demo end to end, and the arithmetic of its table."""
 
 import math
+import threading
+import time
 
 import jax
 import numpy as np
@@ -61,6 +63,23 @@ def test_a_full_disk_leaves_what_an_earlier_demo_wrote(found, tmp_path, monkeypa
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
         demo.run(tmp_path, seeds=2, plan=TINY, progress=False)
     assert {(tmp_path / name).read_text() for name in names} == {"old"}
+
+
+def test_an_error_in_a_training_ends_the_one_beside_it(tmp_path, monkeypatch):
+    begun, ended = threading.Event(), []
+
+    def simulate(method, *_, callback, **__):
+        if method.name == "fedrep":
+            assert begun.wait(60)
+            raise ValueError("fedrep is ill")
+        begun.set()
+        ended.append(any(callback(None) or time.sleep(0.01) for _ in range(6000)))
+        return []
+
+    monkeypatch.setattr(demo, "simulate_seeds", simulate)
+    with pytest.raises(ValueError, match="fedrep is ill"):
+        demo.run(tmp_path, seeds=2, plan=TINY._replace(methods=("srpfl", "fedrep")), progress=False)
+    assert ended == [True]
 
 
 def test_times_in_the_table_are_those_of_the_histories(found):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Sequence
+from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMMUNICATIONS = (0, 1, 10)  # twins break even between them, at 1 to 12
+AT_ONCE = 2  # trainings, since the compiler of one leaves a core idle
 OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
 
 
@@ -93,7 +96,9 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     made = {name: methods.get(name, dataset=dataset, shared=plan.hyperparameters) for name in plan.methods}
     histories: dict[str, list[History]] = {name: [] for name in made}
     trainings = judged.trainings(made.values())
-    for place, together in enumerate(trainings, 1):
+    stopped = threading.Event()
+
+    def train(place: int, together: Sequence[Method]) -> None:
         evaluations = {method.name: _evaluations(method) for method in together}
         runs = simulate_seeds(
             together[0],
@@ -104,10 +109,21 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             eval_every=plan.eval_every,
             keys=keys,
             progress=progress,
+            callback=lambda _: stopped.is_set(),
             name=f"{place} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
         )
         for method in together:
             histories[method.name] = [judged.as_method(run, method, evaluations[method.name]) for run in runs]
+
+    with futures.ThreadPoolExecutor(AT_ONCE) as threads:
+        begun = [threads.submit(train, place, together) for place, together in enumerate(trainings, 1)]
+        try:
+            for done in futures.as_completed(begun):
+                done.result()
+        finally:  # after an error or Ctrl-C, the training beside it ends with its next evaluation
+            stopped.set()
+            for waiting in begun:
+                waiting.cancel()
     target = table.common_target(histories)
     frame = table.comparison(histories, target.accuracy, COMMUNICATIONS)
     text = table.render(frame, target)
@@ -115,6 +131,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
         if len(together) > 1:
             names = ", ".join(methods.label(method.name) for method in together)
             text += f"\n{names}: one training, judged in several ways; seconds are those of all"
+    text += f"\n{AT_ONCE} trainings at a time, so that their seconds overlap" if len(trainings) > 1 else ""
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
     for name, runs in histories.items():
