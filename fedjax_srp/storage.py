@@ -215,11 +215,12 @@ def _sealed(value: Mapping[str, Any]) -> str:
     return json.dumps({**value, _CHECKSUM: checksum}, indent=2, allow_nan=False) + "\n"
 
 
-def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
+def replace(files: Mapping[Path, Callable[[Path], object]], follow: bool = False) -> None:
     """Write files, all or none: each in a temporary folder beside its place, then into their places.
 
     Args:
         files: path -> function that writes the file to a given path. A device or a pipe is written directly.
+        follow: write the file that a link leads to; otherwise the link is replaced, and that file is left as it is.
 
     Raises:
         OSError: the disk is full; existing files are intact.
@@ -228,12 +229,12 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
     with contextlib.ExitStack() as stack:
         try:
             for path, write_to in files.items():
-                if path.is_file() or not path.exists():
-                    options = {"prefix": ".", "suffix": ".writing", "dir": path.resolve().parent}
+                if path.is_file() or not path.exists() or (path.is_symlink() and not follow):
+                    options = {"prefix": ".", "suffix": ".writing", "dir": (path.resolve() if follow else path).parent}
                     beside[path] = Path(stack.enter_context(tempfile.TemporaryDirectory(**options)), path.name)
                 write_to(beside.get(path, path))
             for path, temporary in beside.items():
-                temporary.replace(path.resolve())
+                temporary.replace(path.resolve() if follow else path)
         except Exception as error:
             raise as_full_disk(error, next(iter(files)).parent) or error from None
 
@@ -295,8 +296,10 @@ def jsonable(value: Any) -> Any:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder: rename it first, so that it disappears at once."""
-    if folder.exists():
+    """Remove a folder: rename it first, so that it disappears at once. Of a link, what it leads to stays."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
         gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone")
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

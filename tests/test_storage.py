@@ -83,6 +83,27 @@ def test_links_at_the_names_that_were_predictable_are_not_followed(tmp_path):
     assert set(os.listdir(out)) == {*names, "table.csv", "state"}
 
 
+LEADS = {"file": "precious", "nothing": "nothing", "folder": "keepsakes"}
+
+
+@pytest.mark.parametrize("leads", LEADS.values(), ids=LEADS)
+def test_a_link_in_a_folder_is_replaced_and_nothing_is_written_where_it_leads(leads, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "keepsakes").mkdir()
+    (tmp_path / "keepsakes" / "one").write_text("precious")
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("history.csv", "models"):
+        (out / name).symlink_to(tmp_path / leads)
+    storage.replace({out / "history.csv": lambda path: path.write_text("new")})
+    storage.write(out / "models", {"a": np.ones(3)}, {})
+    assert set(os.listdir(out)) == {"history.csv", "models"}
+    assert (out / "history.csv").read_text() == "new"
+    np.testing.assert_array_equal(storage.read(out / "models")["a"], np.ones(3))
+    assert set(os.listdir(tmp_path)) == {"precious", "keepsakes", "out"}
+    assert (tmp_path / "precious").read_text() == (tmp_path / "keepsakes" / "one").read_text() == "precious"
+
+
 def test_files_are_written_with_the_rights_that_the_system_gives(tmp_path):
     storage.write_json(tmp_path / "grid.json", {})
     (tmp_path / "other").touch()
@@ -112,7 +133,7 @@ def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path):
     link.symlink_to("file")
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    storage.replace({path: lambda place: place.write_text("new") for path in (link, pipe)})
+    storage.replace({path: lambda place: place.write_text("new") for path in (link, pipe)}, follow=True)
     assert link.is_symlink()
     assert (tmp_path / "file").read_text() == "new"
     assert pipe.is_fifo()

@@ -235,6 +235,8 @@ class Processes(Launcher):
     def __init__(self, number: int, log: Path, units: Sequence[Unit], bar: Bar):
         self._bar = bar
         log.mkdir(parents=True, exist_ok=True)
+        for link in filter(Path.is_symlink, log.glob("worker_*.log")):
+            link.unlink()  # workers would write where it leads
         names, pickled = gpus(), _pickled(units)
         self._seats = [
             _Seat(share, names[place % len(names)] if names else None, log / f"worker_{place}.log", pickled)

@@ -76,7 +76,8 @@ class Worker:
                 line = f"{type(error).__name__}: {line}"
                 with contextlib.suppress(OSError):
                     unit.shared.mkdir(parents=True, exist_ok=True)
-                    (unit.shared / ERROR).write_text(traceback.format_exc(), "utf-8")
+                    text = traceback.format_exc()
+                    storage.replace({unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")})
                     line = f"{line[:_LINE]}; see {unit.shared / ERROR}"
             return Done(line, isinstance(error, storage.HeldError))
 

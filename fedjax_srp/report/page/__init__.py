@@ -105,7 +105,7 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
     """Write the page to a file and return its path; see `writer`."""
-    storage.replace({path: writer(comparisons, title)})
+    storage.replace({path: writer(comparisons, title)}, follow=True)
     return path
 
 
