@@ -584,6 +584,22 @@ def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
     assert "is running here" in str(done.error)
 
 
+def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monkeypatch):
+    precious, log = tmp_path / "precious", tmp_path / "log"
+    precious.write_text("precious")
+    log.mkdir()
+    (log / "worker_0.log").symlink_to(precious)
+    launch.Processes(1, log, (), launch.Bar([], 0, silent=True))
+    assert not os.listdir(log)
+    (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
+    monkeypatch.setattr(Worker, "run", lambda *_: {}["nothing"])
+    unit.shared.mkdir(exist_ok=True, parents=True)
+    (unit.shared / "error.txt").symlink_to(precious)
+    assert "see" in str(Worker().perform("run", unit, lambda count: None).error)
+    assert "KeyError: 'nothing'" in (unit.shared / "error.txt").read_text()
+    assert precious.read_text() == "precious"
+
+
 def test_the_time_is_that_of_all_programs_among_the_workers_or_of_the_longest_unit(tmp_path, monkeypatch):
     """Each program is compiled once: 10 + 20 seconds, for 2 runs of 2 rounds each."""
     compiling = {1: 10.0, 2: 20.0}
