@@ -75,7 +75,7 @@ def execute(
                 say(f"continuing the run in {folder}")
             else:
                 shutil.rmtree(found.place, ignore_errors=True)
-            found.place.mkdir(exist_ok=True)
+            storage.writable(found.place)
             storage.write_json(found.place / _ARGUMENTS, run.record)
         with_models = run.models or (found.begun and (folder / MODELS).is_dir())
         history = simulate(

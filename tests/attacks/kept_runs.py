@@ -144,6 +144,7 @@ def main():
     print(json.dumps(found, indent=1))
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
+    return int(any(found.get(name) for name in ("differences", "silent_differences", "failures", "wrong")))
 
 
 def flips_of_a_run(number, folder, rng):
@@ -178,4 +179,4 @@ def tables(history):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -143,7 +143,8 @@ def main():
     print(json.dumps(found, indent=1))
     if given.out:
         given.out.write_text(json.dumps(found, indent=1) + "\n")
+    return int(bool(found["differences"] or found["outlived"] or found["failures"]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
