@@ -1,17 +1,26 @@
 """`fedjax-srp`, and `python -m fedjax_srp`."""
 
 import os
+import signal
 import sys
 
 
 def main() -> int:
     """Run the command line; Ctrl-C during its import also prints one line."""
-    try:
-        from fedjax_srp.commands.cli import main as run
-    except KeyboardInterrupt:
-        os.write(2, b"\nfedjax-srp: interrupted\n")
-        os._exit(130)  # partial imports would end with tracebacks
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, _end)
+    from fedjax_srp.commands.cli import main as run
+
+    if is_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return run()
+
+
+def _end(*_: object) -> None:
+    """End at once: an exception in a partial import ends with a traceback, and C extensions make an ImportError of it."""
+    os.write(2, b"\nfedjax-srp: interrupted\n")
+    os._exit(130)
 
 
 if __name__ == "__main__":
