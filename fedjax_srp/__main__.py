@@ -18,7 +18,7 @@ def main() -> int:
 
 
 def _end(*_: object) -> None:
-    """End at once: an exception in a partial import ends with a traceback, and C extensions make an ImportError of it."""
+    """End at once: an exception would end with a traceback, and C extensions make an ImportError of it."""
     os.write(2, b"\nfedjax-srp: interrupted\n")
     os._exit(130)
 
