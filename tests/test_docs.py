@@ -1,8 +1,10 @@
 """The tables of methods say what the registry has, and the examples in the manual run."""
 
+import contextlib
 import functools
 import re
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,8 +75,9 @@ def page(name):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
-    for block in blocks:
-        exec(compile(block, f"docs/{name}.md", "exec"), namespace)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # a page may write files
+        for block in blocks:
+            exec(compile(block, f"docs/{name}.md", "exec"), namespace)
     return namespace
 
 
