@@ -672,6 +672,9 @@ def test_defaults_come_from_the_functions():
             assert default is None or f"default {default}" in known[name].help
     names = [name for group in run_words.groups().values() for name in group]
     assert len(names) == len(set(names))
+    choices = [get_args(kind) for option in known.values() for kind in get_args(option.type)]
+    assert all(len(each) == len(set(each)) for each in choices)  # of methods that share some
+    assert ("global", "fine_tune", "fine_tune_all", "neighbours") in choices
 
 
 @srp.part
