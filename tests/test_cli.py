@@ -461,6 +461,7 @@ def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
     config = History.load(tmp_path / "run").config
     assert {name: config["options"][name] for name in ("k", "seed", "alpha")} == {"k": 2, "seed": 5, "alpha": 0.2}
     assert (config["seed"], config["dataset_options"]["alpha"]) == (0, None)
+    assert config["method"]["participation"]["part"] == "clash.Few"  # as `import clash` knows it
 
 
 @pytest.mark.parametrize(

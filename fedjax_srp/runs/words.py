@@ -166,7 +166,7 @@ def load(files: Sequence[str]) -> None:
         if (beside := str(Path(file).resolve().parent)) not in sys.path:
             sys.path.append(beside)
         try:
-            runpy.run_path(file)
+            runpy.run_path(file, run_name=Path(file).stem)  # the name in records, under which Python imports it
         except (Exception, SystemExit) as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
