@@ -163,7 +163,7 @@ REMEDIES = {  # for anything else in place of a part, or a part that was not cal
     "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
     "Optimizer": "give e.g. srp.SGD(0.01)",
     "ParticipationPolicy": "give srp.participation.Full() or another of srp.participation",
-    "SplitModel": "give one of srp.models, called: srp.models.MLP(input_shape, num_classes)",
+    "SplitModel": "give one of srp.models, called: srp.models.MLP(input_shape, num_classes), or from_module(...)",
     "Training": "give srp.Training(optimizer=srp.SGD(0.01), batch_size=10, epochs=1)",
 }
 
@@ -261,7 +261,10 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
             errors.append(error)
     # where several types are allowed, a missed bound says more than a wrong type
     misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
-    raise next((error for error in errors if not misfit.match(str(error))), errors[0])
+    if missed := [error for error in errors if not misfit.match(str(error))]:
+        raise missed[0]
+    whole, *others = map(str, errors)
+    raise ValueError(" or ".join([whole, *[text.partition(" must be ")[2] for text in others if text != whole]]))
 
 
 def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool) -> Any:

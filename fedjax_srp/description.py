@@ -28,13 +28,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, undescribed object
+DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
 _PACKAGE = __name__.partition(".")[0]
 _FEW = 16  # longest array written in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
 
 
 def describe(value: Any) -> Any:
-    """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description."""
+    """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
+
+    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if parts.is_part(value):
@@ -58,9 +62,19 @@ def describe(value: Any) -> Any:
         return value.name
     if hasattr(value, "options"):  # data
         return {UNKNOWN: _name(value)} if value.options is None else value.options
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = [field for field in dataclasses.fields(value) if field.repr]  # flax hides the parent of a module
+        given = {field.name: getattr(value, field.name) for field in shown if not _is_default(value, field)}
+        return {DATACLASS: _name(type(value)), **{name: describe(entry) for name, entry in given.items()}}
     name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit and the like wrap functions
     is_whole = inspect.isroutine(inner) and not getattr(inner, "__closure__", None) and "<lambda>" not in name
     return {FUNCTION: name} if is_whole or isinstance(value, type) else {UNKNOWN: name}
+
+
+def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
+    given, default = getattr(value, field.name), field.default
+    written = describe(given)
+    return given is default or (written == describe(default) and not any(unknowns(written)))
 
 
 def _name(value: Any) -> str:
@@ -115,11 +129,10 @@ def rebuild(description: Any) -> Any:
         return parts.KNOWN[name](**fields)
     if FUNCTION in description:
         return _function(str(description[FUNCTION]))
-    for key in (UNKNOWN, "checksum", "key", "partial"):
+    for key in (UNKNOWN, DATACLASS, "checksum", "key", "partial"):
         if key in description:
             raise ValueError(
-                f"{short(description[key])} was not written down in full, so that nothing can be made of it; make it "
-                "in Python, as when it first ran"
+                f"{short(description[key])} cannot be made from its record; make it in Python, as when it first ran"
             )
     return {key: rebuild(value) for key, value in description.items()}
 

@@ -154,8 +154,12 @@ class History:
     @property
     def judged_on(self) -> Literal["test", "validation"]:
         """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
-        made = self.config.get("dataset_options") or {}
-        return "validation" if made.get("validation") is not None or "fraction" in made else "test"
+        made = self.config.get("dataset_options")
+        while isinstance(made, Mapping):  # data that were made of others record these as `data`
+            if made.get("validation") is not None or ("fraction" in made and "part" not in made):
+                return "validation"
+            made = made.get("data")
+        return "test"
 
     @property
     def final_accuracy(self) -> float:

@@ -461,6 +461,7 @@ def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
     config = History.load(tmp_path / "run").config
     assert {name: config["options"][name] for name in ("k", "seed", "alpha")} == {"k": 2, "seed": 5, "alpha": 0.2}
     assert (config["seed"], config["dataset_options"]["alpha"]) == (0, None)
+    assert config["method"]["participation"]["part"] == "clash.Few"  # as `import clash` knows it
 
 
 @pytest.mark.parametrize(
@@ -672,6 +673,9 @@ def test_defaults_come_from_the_functions():
             assert default is None or f"default {default}" in known[name].help
     names = [name for group in run_words.groups().values() for name in group]
     assert len(names) == len(set(names))
+    choices = [get_args(kind) for option in known.values() for kind in get_args(option.type)]
+    assert all(len(each) == len(set(each)) for each in choices)  # of methods that share some
+    assert ("global", "fine_tune", "fine_tune_all", "neighbours") in choices
 
 
 @srp.part

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from reference.small import KEY, assert_same_bits, changed
 
 import fedjax_srp as srp
@@ -152,6 +153,27 @@ def own_loss(outputs, y):
     return outputs[:, 0] - y
 
 
+class Net(nn.Module):
+    """A module of one's own: its class and its fields are the record."""
+
+    width: int = 4
+    activation: object = nn.tanh
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2, name="out")(self.activation(nn.Dense(self.width, name="fc")(x)))
+
+
+class Other(nnx.Module):
+    """The same of nnx, of which the name is known."""
+
+    def __init__(self, rngs):
+        self.out = nnx.Linear(3, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(x)
+
+
 class Odd:
     """An object of which nothing is known."""
 
@@ -172,6 +194,12 @@ class Odd:
         (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), False),
         (srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(optax.constant_schedule(0.1)))), False),
         (models.MLP((8, 8), 10, augment=lambda key, x: x), False),
+        (Net(8, nn.relu), True),
+        (Net(activation=lambda x: x), False),
+        (nn.Dense(2, kernel_init=nn.initializers.normal(0.5)), False),
+        (models.from_module(Net(), (3,), 2, head="out"), True),
+        (models.from_module(Other, (3,), 2, head="out"), True),
+        (models.from_module(lambda rngs: Other(rngs), (3,), 2, head="out"), False),
         (srp.algorithms.FedAvg(MODEL), True),
     ],
 )
@@ -179,6 +207,16 @@ def test_what_cannot_say_what_made_it_is_named(value, is_known):
     description = describe({"given": [value]})
     json.dumps(description)
     assert (not list(unknowns(description))) == is_known
+
+
+def test_modules_are_written_down_with_what_is_not_their_default():
+    layers = [models.Layer("fc", nn.Dense(8, use_bias=True), nn.relu), models.Layer("out", nn.Dense(2, use_bias=False))]
+    first, last = describe(models.Split((3,), 2, layers))["layers"]
+    assert first["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 8}
+    assert last["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 2, "use_bias": False}
+    of_width = {width: describe(models.from_module(Net(width), (3,), 2, head="out")) for width in (4, 5)}
+    assert of_width[4] != of_width[5]
+    assert of_width[4] == describe(models.from_module(Net(), (3,), 2, head="out"))
 
 
 def test_long_arrays_have_a_checksum_of_every_entry():
@@ -204,16 +242,25 @@ def test_tracers_are_unknown():
 
 
 REFUSED = {
-    "array": (srp.clocks.Trace(np.ones((30, 20))), "was not written down in full, so that nothing can be made of it"),
-    "lambda": (models.MLP((8, 8), 10, augment=lambda key, x: x), "<lambda>' was not written down in full"),
-    "transformation": (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), "was not written down in full"),
-    "partial": (srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1), "was not written down"),
+    "array": (
+        srp.clocks.Trace(np.ones((30, 20))),
+        "cannot be made from its record; make it in Python, as when it first ran",
+    ),
+    "lambda": (models.MLP((8, 8), 10, augment=lambda key, x: x), "<lambda>' cannot be made"),
+    "transformation": (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), "cannot be made from its record"),
+    "partial": (
+        srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1),
+        "cannot be made from its record",
+    ),
     "function": (
         models.LinearRegression((4,), augment=own_loss),
         f"function '{own_loss.__module__}.own_loss' is none of optax, jax.nn, fedjax_srp.models; make the part anew",
     ),
-    "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "was not written down in full"),
-    "key": ({"key": [0, 3]}, "was not written down in full"),
+    "module": (
+        models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]),
+        "'flax.linen.linear.Dense' cannot be made from its record",
+    ),
+    "key": ({"key": [0, 3]}, "cannot be made from its record"),
     "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
     "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),
     "no module of the package": ({"part": "fedjax_srp.no_such.Thing"}, "no part 'fedjax_srp.no_such.Thing' is known"),

@@ -1,8 +1,10 @@
 """The tables of methods say what the registry has, and the examples in the manual run."""
 
+import contextlib
 import functools
 import re
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,8 +75,9 @@ def page(name):
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
-    for block in blocks:
-        exec(compile(block, f"docs/{name}.md", "exec"), namespace)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # a page may write files
+        for block in blocks:
+            exec(compile(block, f"docs/{name}.md", "exec"), namespace)
     return namespace
 
 
@@ -217,7 +220,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 7, "data": 4, "kernel": 6, "models": 6}[name]
+    assert len(blocks) == {"faq": 8, "data": 5, "kernel": 6, "models": 6}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from attacks import finished_folders
 
+import fedjax_srp as srp
 from fedjax_srp import run_folder
 from fedjax_srp.base import STAGE_COMPLETED
 from fedjax_srp.history import History, jsonable
@@ -468,6 +469,18 @@ def test_the_summary_says_which_data_judged():
         None, {"validation": None}, {"validation": 0.2}, {"name": "holdout", "data": {}, "fraction": 0.2, "seed": 0}
     )]  # fmt: skip
     assert judged_on == ["test", "test", "validation", "validation"]
+
+
+def test_held_out_clients_are_judged_on_their_test_data():
+    data = srp.data.load("digits", num_clients=6, classes_per_client=3)
+    tuning = srp.data.holdout(data)
+    made = {
+        "test": [srp.data.holdout_clients(data), srp.data.shift_features(data, rotations=(0, 180))],
+        "validation": [srp.data.holdout_clients(tuning), srp.data.shift_features(tuning, rotations=(0, 180))],
+    }
+    for split, federations in made.items():
+        for federation in federations:
+            assert small(config={"dataset_options": federation.options}).judged_on == split
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 from types import SimpleNamespace
 from typing import Annotated, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -523,6 +524,11 @@ def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line()
 
     srp.methods.register("mine", mine)
     assert run_words.read_by("mine", None, "mlp")["method.alpha"] == "alpha"
+
+
+def test_a_module_in_place_of_a_model_is_told_how_to_become_one():
+    with pytest.raises(ValueError, match=r"model=Dense.* must be a text or a SplitModel; give .* or from_module\("):
+        srp.methods.get("fedrep", dataset=SHAPES, model=nn.Dense(3))
 
 
 def test_one_name_is_never_read_by_two_parts():

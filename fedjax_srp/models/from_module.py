@@ -75,7 +75,7 @@ class _NNX:
             return call
 
         for name, layer in list(vars(module).items()):
-            if isinstance(layer, nnx.Module):
+            if isinstance(layer, nnx.Module) and callable(layer):  # a list of modules is a module
                 object.__setattr__(module, name, listening(name, layer))
         return module(x), calls
 
@@ -162,13 +162,14 @@ class _Half(nn.Module):
 
     source: Any
     head: str
-    example: jax.ShapeDtypeStruct
+    input_shape: tuple[int, ...]
+    dtype: Any
     is_above: bool
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, *input_shape) -> features, or features -> outputs."""
-        inputs = jnp.zeros((x.shape[0], *self.example.shape), self.example.dtype) if self.is_above else x
+        inputs = jnp.zeros((x.shape[0], *self.input_shape), self.dtype) if self.is_above else x
         shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         order = list(jax.eval_shape(lambda: self.source.run(zeros, inputs, self.head))[1])
@@ -213,8 +214,7 @@ def from_module(
     check_dtype(dtype, jnp.number)
     input_shape = as_annotated("input_shape", input_shape, tuple[Count, ...])
     source = _source(module)
-    example = jax.ShapeDtypeStruct(input_shape, jnp.dtype(dtype))
-    x = jnp.ones((2, *example.shape), example.dtype)
+    x = jnp.ones((2, *input_shape), dtype)
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:
@@ -223,7 +223,8 @@ def from_module(
     except Exception as error:  # whatever the library and the module say
         said, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
         raise ValueError(f"module={short(module)}: {said}; give a linen module, {kinds}") from error
-    problem = f"is no layer; choose from {', '.join(calls)}"
+    known = f"choose from {', '.join(calls)}" if calls else "the module has none, so give each an attribute of its own"
+    problem = f"is no layer; {known}"
     if head in calls:
         above = list(calls)[list(calls).index(head) :]
         params = {name: p if name in above else jax.tree.map(jnp.zeros_like, p) for name, p in params.items()}
@@ -232,5 +233,6 @@ def from_module(
         problem = "" if jnp.allclose(alone, outputs, rtol=1e-3, atol=1e-5) else problem
     if problem:
         raise ValueError(f"head={head!r} {problem}")
-    halves = [Layer(n, _Half(source, head, example, n == "head")) for n in ("representation", "head")]
-    return Split(input_shape, num_classes, tuple(halves), name=name, loss=loss, dtype=dtype, cut="head")
+    below, above = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
+    halves = (Layer("representation", below), Layer("head", above))
+    return Split(input_shape, num_classes, halves, name=name, loss=loss, dtype=dtype, cut="head")

@@ -162,8 +162,8 @@ class Run:
             return found
         if option not in self.names:
             raise ValueError(
-                f"{option}={short(value)}: {next(unknowns(found))} does not say what made it, so give the object a "
-                "name: {name: object}"
+                f"{option}={short(value)}: {next(unknowns(found))} does not say what made it; name it, "
+                f"axes={{{option!r}: {{name: object}}}}, and anew when it changes"
             )
         return {"called": self.names[option], "described": found}
 

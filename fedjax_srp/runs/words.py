@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
 from fedjax_srp.engine.simulate import simulate
@@ -122,10 +122,17 @@ def _by_owner() -> dict[str, dict[str, Option]]:
                     found.setdefault(word(owner, inner), {}).setdefault(owner, []).append((name, each))
     options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
     for called, same in found.items():
-        kind = functools.reduce(operator.or_, [each.type for readers in same.values() for _, each in readers])
+        kind = _union([each.type for readers in same.values() for _, each in readers])
         text = "; ".join(_help(readers, len(makers[owner])) for owner, readers in same.items())
         options[next(iter(same))][called] = Option(called, kind | None, None, text)
     return options
+
+
+def _union(kinds: Sequence[Any]) -> Any:
+    """One type for all of these, with each choice of a `Literal` once."""
+    choices = dict.fromkeys(choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind))
+    others = [kind for kind in kinds if get_origin(kind) is not Literal]
+    return functools.reduce(operator.or_, [*others, *([Literal[*choices]] if choices else [])])
 
 
 def _makers(owner: str) -> dict[str, Callable[..., Any]]:
@@ -159,7 +166,7 @@ def load(files: Sequence[str]) -> None:
         if (beside := str(Path(file).resolve().parent)) not in sys.path:
             sys.path.append(beside)
         try:
-            runpy.run_path(file)
+            runpy.run_path(file, run_name=Path(file).stem)  # the name in records, under which Python imports it
         except (Exception, SystemExit) as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

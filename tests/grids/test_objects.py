@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -77,6 +78,18 @@ def test_the_same_object_made_again_is_the_same_run_and_another_one_is_not():
     assert ids[0.1] != of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
 
 
+def test_a_module_of_another_width_is_another_run():
+    modules = {width: nn.Sequential([srp.models.Dense(width), nn.relu, nn.Dense(10)]) for width in (4, 5)}
+    model = {width: srp.models.from_module(module, (8, 8), 10, head="layers_2") for width, module in modules.items()}
+    for axes, options in [({}, {"model": model}), ({"model": model}, {})]:  # bare, and under a name that stays
+        ids = [
+            of({name: {"net": made[width]} for name, made in axes.items()}, method="fedavg", data=DATA,
+               **{name: made[width] for name, made in options.items()})[0].id
+            for width in (4, 5, 4)
+        ]  # fmt: skip
+        assert ids[0] == ids[2] != ids[1]
+
+
 def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
     wanted = "clock=Fixed(distribution=Exponential(rate=2.0))"
@@ -85,7 +98,7 @@ def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
         of({"data": [DATA, OTHER]}, method="fedavg", num_clients=1)
     unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
     mine = srp.algorithms.FedAvg(MODEL, unsaid)
-    with pytest.raises(ValueError, match="does not say what made it, so give the object a name"):
+    with pytest.raises(ValueError, match=r"does not say what made it; name it, axes=\{'method': \{name: object\}\}"):
         of(method=mine, data=DATA)
     first, second = of({"method": {"a": mine, "b": mine}}, data=DATA)
     assert first.id != second.id

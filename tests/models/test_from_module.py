@@ -110,6 +110,10 @@ class Normed(nn.Module):
 
 
 REFUSED = {  # message -> (module, head)
+    "head='out' is no layer; the module has none, so give each an attribute of its own": (
+        lambda rngs: nnx.Sequential(nnx.Linear(4, 3, rngs=rngs)),
+        "out",
+    ),
     "head='b' does not decide the outputs by its input alone": (Skip(), "b"),
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
     "it keeps batch_stats, and only parameters are trained": (Normed(), "Dense_0"),
