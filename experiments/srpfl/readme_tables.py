@@ -158,14 +158,16 @@ def lemma() -> str:
 
 
 def stage_lengths() -> str:
-    """Mean and standard deviation over tasks and repeats; a row a number of clients and a length of its stages."""
-    frame = pd.read_csv(HERE / "results/stage_lengths_moments.csv")
-    frame["ratio"] = frame["srpfl"] / frame["fedrep"]
-    found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(["mean", "std"])
-    rows = [["N", "rounds a stage", *(f"to {factor} x" for factor in FACTORS)]]
-    for clients, length in found.index.droplevel("factor").unique():
-        cells = (found.loc[(clients, length, factor)] for factor in FACTORS)
-        rows.append([str(clients), str(length), *(f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in cells)])
+    """Mean and standard deviation over tasks and repeats; a row a start, a number of clients and a length of stages."""
+    rows = [["start", "N", "rounds a stage", *(f"to {factor} x" for factor in FACTORS)]]
+    for start in ("moments", "random"):
+        frame = pd.read_csv(HERE / f"results/stage_lengths_{start}.csv")
+        frame["ratio"] = frame["srpfl"] / frame["fedrep"]
+        found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(["mean", "std"])
+        for clients, length in found.index.droplevel("factor").unique():
+            cells = (found.loc[(clients, length, factor)] for factor in FACTORS)
+            spreads = (f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in cells)
+            rows.append([start, str(clients), str(length), *spreads])
     return markdown(rows)
 
 
