@@ -86,6 +86,7 @@ def by_class(name: str, num_clients: int, classes: int) -> dict[str, Any]:
 _LENET = {"model": "lenet5"}
 _LENET_100 = {"model": "lenet5_cifar100"}
 _LG = {"lg_fedavg": {"head_layers": 3}}  # appendix A.2: the convolutions are local
+_VARIATES = {"scaffold": {"counts_momentum": False}}
 _FIRST = Column("CIFAR-10 (100, 2)", by_class("cifar10", 100, 2), _LENET, 1, 100, 0, _LG)
 _SECOND = Column("CIFAR-10 (100, 5)", by_class("cifar10", 100, 5), _LENET, 1, 100, 1, _LG)
 
@@ -156,6 +157,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "cifar10_100x5_epochs": _SECOND._replace(title="5 local epochs", local_epochs=5),
         # The text has another share for APFL with two classes a client than here; both numbers are lost.
         "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
+        # SCAFFOLD's variates in the authors' code are divided as for plain SGD, whatever the momentum.
+        "cifar10_100x2_variates": _FIRST._replace(title="variates as in the code", own=_LG | _VARIATES),
+        "cifar10_100x5_variates": _SECOND._replace(title="variates as in the code", own=_LG | _VARIATES),
         # L2GD's local step is alpha / (n (1 - p)) in the authors' code, and alpha is 1 by default.
         "cifar10_100x2_step": _FIRST._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
         "cifar10_100x5_step": _SECOND._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
