@@ -106,7 +106,10 @@ def pool_of_images() -> str:
 
     final = ", ".join(
         f"{label} {score('mnist', method, number=5)}"
-        for label, method in (("SRPFL", "srpfl"), ("FedRep", "fedrep"), ("FLANP-FT", "flanp_fedavg_ft"))
+        for label, method in (
+            *(("SRPFL", "srpfl"), ("FedRep", "fedrep")),
+            *(("FLANP-FT", "flanp_fedavg_ft"), ("FedAvg-FT", "fedavg_ft")),
+        )
     )
     times = ", ".join(f"C = {cost} {both(cost)}" for cost in (0, 10, 100))
     return (
