@@ -152,7 +152,7 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     _, rivals, _ = table
     changed = {
         "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"}, "share": {"own"},
-        "step": {"own"}, "epochs": {"local_epochs"}, "authors": {"federation", "method", "own"},
+        "step": {"own"}, "variates": {"own"}, "epochs": {"local_epochs"}, "authors": {"federation", "method", "own"},
     }  # fmt: skip
     for name in ("cifar10_100x2", "cifar10_100x5"):
         base = rivals.COLUMNS["cpu"][name]
