@@ -42,9 +42,10 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Settings of several seeds twice: rows of one seed compare with the first one alone."""
+    """Settings of which one with one seed is a variant ("..., heads of 1 epoch") also with the first seed alone."""
     several = rows.groupby("setting")["seed"].transform("nunique") > 1
-    alone = rows[several & (rows["seed"] == 0)]
+    compared = {name.partition(", ")[0] for name in rows[~several]["setting"].unique() if ", " in name}
+    alone = rows[several & (rows["seed"] == 0) & rows["setting"].isin(compared)]
     return pd.concat([rows, alone.assign(setting=alone["setting"] + ", seed 0 alone")])
 
 
