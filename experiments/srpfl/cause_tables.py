@@ -42,7 +42,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Settings of which one with one seed is a variant ("..., heads of 1 epoch") also with the first seed alone."""
+    """Add seed 0 alone of each setting that has a variant, such as "..., heads of 1 epoch", with one seed."""
     several = rows.groupby("setting")["seed"].transform("nunique") > 1
     compared = {name.partition(", ")[0] for name in rows[~several]["setting"].unique() if ", " in name}
     alone = rows[several & (rows["seed"] == 0) & rows["setting"].isin(compared)]
