@@ -326,6 +326,11 @@ class ParticipationPolicy:
         """The cohort of a round, with the key of this round; the state may record the selection."""
         undefined(self.select)
 
+    def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
+        """A policy with equal cohorts whose compiled programs this one shares; by default itself."""
+        del num_clients
+        return self
+
     def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
         """The state after a finished round: where stages advance."""
         del info

@@ -96,6 +96,9 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     made = {name: methods.get(name, dataset=dataset, shared=plan.hyperparameters) for name in plan.methods}
     histories: dict[str, list[History]] = {name: [] for name in made}
     trainings = judged.trainings(made.values())
+    algorithms = [together[0].algorithm for together in trainings]
+    # first one of each algorithm: the others find its programs compiled
+    trainings = [trainings[i] for i in sorted(range(len(trainings)), key=lambda i: algorithms[:i].count(algorithms[i]))]
     stopped = threading.Event()
 
     def train(place: int, together: Sequence[Method]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
@@ -115,6 +116,7 @@ class Shared:
     """The part of a program that equal specs share: traces, compiled functions, and the count of both."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()  # of tracing and compiling: a second thread waits and finds what it needs
         self.compile_seconds = 0.0
         self.num_traces = 0
         self.lowered: dict[Any, jax.stages.Lowered] = {}
@@ -155,13 +157,14 @@ class Program:
         """
         start, args = self._start(), (root, self._placed, data)
         signature, shared = _signature(start.name, args), self.shared
-        if followed_by is not None and signature not in shared.compiled:
-            lowered = self._lower(start, args)
-            with futures.ThreadPoolExecutor(1) as thread:
-                compiling = thread.submit(lowered.compile, compiler_options=self._options(start))
-                self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
-                with self._making(start):
-                    self._keep(signature, compiling.result())
+        with shared.lock:
+            if followed_by is not None and signature not in shared.compiled:
+                lowered = self._lower(start, args)
+                with futures.ThreadPoolExecutor(1) as thread:
+                    compiling = thread.submit(lowered.compile, compiler_options=self._options(start))
+                    self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
+                    with self._making(start):
+                        self._keep(signature, compiling.result())
         return self._run(start, root, data=data)
 
     def _shapes(self, state: SimulationState) -> SimulationState:
@@ -264,12 +267,13 @@ class Program:
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Trace a function for arguments of these shapes; once, unless it is compiled meanwhile."""
         signature, shared = _signature(function.name, args), self.shared
-        if signature not in shared.lowered:
-            if function.donates:  # a segment, traced before there is a state, has the text of one traced after
-                args = (self._shapes(args[0]), *args[1:])
-            with traced_for(self.spec.layout.platform), self._making(function):
-                shared.lowered[signature] = self._jitted(function, args).lower(*args)
-        return shared.lowered[signature]
+        with shared.lock:
+            if signature not in shared.lowered:
+                if function.donates:  # a segment, traced before there is a state, has the text of one traced after
+                    args = (self._shapes(args[0]), *args[1:])
+                with traced_for(self.spec.layout.platform), self._making(function):
+                    shared.lowered[signature] = self._jitted(function, args).lower(*args)
+            return shared.lowered[signature]
 
     def _jitted(self, function: Function, args: tuple[Any, ...]) -> Any:
         """Jit a function over devices and seeds for arguments like these, and count its traces."""
@@ -290,13 +294,14 @@ class Program:
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
         signature, shared = _signature(function.name, args), self.shared
-        if signature in shared.compiled:
-            shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
-        else:
-            lowered = self._lower(function, args)
-            with self._making(function):
-                self._keep(signature, lowered.compile(compiler_options=self._options(function)))
-        return shared.compiled[signature]
+        with shared.lock:
+            if signature in shared.compiled:
+                shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
+            else:
+                lowered = self._lower(function, args)
+                with self._making(function):
+                    self._keep(signature, lowered.compile(compiler_options=self._options(function)))
+            return shared.compiled[signature]
 
     def _options(self, function: Function) -> dict[str, Any]:
         return dict(self.spec.compiler) | (options_for_one_run(self.spec.layout.platform) if function.quick else {})
@@ -382,7 +387,7 @@ def program(
 
     The algorithm's leaves named in `by_seed`, dotted, have a leading axis of seeds, see `parts.with_values`.
     """
-    parts = Parts(algorithm, policy, clock)
+    parts = Parts(algorithm, policy.runs_as(layout.num_clients), clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}
     with_axis = tuple(name in of_algorithm for name in values_of(parts))
     compiler = tuple(compiler_options(layout.platform).items())

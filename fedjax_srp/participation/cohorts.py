@@ -1,12 +1,12 @@
 """Building blocks of policies: pools, orders of clients by time, cohorts, stages."""
 
 import math
-from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from fedjax_srp._checks import INT32_MAX
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key
@@ -218,8 +218,8 @@ def _waits_until(all_done: Array, takes_part: Array, cohort: Cohort, times: Clie
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:
-    """Raise a ValueError of one line if `value` exceeds the limit."""
-    if value > limit:
+    """Raise a ValueError of one line if `value` exceeds the limit; a traced one is not known."""
+    if not isinstance(value, Tracer) and value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")
 
 
@@ -231,7 +231,15 @@ def stage_sizes(initial: int, pool: int) -> list[int]:
     return sizes
 
 
-def stage_ends(lengths: int | tuple[int, ...], num_stages: int) -> Array:
-    """The round after each stage but the last, which does not end: (num_stages - 1,) int32; unlisted ones have 0."""
-    listed = (lengths if isinstance(lengths, tuple) else (lengths,) * num_stages) + (0,) * num_stages
-    return jnp.asarray([min(end, INT32_MAX) for end in accumulate(listed[: num_stages - 1])], jnp.int32)
+def stages_ended(rounds: Array, lengths: Array | int | tuple[Array | int, ...]) -> Array:
+    """Number of stages that are over after so many rounds, () int32; of listed lengths all stages after the last."""
+    if not isinstance(lengths, tuple):
+        return rounds // jnp.asarray(lengths, jnp.int32)
+    ended = jnp.int32(0)
+    for length in lengths:
+        is_over = rounds >= jnp.asarray(length, jnp.int32)
+        ended, rounds = (
+            ended + is_over.astype(jnp.int32),
+            jnp.where(is_over, rounds - jnp.asarray(length, jnp.int32), -1),
+        )
+    return jnp.where(rounds >= 0, INT32_MAX, ended)

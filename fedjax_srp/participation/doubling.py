@@ -4,10 +4,11 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, stage_ends, stage_sizes
-from fedjax_srp.parts import AtLeast, Count, part
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, stage_sizes, stages_ended
+from fedjax_srp.parts import AtLeast, Count, Leaf, part
 
 
 class DoublingState(NamedTuple):
@@ -26,6 +27,8 @@ class Doubling(ParticipationPolicy):
     no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
 
     Cohorts are ordered by the times that rank, ties by client id.
+
+    Both numbers are leaves: runs that differ in them share compiled programs, `Full` and `Uniform` among them.
 
     Args:
         initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there
@@ -52,8 +55,8 @@ class Doubling(ParticipationPolicy):
         [10, 20, 40, 80, 100]
     """
 
-    initial: Count = 10
-    rounds_per_stage: Count | tuple[Annotated[int, AtLeast(0)], ...] = 10
+    initial: Leaf[Count] = 10
+    rounds_per_stage: Leaf[Count | tuple[Annotated[int, AtLeast(0)], ...]] = 10
     pool: Count | None = None
     redraw: Literal["round", "stage"] = "round"
     by: Literal["realised", "expected"] = "realised"
@@ -67,7 +70,7 @@ class Doubling(ParticipationPolicy):
         if self.pool is not None:
             check_at_most("doubling: pool", self.pool, "num_clients", num_clients)
         check_at_most("doubling: initial", self.initial, "num_clients", num_clients)
-        if isinstance(self.rounds_per_stage, tuple):
+        if isinstance(self.rounds_per_stage, tuple) and not isinstance(self.initial, Tracer):
             listed, stages = len(self.rounds_per_stage), len(stage_sizes(self.initial, self.pool or num_clients))
             check_at_most("doubling: length of rounds_per_stage", listed, "number of stages", stages)
         return DoublingState(jnp.zeros((), jnp.int32), key)
@@ -75,12 +78,15 @@ class Doubling(ParticipationPolicy):
     def select(self, key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
         """The fastest clients of the pool, n of the stage."""
         num_clients = times.realised.shape[0]
-        sizes = stage_sizes(self.initial, self.pool or num_clients)
-        stage = jnp.sum(state.round >= stage_ends(self.rounds_per_stage, len(sizes)), dtype=jnp.int32)
+        pool, initial = self.pool or num_clients, jnp.asarray(self.initial, jnp.int32)
+        # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow
+        smaller = initial < jnp.asarray([-(-pool // 2**r) for r in range(pool.bit_length())], jnp.int32)
+        last = jnp.sum(smaller, dtype=jnp.int32)
+        stage = jnp.minimum(stages_ended(state.round, self.rounds_per_stage), last)
         key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
-        drawn = draw_pool(key_pool, num_clients, sizes[-1], times.available)
+        drawn = draw_pool(key_pool, num_clients, pool, times.available)
         # n = min(N, n0 * 2**r)
-        return ask(times, drawn, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by), state
+        return ask(times, drawn, jnp.minimum(initial << stage, pool), stage, self.by), state
 
     def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
         """Advance the round."""

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import ask
+from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.parts import part
 
 
@@ -27,3 +28,7 @@ class Full(ParticipationPolicy):
         """All available clients."""
         everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return ask(times, everybody), state
+
+    def runs_as(self, num_clients: int) -> Doubling:
+        """Stages that begin with everybody."""
+        return Doubling(initial=num_clients)

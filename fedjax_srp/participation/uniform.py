@@ -2,6 +2,7 @@
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
+from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.parts import Count, part
 
 
@@ -35,3 +36,8 @@ class Uniform(ParticipationPolicy):
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """A new draw in every round."""
         return ask(times, draw_pool(key, times.realised.shape[0], self.k, times.available)), state
+
+    def runs_as(self, num_clients: int) -> Doubling:
+        """Stages that begin with the whole pool."""
+        del num_clients
+        return Doubling(initial=self.k, pool=self.k)

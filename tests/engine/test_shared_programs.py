@@ -1,6 +1,7 @@
 """Parts that differ in their floats share one program: one trace, other numbers. Everything else compiles anew."""
 
 import dataclasses
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -141,6 +142,39 @@ def test_numbers_of_policies_are_arguments():
     assert shared_of(method, participation=policies[0]) is shared_of(method, participation=policies[1])
     on_time = [srp.participation.PartialWork(3, on_time=share) for share in (0.5, 0.9)]  # which shapes the program
     assert shared_of(method, participation=on_time[0]) is not shared_of(method, participation=on_time[1])
+
+
+def test_srpfl_fedrep_and_all_stages_are_one_program(monkeypatch):
+    policies = [
+        srp.participation.Full(),
+        srp.participation.Doubling(2, 1),
+        srp.participation.Doubling(3, 2),
+        *[srp.participation.Uniform(4), srp.participation.Doubling(2, 1, pool=4)],
+        *[srp.participation.Doubling(2, (1, 0, 1)), srp.participation.Doubling(2, (2, 1, 1))],
+    ]
+    method = fedprox(mu=0.2)
+    runs = [simulate(method, participation=policy) for policy in policies]
+    assert [run.compile_seconds > 0 for run in runs] == [True, False, False, True, False, True, False]
+    assert [run.cohort_size.tolist() for run in runs[:4]] == [[6] * 3, [2, 4, 6], [3, 3, 6], [4] * 3]
+    monkeypatch.setattr(srp.ParticipationPolicy, "runs_as", lambda self, num_clients: self)
+    for policy in (srp.participation.Full, srp.participation.Uniform):
+        monkeypatch.delattr(policy, "runs_as")
+    for run, policy in zip(runs, policies, strict=True):
+        alone = simulate(method, participation=policy)
+        assert (alone.compile_seconds > 0) == isinstance(policy, srp.participation.Full | srp.participation.Uniform)
+        np.testing.assert_array_equal(alone.compute_time, run.compute_time)
+        for a, b in zip(leaves(run), leaves(alone), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_threads_with_equal_parts_compile_once():
+    method, seeds = fedprox(mu=0.2, epochs=3), range(4)
+    with futures.ThreadPoolExecutor(4) as threads:
+        runs = [*threads.map(lambda seed: simulate(method, key=jax.random.key(seed)), seeds)]
+    assert shared_of(method).num_traces == 2
+    for seed, run in zip(seeds, runs, strict=True):
+        alone = simulate(method, key=jax.random.key(seed))
+        assert_same_bits(run.server_state, alone.server_state)
 
 
 def test_every_float_of_every_method_is_an_argument():

@@ -220,6 +220,24 @@ def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
         assert nobody > 0 or world != "hardly"
 
 
+@pytest.mark.short("uniform-always", "uniform-intervals_failing", "full-hardly")
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", ["full", "uniform"])
+def test_the_policy_whose_program_is_shared_has_the_same_cohorts(name, world):
+    policies = POLICIES[name], POLICIES[name].runs_as(N)
+    select = [jax.jit(policy.select) for policy in policies]
+    states = [policy.init(KEY, N) for policy in policies]
+    clock_state, now = WORLDS[world].init(KEY, N), 0.0
+    for number in range(ROUNDS):
+        key = jax.random.fold_in(KEY, number)
+        times, clock_state = sampler(world)(key, clock_state, jnp.asarray(now))
+        cohorts, states = zip(*(one(key, state, times) for one, state in zip(select, states, strict=True)), strict=True)
+        jax.tree.map(np.testing.assert_array_equal, *cohorts)
+        info = RoundInfo(jnp.int32(number), cohorts[0].stage, cohorts[0].size, *(None,) * 4, {})
+        states = [policy.update(state, info) for policy, state in zip(policies, states, strict=True)]
+        now += 1.0 + float(0.0 if times.wait is None else times.wait)
+
+
 # The engine.
 
 VALUES = np.arange(1.0, N + 1)
