@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_srp._checks import as_annotated, checked, short
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
 from fedjax_srp.algorithms.local import LocalTraining, Training, example_loss, head_problem, local_sgd
-from fedjax_srp.algorithms.optimizers import Given
+from fedjax_srp.algorithms.optimizers import Given, as_optimizer
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -85,8 +85,8 @@ def adapt(
     samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
 
     Args:
-        model: the method that trained the server state, or its algorithm; or a model, cut at its head; on linear tasks a
-            `LinearTask` of the state's shapes.
+        model: the method that trained the server state, or its algorithm; or a model, cut at its head; on linear tasks
+            a `LinearTask` of the state's shapes.
         data: of the clients that adapt.
         server_state: `history.server_state`, of a run or of a folder that was loaded, of any algorithm whose server has
             a whole model; or `SplitParams`, for your own head. On linear tasks the state of `linear_fedrep`.
@@ -95,9 +95,8 @@ def adapt(
         epochs: E, over a client's shuffled samples.
         num_samples: S numbers of training examples, each drawn at random from a client's own, smaller samples within
             larger ones; None for all. Required on linear tasks.
-        optimizer: keeps its state between epochs; default that of `fine_tune`, with its step size, if a method is given:
-            `fine_tune_optimizer`, else FedRep's `head_optimizer`, else that of training; for a model alone SGD with step
-            size 0.01.
+        optimizer: keeps its state between epochs; default that of the method's `fine_tune`: its `fine_tune_optimizer`,
+            else FedRep's `head_optimizer`, else that of training; of a model alone, SGD with step size 0.01.
         batch_size: samples a step; default that of the method's training, 10 for a model alone. The last batch of an
             epoch may be smaller.
         chunk_size: clients at once on each device; None for a measured default.
@@ -131,7 +130,8 @@ def adapt(
     else:
         tuning, model = _fine_tuning(model)
         model.check_fits(data)
-        training = Training(optimizer or tuning.optimizer, tuning.batch_size if batch_size is None else batch_size)
+        chosen = as_optimizer("optimizer", tuning.optimizer if optimizer is None else optimizer)
+        training = Training(chosen, tuning.batch_size if batch_size is None else batch_size)
         course = Fit(model, training, part, epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(
@@ -152,9 +152,7 @@ def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[Local
     given = given.algorithm if isinstance(given, Method) else given
     if isinstance(given, ExampleAlgorithm):
         return given.tuning, given.model
-    if isinstance(given, FederatedAlgorithm):
-        raise ValueError(f"model={short(given)}: no model to fine-tune; give a model, or the LinearTask")
-    return Training().alone(), given
+    return Training().alone(), as_annotated("model", given, SplitModel)
 
 
 def params_of(server_state: ServerState) -> SplitParams:
