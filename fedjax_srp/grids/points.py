@@ -228,12 +228,10 @@ class _Coerced:
             own = zip(given, values, strict=bool(values))
             return [Own(str(called), each.value if isinstance(each, Own) else each, True) for called, each in own]
         bare = [each for each in values if isinstance(each, Own)]
-        if bare:
-            alike = [[other.value for other in bare if other.name == each.name] for each in bare]
-            named = (
-                o._replace(name=o.name + told_apart(o.value, others)) for o, others in zip(bare, alike, strict=True)
-            )
-            values = [next(named) if isinstance(each, Own) else each for each in values]
+        for place, each in enumerate(values):
+            if isinstance(each, Own):
+                alike = [other.value for other in bare if other.name == each.name]
+                values[place] = each._replace(name=each.name + told_apart(each.value, alike))
         if bare and len({*values}) < len(values):
             self._note(f"axes: {name} has several objects called {short(bare[0].value)}; give {{name: object, ...}}")
         return values

@@ -237,6 +237,6 @@ def from_module(
     below, above = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
     maker = module.func if isinstance(module, functools.partial) else module
     of_class = getattr(maker, "__name__", type(maker).__name__)
-    name = name or (of_class if of_class.isidentifier() else "module")
+    named = name or (of_class if of_class.isidentifier() else "module")
     halves = (Layer("representation", below), Layer("head", above))
-    return Split(input_shape, num_classes, halves, name=name, loss=loss, dtype=dtype, cut="head")
+    return Split(input_shape, num_classes, halves, name=named, loss=loss, dtype=dtype, cut="head")

@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     @property
     def called(self) -> str:
-        """ "seed n" for `jax.random.key(n)` and the command line, else the key."""
+        """The name of the seed: that of `jax.random.key(n)` is n; another key is written down."""
         seed, key = (self.history.config.get(name) for name in ("seed", "key"))
         if seed is None and key:
             seed = key[-1] if list(key) == [0, key[-1]] * (len(key) // 2) else None
@@ -195,12 +195,14 @@ def _made(history: History) -> dict[Place, str]:
 def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Place, str]]:
     for name, value in options.items():
         if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
-            value = {str(place): entry for place, entry in enumerate(value)}
-        if isinstance(value, Mapping):
+            yield from _flat({str(place): entry for place, entry in enumerate(value)}, (*before, name))
+        elif isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            is_ours = name == PART and value.startswith(_PACKAGE)  # other packages' parts are named with their module
-            yield (*before, name), value.rpartition(".")[2] if is_ours else _text(value)
+            is_ours = name == PART and str(value).startswith(
+                _PACKAGE
+            )  # other packages' parts are named with their module
+            yield (*before, name), str(value).rpartition(".")[2] if is_ours else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -307,7 +309,7 @@ def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place
         alike, more = [other for other, same in zip(found, names, strict=True) if same == name], []
         for place in row.made:
             same_there = [other for other in alike if other.made.get(place) == row.made[place]]
-            if len(same_there) < len(alike) and place not in of_row:
+            if len(same_there) < len(alike):
                 more.append(place)
                 alike = same_there
         result.append([*of_row, *more])
