@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp._checks import as_annotated, checked, short
-from fedjax_srp.algorithms.local import Training, example_loss, head_problem, local_sgd
-from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
+from fedjax_srp.algorithms.examples import ExampleAlgorithm
+from fedjax_srp.algorithms.local import LocalTraining, Training, example_loss, head_problem, local_sgd
+from fedjax_srp.algorithms.optimizers import Given, as_optimizer
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -20,6 +21,7 @@ from fedjax_srp.base import (
     FederatedAlgorithm,
     FederatedSource,
     Key,
+    Method,
     PyTree,
     ServerState,
     named_key,
@@ -57,7 +59,7 @@ class Adaptation(NamedTuple):
 
 @checked
 def adapt(
-    model: SplitModel | LinearTask,
+    model: SplitModel | LinearTask | FederatedAlgorithm | Method,
     data: FederatedSource,
     server_state: ServerState,
     *,
@@ -66,7 +68,7 @@ def adapt(
     epochs: Count = 10,
     num_samples: Sequence[int] | None = None,
     optimizer: Given | None = None,
-    batch_size: int = 10,
+    batch_size: int | None = None,
     chunk_size: int | None = None,
     devices: Devices = None,
     shard_data: bool = False,
@@ -83,7 +85,8 @@ def adapt(
     samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
 
     Args:
-        model: of the server state, cut at its head; on linear tasks a `LinearTask` of the state's shapes.
+        model: the method that trained the server state, or its algorithm; or a model, cut at its head; on linear tasks
+            a `LinearTask` of the state's shapes.
         data: of the clients that adapt.
         server_state: `history.server_state`, of a run or of a folder that was loaded, of any algorithm whose server has
             a whole model; or `SplitParams`, for your own head. On linear tasks the state of `linear_fedrep`.
@@ -92,8 +95,10 @@ def adapt(
         epochs: E, over a client's shuffled samples.
         num_samples: S numbers of training examples, each drawn at random from a client's own, smaller samples within
             larger ones; None for all. Required on linear tasks.
-        optimizer: keeps its state between epochs; default SGD with step size 0.01.
-        batch_size: samples a step; the last batch of an epoch may be smaller.
+        optimizer: keeps its state between epochs; default that of the method's `fine_tune`: its `fine_tune_optimizer`,
+            else FedRep's `head_optimizer`, else that of training; of a model alone, SGD with step size 0.01.
+        batch_size: samples a step; default that of the method's training, 10 for a model alone. The last batch of an
+            epoch may be smaller.
         chunk_size: clients at once on each device; None for a measured default.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
         shard_data: keep every client's examples on one device, as in `simulate`.
@@ -111,9 +116,8 @@ def adapt(
         >>> method = srp.methods.get("fedrep", dataset=data, hidden=(32,))
         >>> history = srp.simulate(method, data, num_rounds=2, key=jax.random.key(0), progress=False)
         >>> new = srp.data.load("digits", num_clients=10, classes_per_client=5, seed=1)
-        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
         >>> options = {"epochs": 3, "num_samples": [5, 20]}
-        >>> srp.adapt(model, new, history.server_state, key=jax.random.key(1), **options).scores.shape
+        >>> srp.adapt(method, new, history.server_state, key=jax.random.key(1), **options).scores.shape
         (2, 4, 10)
     """
     check_kept(server_state)
@@ -124,9 +128,11 @@ def adapt(
         _check_left_out(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
         course, state, expected = _linear(model, server_state, counts)
     else:
+        tuning, model = _fine_tuning(model)
         model.check_fits(data)
-        chosen = as_optimizer("optimizer", SGD(0.01) if optimizer is None else optimizer)
-        course = Fit(model, Training(chosen, batch_size), part, epochs)
+        chosen = as_optimizer("optimizer", tuning.optimizer if optimizer is None else optimizer)
+        training = Training(chosen, tuning.batch_size if batch_size is None else batch_size)
+        course = Fit(model, training, part, epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(
         Request(_Still(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
@@ -139,6 +145,14 @@ def adapt(
     scores = np.swapaxes(ratio(totals, number[..., None]), 1, 2)
     mean = ratio(totals.sum(1), number.sum(1)[:, None])
     return Adaptation(np.asarray(counts or (-1,)), np.arange(course.num_epochs + 1), scores, mean)
+
+
+def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[LocalTraining, SplitModel]:
+    """Training of the method before an evaluation, and its model."""
+    given = given.algorithm if isinstance(given, Method) else given
+    if isinstance(given, ExampleAlgorithm):
+        return given.tuning, given.model
+    return Training().alone(), as_annotated("model", given, SplitModel)
 
 
 def params_of(server_state: ServerState) -> SplitParams:

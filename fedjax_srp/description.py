@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -29,21 +30,25 @@ T = TypeVar("T")
 
 PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, undescribed object
 DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
+CODE = "source code"  # key: checksum of the code of a class or function of one's own
 _PACKAGE = __name__.partition(".")[0]
 _FEW = 16  # longest array written in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
+_OTHERS = {*sys.stdlib_module_names, _PACKAGE, "equinox", "flax", "jax", "numpy", "optax"}  # code that is nobody's own
 
 
 def describe(value: Any) -> Any:
     """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
 
-    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default.
+    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. Classes
+    and functions of one's own have a checksum of their source code, bases included, where Python finds it; what they
+    call is not in it.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if parts.is_part(value):
         named = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {PART: parts.path_of(type(value)), **named}
+        return {PART: parts.path_of(type(value)), **_code(type(value)), **named}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Tracer):
@@ -65,10 +70,26 @@ def describe(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field for field in dataclasses.fields(value) if field.repr]  # flax hides the parent of a module
         given = {field.name: getattr(value, field.name) for field in shown if not _is_default(value, field)}
-        return {DATACLASS: _name(type(value)), **{name: describe(entry) for name, entry in given.items()}}
+        own = {DATACLASS: _name(type(value)), **_code(type(value))}
+        return own | {name: describe(entry) for name, entry in given.items()}
     name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit and the like wrap functions
     is_whole = inspect.isroutine(inner) and not getattr(inner, "__closure__", None) and "<lambda>" not in name
-    return {FUNCTION: name} if is_whole or isinstance(value, type) else {UNKNOWN: name}
+    return {FUNCTION: name, **_code(inner)} if is_whole or isinstance(value, type) else {UNKNOWN: name}
+
+
+@functools.cache
+def _code(value: Any) -> dict[str, str]:
+    checksum = 0
+    for each in value.__mro__ if isinstance(value, type) else (value,):
+        for piece in (
+            each,
+            *(vars(each).values() if isinstance(value, type) else ()),
+        ):  # a notebook has functions alone
+            piece = inspect.unwrap(piece) if inspect.isroutine(piece) else piece
+            if str(getattr(piece, "__module__", _PACKAGE)).partition(".")[0] not in _OTHERS:
+                with contextlib.suppress(OSError, TypeError):
+                    checksum = zlib.crc32(inspect.getsource(piece).encode(), checksum)
+    return {CODE: f"{checksum:08x}"} if checksum else {}
 
 
 def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
@@ -121,7 +142,7 @@ def rebuild(description: Any) -> Any:
                 importlib.import_module(name.rpartition(".")[0])
         if name not in parts.KNOWN:
             raise ValueError(f"no part {short(name)} is known; import its module first")
-        fields = {key: rebuild(value) for key, value in description.items() if key != PART}
+        fields = {key: rebuild(value) for key, value in description.items() if key not in (PART, CODE)}
         required = {field.name: field.default is dataclasses.MISSING for field in dataclasses.fields(parts.KNOWN[name])}
         missing = [field for field, is_required in required.items() if is_required and field not in fields]
         if wrong := [*sorted(fields.keys() - required.keys()), *missing]:

@@ -13,6 +13,10 @@ from fedjax_srp.base import Examples
 KEY = jax.random.key(3)
 MODEL = srp.models.MLP((8, 8), num_classes=10, hidden=(6,))
 SGD = srp.SGD(0.1, momentum=0.5)
+LINEAR = srp.algorithms.LinearFedRep(
+    srp.data.linear_task(jax.random.key(0), num_clients=2, dim=5, rank=2),
+    step_size=0.1, samples_per_round=4, sampling="full", start="random",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,24 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     counts = np.asarray(jax.vmap(lambda i: data.test_client(i).count)(jnp.arange(5)))
     assert len(set(counts.tolist())) == 5
     np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedavg", "fine_tune_optimizer"])
+def test_a_method_gives_its_rate_of_fine_tuning_and_batches(data, params, name):
+    training = srp.Training(srp.SGD(0.2), batch_size=4)
+    algorithm = {
+        "fedrep": lambda: srp.algorithms.FedRep(MODEL, training, head_optimizer=SGD),
+        "fedavg": lambda: srp.algorithms.FedAvg(MODEL, srp.Training(SGD, batch_size=4)),
+        "fine_tune_optimizer": lambda: srp.algorithms.FedAvg(MODEL, training, fine_tune_optimizer=SGD),
+    }[name]()
+    options = {"key": KEY, "epochs": 1, "devices": 1}
+    expected = srp.adapt(MODEL, data, params, optimizer=SGD, batch_size=4, **options).scores
+    method = srp.Method("mine", algorithm, srp.participation.Full())
+    np.testing.assert_array_equal(srp.adapt(method, data, params, **options).scores, expected)
+    other = {"optimizer": srp.SGD(0.01), "batch_size": 10}
+    given = srp.adapt(algorithm, data, params, **other, **options).scores
+    np.testing.assert_array_equal(given, srp.adapt(MODEL, data, params, **options).scores)
+    assert (given != expected).any()
 
 
 OPTIMIZERS = {
@@ -137,6 +159,7 @@ def test_linear_heads_are_least_squares():
         ({"server_state": (1, 2)}, ["server_state=", "representation", "SplitParams"]),
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
         ({"model": "mlp"}, ["model='mlp'", "srp.models.MLP"]),
+        ({"model": LINEAR}, ["model=LinearFedRep", "must be a SplitModel", "srp.models.MLP"]),
         ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
         ({"optimizer": lambda round: SGD}, ["optimizer=", "must be an Optimizer", "srp.SGD(0.01)"]),
     ],

@@ -18,7 +18,7 @@ from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
-from fedjax_srp.report import panels, table
+from fedjax_srp.report import panels, repeats, table
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
 METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
@@ -229,6 +229,26 @@ def test_data_of_one_checksum_are_the_same_however_they_were_named(save, tmp_pat
     assert rows(tmp_path)[0]["runs"].to_dict() == {"fedrep": 2}
     save(run(config=made_by(options={"learning_rate": 0.2}, dataset_options=DATA | {"seed": 5})))
     assert list(rows(tmp_path)[0].index) == ["FedRep, learning_rate=0.1", "FedRep, learning_rate=0.2"]
+
+
+def test_seeds_are_shown_as_they_were_given():
+    for key, shown in [([0, 5], "seed 5"), ([0, 5, 0, 5], "seed 5"), ([7, 5], "key [7, 5]")]:
+        assert repeats.of(run(config=made_by() | {"key": key}), "folder").called == shown
+    assert repeats.of(run(config=made_by(seed=3)), "folder").called == "seed 3"
+
+
+def test_rows_of_one_training_say_so_and_options_that_are_none_are_left_out():
+    made = [
+        run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),
+        run(config=made_by("fedavg_ft", options={"evaluation": "fine_tune"}), host_seconds=3.5),
+        run(config=made_by("fedavg", options={"evaluation": "global", "momentum": 0.5}), host_seconds=4.5),
+        run(config=made_by("fedavg", options={"evaluation": "global", "momentum": None}, num_rounds=5)),
+    ]
+    found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
+    assert [note for note in found.notes if "training" in note] == [
+        "one training, whose seconds stand in each of its rows: FedAvg, num_rounds=3; FedAvg-FT, num_rounds=3"
+    ]
+    assert not [name for name in found.runs if "None" in name]
 
 
 def test_nested_options_of_one_name_do_not_clash(save, tmp_path):

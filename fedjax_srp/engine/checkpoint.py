@@ -13,6 +13,7 @@ import jax
 
 from fedjax_srp import storage
 from fedjax_srp._checks import short
+from fedjax_srp.description import CODE
 from fedjax_srp.engine.records import Arrays, Log, Records
 from fedjax_srp.engine.round import SimulationState
 
@@ -149,7 +150,7 @@ def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator
         value, other = ours.get(name), theirs.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(value, other))
-        elif value != other:
+        elif value != other and name != CODE:  # of code, the programs decide
             yield name, value, other
 
 

@@ -22,6 +22,7 @@ from fedjax_srp.engine.prepare import SOURCE
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import Option
 from fedjax_srp.parts import as_annotated, members
+from fedjax_srp.report.repeats import told_apart
 from fedjax_srp.runs import words
 from fedjax_srp.runs.run import ASIDE, LIMITS, OF_OBJECTS, Run, from_words, read_by
 
@@ -227,8 +228,10 @@ class _Coerced:
             own = zip(given, values, strict=bool(values))
             return [Own(str(called), each.value if isinstance(each, Own) else each, True) for called, each in own]
         bare = [each for each in values if isinstance(each, Own)]
-        if len({each.name for each in bare}) < len(bare):
-            values = [each._replace(name=short(each.value)) if isinstance(each, Own) else each for each in values]
+        for place, each in enumerate(values):
+            if isinstance(each, Own):
+                alike = [other.value for other in bare if other.name == each.name]
+                values[place] = each._replace(name=each.name + told_apart(each.value, alike))
         if bare and len({*values}) < len(values):
             self._note(f"axes: {name} has several objects called {short(bare[0].value)}; give {{name: object, ...}}")
         return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -186,7 +187,7 @@ def from_module(
     input_shape: tuple[int, ...],
     num_classes: int,
     head: str,
-    name: str = "module",
+    name: str | None = None,
     loss: Callable[[Array, Array], Array] = cross_entropy,
     dtype: Any = jnp.float32,
 ) -> Split:
@@ -201,7 +202,7 @@ def from_module(
         input_shape: of one example.
         num_classes: width of the output.
         head: name of the first layer of the head; `layers_2` for the third of a list.
-        name: of the model in messages and records.
+        name: of the model in messages and records; default that of its class or function.
         loss: `(outputs, y) -> (batch,)`, of each example.
         dtype: of the inputs; integers are tokens.
 
@@ -234,5 +235,8 @@ def from_module(
     if problem:
         raise ValueError(f"head={head!r} {problem}")
     below, above = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
+    maker = module.func if isinstance(module, functools.partial) else module
+    of_class = getattr(maker, "__name__", type(maker).__name__)
+    named = name or (of_class if of_class.isidentifier() else "module")
     halves = (Layer("representation", below), Layer("head", above))
-    return Split(input_shape, num_classes, halves, name=name, loss=loss, dtype=dtype, cut="head")
+    return Split(input_shape, num_classes, halves, name=named, loss=loss, dtype=dtype, cut="head")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
-from fedjax_srp.description import PART
+from fedjax_srp.description import CODE, DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.history import History
 
 Place = tuple[str, ...]  # the keys that lead to an option
@@ -36,6 +36,7 @@ _LIMITS = (("num_rounds",), ("time_limit",), ("target",))
 _DATA = ("data_checksum",)
 _LONG = 40  # letters of a value in the name of a row
 _PACKAGE = "fedjax_srp."
+_OF_CLASSES = (PART, DATACLASS, FUNCTION)  # keys of their names in a description
 _SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "data"}
 
 
@@ -51,6 +52,14 @@ class Run(NamedTuple):
         """The key if recorded, the same in Python and on the command line."""
         known = (self.history.config.get(name) for name in ("key", "seed"))
         return str(next((seed for seed in known if seed is not None), self.folder))
+
+    @property
+    def called(self) -> str:
+        """The name of the seed: that of `jax.random.key(n)` is n; another key is written down."""
+        seed, key = (self.history.config.get(name) for name in ("seed", "key"))
+        if seed is None and key:
+            seed = key[-1] if list(key) == [0, key[-1]] * (len(key) // 2) else None
+        return f"seed {seed}" if seed is not None else f"key {self.seed}"
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -150,6 +159,13 @@ def rows(runs: Sequence[Run]) -> Rows:
     if held_out := [name for name, row in named if row.runs[0].history.judged_on == "validation"]:
         which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))
         notes.append(f"judged by training data that were held out, not by test data: {which}")
+    trainings: dict[Any, list[str]] = {}
+    for name, row in named:
+        trained = frozenset((place, text) for place, text in row.made.items() if place[-1] != "evaluation")
+        trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(methods.label(name))
+    for (seconds, _), judged in trainings.items():
+        if len(judged) > 1 and seconds == seconds:
+            notes.append(f"one training, whose seconds stand in each of its rows: {'; '.join(judged)}")
     twins = {name: _twin(row, found, names) for name, row in named}
     options = {
         name: {_called(place, places).rstrip("= "): row.said[place] for place in of_row}
@@ -171,18 +187,22 @@ def _made(history: History) -> dict[Place, str]:
             del made[place]  # of a second optimizer that equals that of training
     for part in ("algorithm", "participation"):
         for (*within, last), text in _flat((history.config.get("method") or {}).get(part, {})):
-            if last == PART and within and within != ["model"]:
-                made["options", ".".join(within), PART] = text  # the class of an optimizer, say
+            if last == CODE or (last == PART and within and within != ["model"]):
+                made["options", ".".join(within), last] = text  # the class of an optimizer, say
     return made | {("evaluation",): str(history.evaluation)}
 
 
 def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Place, str]]:
     for name, value in options.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
+            yield from _flat({str(place): entry for place, entry in enumerate(value)}, (*before, name))
+        elif isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            is_ours = name == PART and value.startswith(_PACKAGE)  # other packages' parts are named with their module
-            yield (*before, name), value.rpartition(".")[2] if is_ours else _text(value)
+            is_ours = name == PART and str(value).startswith(
+                _PACKAGE
+            )  # other packages' parts are named with their module
+            yield (*before, name), str(value).rpartition(".")[2] if is_ours else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -235,9 +255,8 @@ def _are_repeats(group: Sequence[Run]) -> bool:
     for run in group:
         for other in of_seed.setdefault(run.seed, []):
             if not run.unknown or _same_results(run.history, other.history):
-                seed = run.history.config.get("seed", run.seed)
                 raise ValueError(
-                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with seed {seed}; "
+                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with {run.called}; "
                     "remove one of them"
                 )
         of_seed[run.seed].append(run)
@@ -260,7 +279,8 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
             differing[place] = None
         values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
         groups = {row.method if place in _OF_METHOD else "" for row in having}
-        if len(values) > len(groups) and place != _DATA:  # the last resort, see `_shown`
+        is_last_resort = place == _DATA or place != _without_places(place)  # see `_shown`
+        if len(values) > len(groups) and not is_last_resort:
             differing[place] = None
     return list(differing)
 
@@ -282,7 +302,7 @@ def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]
 def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place]]:
     """Return the options in the name of every row: the differing ones that it has; more if names would be equal."""
     places = {place for row in found for place in row.said}
-    shown: list[list[Place]] = [[place for place in differing if place in row.said] for row in found]
+    shown: list[list[Place]] = [[p for p in differing if row.said.get(p, "None") != "None"] for row in found]
     names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):
@@ -320,8 +340,27 @@ def _called(place: Place, places: set[Place]) -> str:
 
 
 def _without_name(place: Place) -> Place:
-    """Return the place of a part, given that of its class."""
-    return place[:-1] if place[-1] in ("name", PART) and len(place) > 2 else place
+    """Return the place of a part, given that of its class; of one in a list, that of the list."""
+    place = _without_places(place)
+    return place[:-1] if place[-1] in ("name", *_OF_CLASSES) and len(place) > 2 else place
+
+
+def _without_places(place: Place) -> Place:
+    return tuple(word for word in place if not word.isdecimal())
+
+
+def told_apart(value: Any, alike: Sequence[Any]) -> str:
+    """Return the fields, in brackets, in which an object differs from others of its name, unless at a default."""
+    own, *others = [dict(_flat({"": {"": describe(each)}})) for each in (value, *alike)]
+    fields: dict[str, dict[str, None]] = {}
+    for place, text in own.items():
+        is_class = place[-1] in (*_OF_CLASSES, CODE)
+        alone = (text not in each.values() if is_class else each.get(place) != text for each in others)
+        if text != "None" and any(alone):
+            word = text.rpartition(".")[2] if is_class else text
+            fields.setdefault(_without_name(place)[-1], {})[word] = None
+    told = ", ".join(f"{name}={'+'.join(texts)}" for name, texts in fields.items())
+    return f"({told})" if told else ""
 
 
 def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:

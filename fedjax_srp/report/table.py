@@ -83,7 +83,8 @@ def comparison(
     `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every communication cost C
     `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`, the twin's mean time over
     the method's (nan if either is missing, infinite or a bound); `compile_seconds` and `host_seconds` of the simulator
-    for all runs together, the latter in all.
+    for all runs together, the latter in all; methods that share a training, as FedAvg and FedAvg-FT may, each have all
+    of its seconds.
 
     Args:
         histories: method -> its runs.

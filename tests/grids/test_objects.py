@@ -1,5 +1,7 @@
 """Grids of Python objects: methods, data, models, clocks and policies of one's own, here and in worker processes."""
 
+import importlib
+import linecache
 import subprocess
 import sys
 
@@ -10,9 +12,10 @@ import optax
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp import storage
+from fedjax_srp import description, storage
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.report import repeats
 
 OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
 SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -69,6 +72,40 @@ def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
     assert found.summary()["method"].tolist() == ["slow"] * 2 + ["fast"] * 2 + ["whole"] * 2
 
 
+class Net(nn.Module):
+    width: int = 4
+    deep: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(self.width, name="first")(x.reshape(len(x), -1)))
+        x = nn.Dense(3, name="second")(x) if self.deep else x
+        return nn.Dense(10, name="out")(x)
+
+
+PARTS = """
+import flax.linen as nn
+from flax import nnx
+import fedjax_srp as srp
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10, name="out")(SLOPE * nn.Dense(4, name="first")(x.reshape(len(x), -1)))
+
+class Nnx(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.out = nnx.Linear(64, 4, rngs=rngs), nnx.Linear(4, 10, rngs=rngs)
+    def __call__(self, x):
+        return self.out(SLOPE * self.first(x.reshape(len(x), -1)))
+
+@srp.part
+class Mine(srp.ParticipationPolicy):
+    def update(self, state, info):
+        return SLOPE
+"""
+
+
 def test_the_same_object_made_again_is_the_same_run_and_another_one_is_not():
     ids = {made: of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
     assert ids[0.1] != ids[0.2]
@@ -90,12 +127,42 @@ def test_a_module_of_another_width_is_another_run():
         assert ids[0] == ids[2] != ids[1]
 
 
+def test_modules_of_one_class_are_named_by_what_differs_in_grid_and_table(tmp_path):
+    modules = [Net(), Net(width=5), Net(width=5, deep=True)]
+    models = [srp.models.from_module(module, (8, 8), 10, head="out") for module in modules]
+    options = {"method": "fedavg", "data": DATA, "num_rounds": 1}
+    found = srp.grid(axes={"model": models}, options=options, out=tmp_path, progress=False)
+    assert [*found.folders] == ["model=Net", "model=Net(width=5)", "model=Net(width=5, deep=True)"]
+    rows = repeats.rows([repeats.read(folder) for folder in found.folders.values()])
+    assert {*rows.histories} == {"fedavg", "FedAvg, width=5", "FedAvg, width=5, deep=True"}
+
+
+def test_edited_code_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    ids = []
+    for slope in (1.0, 2.0, 1.0):
+        (tmp_path / "own_parts_of_mine.py").write_text(PARTS.replace("SLOPE", str(slope)))
+        linecache.clearcache()
+        monkeypatch.delitem(sys.modules, "own_parts_of_mine", raising=False)
+        importlib.invalidate_caches()
+        sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+        mine = importlib.import_module("own_parts_of_mine")
+        sys.dont_write_bytecode = before
+        model = srp.models.from_module(mine.Net(), (8, 8), 10, head="out")
+        nnx_model = srp.models.from_module(mine.Nnx, (8, 8), 10, head="out")
+        given = [{"model": model}, {"model": nnx_model}, {"participation": mine.Mine()}]
+        ids.append([of({}, method="fedavg", data=DATA, **each)[0].id for each in given])
+    assert ids[0] == ids[2]
+    assert all(first != second for first, second in zip(ids[0], ids[1], strict=True))
+    assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
+
+
 def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
-    wanted = "clock=Fixed(distribution=Exponential(rate=2.0))"
-    assert names(of({"clock": clocks}, method="fedavg", data=DATA))[1] == wanted
+    assert names(of({"clock": clocks}, method="fedavg", data=DATA))[1] == "clock=fixed(rate=2)"
     with pytest.raises(ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"):
-        of({"data": [DATA, OTHER]}, method="fedavg", num_clients=1)
+        of({"data": [DATA, DATA]}, method="fedavg")
+    assert names(of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith("digits(")
     unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
     mine = srp.algorithms.FedAvg(MODEL, unsaid)
     with pytest.raises(ValueError, match=r"does not say what made it; name it, axes=\{'method': \{name: object\}\}"):
@@ -126,7 +193,7 @@ def test_objects_in_the_wrong_place_are_refused(given, message):
 
 SCRIPT = """
 import fedjax_srp as srp
-from fedjax_srp import storage
+from fedjax_srp import description, storage
 data = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
 model = srp.models.MLP((8, 8), 10, hidden=(4,))
 {defined}

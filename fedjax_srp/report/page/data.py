@@ -115,7 +115,7 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
     shares = stage_map.shares(history)
     return {
         "folder": str(run.folder),
-        "seed": history.config.get("seed", run.seed),
+        "seed": run.called,
         "config": history.config,
         "environment": history.environment,
         "diverged": history.diverged,

@@ -116,7 +116,7 @@ function drawCurves(shown, what) {
   const overlap = state.cost > 0 ? shown.filter(({row}) => !row.takes_cost).map(({row}) => row.name) : [];
   if (overlap.length) notes.push(`Not over time, as C cannot be added: ${overlap.join(", ")}.`);
   const diverged = shown.flatMap(({row}) => row.runs.filter((run) => run.diverged !== null)
-    .map((run) => `${row.name}, seed ${run.seed}, in round ${run.diverged}`));
+    .map((run) => `${row.name}, ${run.seed}, in round ${run.diverged}`));
   if (diverged.length) notes.push(`Diverged: ${diverged.join("; ")}.`);
   const hidden = comparison.rows.filter((row, place) => isChosen(row, place) && evaluationOf(row) === null);
   if (hidden.length) notes.push(`Not judged by ${state.evaluation}: ${hidden.map(({name}) => name).join(", ")}.`);
@@ -131,8 +131,8 @@ function drawMap() {
   options("map-run", row.runs.map(({seed}, i) => [i, seed]), state.run);
   drawing.map(run, comparison.num_clients);
   const [bands, columns] = run.map ? run.map.shape : [0, 0];
-  const notes = run.map ? [`${row.name}, seed ${run.seed}: blue where a client takes part; clients sorted by expected speed.`]
-    : [`${row.name}, seed ${run.seed}: the files do not tell who took part (times were drawn afresh in every round, or clients `
+  const notes = run.map ? [`${row.name}, ${run.seed}: blue where a client takes part; clients sorted by expected speed.`]
+    : [`${row.name}, ${run.seed}: the files do not tell who took part (times were drawn afresh in every round, or clients `
       + "chosen at random), only how many, in the figure before this one."];
   if (run.map && bands < comparison.num_clients) notes.push(`${comparison.num_clients} clients in ${bands} bands: the more take part, the darker.`);
   if (run.map && columns < run.compute_time.length) notes.push(`${run.compute_time.length} rounds in ${columns} columns.`);
@@ -179,7 +179,7 @@ function listRuns() {
     const summary = made("summary", {});
     summary.append(swatch(row), ` ${row.name}, ${plural(row.runs.length, "run")}`);
     return made("details", {}, summary, ...row.runs.map((run) => {
-      const made_of = made("details", {}, made("summary", {}, `seed ${run.seed}: `, made("code", {}, run.folder)));
+      const made_of = made("details", {}, made("summary", {}, `${run.seed}: `, made("code", {}, run.folder)));
       made_of.addEventListener("toggle", () => {
         if (made_of.querySelector("pre")) return;
         made_of.append(made("pre", {tabIndex: 0}, JSON.stringify({config: run.config, environment: run.environment}, null, 2)));
