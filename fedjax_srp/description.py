@@ -81,10 +81,8 @@ def describe(value: Any) -> Any:
 def _code(value: Any) -> dict[str, str]:
     checksum = 0
     for each in value.__mro__ if isinstance(value, type) else (value,):
-        for piece in (
-            each,
-            *(vars(each).values() if isinstance(value, type) else ()),
-        ):  # a notebook has functions alone
+        methods = vars(each).values() if isinstance(value, type) else ()  # all that Python finds of a notebook's class
+        for piece in (each, *methods):
             piece = inspect.unwrap(piece) if inspect.isroutine(piece) else piece
             if str(getattr(piece, "__module__", _PACKAGE)).partition(".")[0] not in _OTHERS:
                 with contextlib.suppress(OSError, TypeError):

@@ -199,9 +199,7 @@ def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
         elif isinstance(value, Mapping):
             yield from _flat(value, (*before, name))
         else:
-            is_ours = name == PART and str(value).startswith(
-                _PACKAGE
-            )  # other packages' parts are named with their module
+            is_ours = name == PART and str(value).startswith(_PACKAGE)  # others' parts are named with their module
             yield (*before, name), str(value).rpartition(".")[2] if is_ours else _text(value)
 
 
