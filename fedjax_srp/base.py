@@ -327,7 +327,10 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy with equal cohorts whose compiled programs this one shares; by default itself."""
+        """A policy with equal cohorts whose compiled programs this one shares; by default itself.
+
+        Subclasses, which may select otherwise, do not inherit it.
+        """
         del num_clients
         return self
 

@@ -387,7 +387,9 @@ def program(
 
     The algorithm's leaves named in `by_seed`, dotted, have a leading axis of seeds, see `parts.with_values`.
     """
-    parts = Parts(algorithm, policy.runs_as(layout.num_clients), clock)
+    if "runs_as" in vars(type(policy)):  # not of a base, whose cohorts may be others
+        policy = policy.runs_as(layout.num_clients)
+    parts = Parts(algorithm, policy, clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}
     with_axis = tuple(name in of_algorithm for name in values_of(parts))
     compiler = tuple(compiler_options(layout.platform).items())

@@ -167,6 +167,16 @@ def test_srpfl_fedrep_and_all_stages_are_one_program(monkeypatch):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+def test_a_policy_below_full_runs_as_itself():
+    @srp.part
+    class Pairs(srp.participation.Full):
+        def select(self, key, state, times):
+            cohort, state = super().select(key, state, times)
+            return cohort._replace(size=jnp.int32(2)), state
+
+    assert simulate(fedprox(mu=0.2), participation=Pairs()).cohort_size.tolist() == [2] * 3
+
+
 def test_threads_with_equal_parts_compile_once():
     method, seeds = fedprox(mu=0.2, epochs=3), range(4)
     with futures.ThreadPoolExecutor(4) as threads:
