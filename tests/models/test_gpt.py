@@ -163,9 +163,9 @@ def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
     model = srp.models.lora(small, rank=2, is_frozen=is_frozen, pretrained=pretrained)
     method = srp.methods.get(name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4)
     simulation = srp.Simulation(method.algorithm, DATA, participation=method.participation)
-    state = simulation.init(KEY)
+    state, step = jax.jit(simulation.init)(KEY), jax.jit(simulation.step)
     for _ in range(2):
-        state, _ = jax.jit(simulation.step)(state)
+        state, _ = step(state)
     start = model.init(KEY)
     base = {**pretrained.representation, **pretrained.head}
     assert_same_bits(start.representation, base)
