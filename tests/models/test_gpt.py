@@ -62,7 +62,7 @@ def test_it_agrees_with_numpy():
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
     layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
     expected = np.stack([gpt(layers, row) for row in tokens])
-    assert_close(np.asarray(MODEL.logits(params, tokens)), expected.astype(np.float32), 1e-5)
+    assert_close(np.asarray(jax.jit(MODEL.logits)(params, tokens)), expected.astype(np.float32), 1e-5)
 
 
 def test_a_place_sees_nothing_behind_it_and_padding_is_not_asked_for():
