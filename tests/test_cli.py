@@ -911,11 +911,6 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
         (tmp_path / f"{name}.py").unlink()
 
 
-def test_the_package_is_a_program():
-    done = subprocess.run([sys.executable, "-m", "fedjax_srp", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"fedjax-srp {srp.__version__}\n"
-
-
 @pytest.mark.short("list")
 @pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
 def test_closed_streams_are_no_error(words):

@@ -70,12 +70,18 @@ PAGES = ("new_algorithm", "new_policy", "new_clock")
 
 
 @functools.cache
-def page(name):
-    """What the blocks of a page define, executed in turn."""
+def page(name, simulates=True):
+    """What the blocks of a page define, executed in turn, with its runs or without."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # a page may write files
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),  # a page may write files
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        if not simulates:
+            patch.setattr(srp, "simulate", lambda *_, **__: None)
         for block in blocks:
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
     return namespace
@@ -122,26 +128,27 @@ def test_the_registered_example_knows_its_options():
 
 
 def test_the_registered_policy_knows_its_options():
-    method = page("new_policy")["method"]
-    assert (method.name, method.participation) == ("fedrep + round_robin", page("new_policy")["RoundRobin"](5))
+    defined = page("new_policy", simulates=False)
+    method = defined["method"]
+    assert (method.name, method.participation) == ("fedrep + round_robin", defined["RoundRobin"](5))
 
 
 def test_the_example_of_a_policy_takes_turns():
-    policy = page("new_policy")["RoundRobin"](3)
+    policy = page("new_policy", simulates=False)["RoundRobin"](3)
     times = jnp.asarray([4.0, 1.0, 3.0, 2.0, 5.0])
     state, cohorts = policy.init(jax.random.key(0), 5), []
     for _ in range(4):
         cohort, state = policy.select(jax.random.key(1), state, srp.ClientTimes(times, times))
         cohorts.append(cohort.client_ids.tolist())
     assert cohorts == [[1, 2, 0], [3, 0, 4], [1, 3, 2], [1, 0, 4]]
-    assert page("new_policy")["RoundRobin"](3) == policy
+    assert page("new_policy", simulates=False)["RoundRobin"](3) == policy
     for wrong in (0, 6):
         with pytest.raises(ValueError, match=f"k={wrong}"):
-            page("new_policy")["RoundRobin"](wrong).init(jax.random.key(0), 5)
+            page("new_policy", simulates=False)["RoundRobin"](wrong).init(jax.random.key(0), 5)
 
 
 def test_the_policy_that_hears_losses_takes_newcomers_then_the_highest():
-    policy = page("new_policy")["HighestLoss"](2)
+    policy = page("new_policy", simulates=False)["HighestLoss"](2)
     times, losses, taken = jnp.asarray([4.0, 1.0, 3.0, 2.0]), policy.init(jax.random.key(0), 4), []
     for loss in (3.0, 2.0, 1.0):  # of all participants of a round
         cohort, losses = policy.select(jax.random.key(1), losses, srp.ClientTimes(times, times))
@@ -152,7 +159,7 @@ def test_the_policy_that_hears_losses_takes_newcomers_then_the_highest():
 
 
 def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
-    clock = page("new_clock")["RushHour"](mean=2.0, slowdown=3.0, period=8.0)
+    clock = page("new_clock", simulates=False)["RushHour"](mean=2.0, slowdown=3.0, period=8.0)
     state, waves = clock.init(jax.random.key(0), 6), []
     start = state
     for hour in range(8):
@@ -162,7 +169,7 @@ def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
     angles = 2 * np.pi * (np.arange(8)[:, None] / 8 + np.asarray(start.phase))
     np.testing.assert_allclose(waves, 1 + 3 * np.maximum(np.sin(angles), 0), rtol=1e-4)
     with pytest.raises(ValueError, match="period"):
-        page("new_clock")["RushHour"](period=0.0)
+        page("new_clock", simulates=False)["RushHour"](period=0.0)
 
 
 def test_the_readmes_runs_run(tmp_path, capsys):
@@ -171,19 +178,7 @@ def test_the_readmes_runs_run(tmp_path, capsys):
     runs = re.findall(r"fedjax-srp run (--method.*)$", text, re.MULTILINE)
     assert len(runs) == 1
     for number, words in enumerate(runs):
-        small = [
-            "--num-rounds",
-            "1",
-            "--hidden",
-            "8",
-            "--head-epochs",
-            "1",
-            "--fine-tune-epochs",
-            "1",
-            "--devices",
-            "1",
-            "--no-progress",
-        ]
+        small = "--num-rounds 1 --hidden 8 --head-epochs 1 --fine-tune-epochs 1 --devices 1 --no-progress".split()  # noqa: SIM905
         out = ["--out", str(tmp_path / str(number))]
         assert cli.main(["run", *words.split(), *small, *out], set_up_cores=False) == 0, capsys.readouterr().err
 

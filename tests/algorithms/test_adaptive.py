@@ -63,7 +63,7 @@ def test_feddyn_whose_alpha_vanishes_is_fedavg_with_all_its_moves_added():
 @pytest.mark.parametrize("penalty", [2.0, 0.0])
 def test_pfedme_and_without_its_penalty_the_global_model_stays(penalty):
     numbers = {"penalty": penalty, "inner_steps": 3, "inner_step_size": 0.1, "server_step_size": 0.8}
-    setting, args, more = given(srp.algorithms.PFedMe, Sgd(0.15), SPREAD, **numbers)
+    setting, args, more = given(srp.algorithms.PFedMe, Sgd(0.15), SPREAD | {"tuned": False}, **numbers)
     of_reference = {"eta": more.pop("sgd").step, "penalty": penalty, "inner_steps": 3, "inner_step": 0.1, "beta": 0.8}
     for t, state in enumerate(pfedme.run(*args, **of_reference, **more)):
         own = check_own(setting, t, state.own, state.own)

@@ -30,6 +30,7 @@ from test_reference import (
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.fed_mtl import FedMTLClientState
+from fedjax_srp.engine import program
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 EPOCHS, TUNING, NUM_CLIENTS = 2, 3, len(COUNTS)
 SPREAD = {"devices": 2, "chunk_size": 2}
-SHAPED = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
+SHAPED = {"heavy": (HEAVY, {"chunk_size": 3, "tuned": False}), "plain": (PLAIN, SPREAD)}
 
 
 @functools.cache
@@ -96,12 +97,14 @@ def test_fedprox(sgd, run_options):
     check_global_model(setting, expected, sgd)
 
 
+@pytest.mark.short("4")
 @pytest.mark.parametrize("at_once", [256, 4])
 def test_fedsgd(at_once, monkeypatch):
     """The server's momentum goes on between rounds; blocks of examples and units of work change nothing."""
     monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", at_once)
+    program._shared.cache_clear()  # which does not know blocks
     options = {"optimizer": optimizer(HEAVY), "weighting": "num_examples"}
-    setting = setting_of(srp.algorithms.FedSGD, SPREAD, **options)
+    setting = setting_of(srp.algorithms.FedSGD, SPREAD | {"tuned": False}, **options)
     expected = fedsgd.run(setting.params, setting.clients, COHORTS, sgd=HEAVY, client_weighting="num_examples")
     check_global_model(setting, expected, HEAVY)
 
@@ -110,7 +113,7 @@ def test_fedsgd(at_once, monkeypatch):
 @pytest.mark.parametrize(
     ("sgd", "counts_momentum", "local_steps", "run_options"),
     [
-        (HEAVY, True, None, {"chunk_size": 3}),
+        (HEAVY, True, None, {"chunk_size": 3, "tuned": False}),
         (Sgd(0.1, momentum=0.5), False, None, SPREAD),
         (PLAIN, True, 3, {"chunk_size": 2}),
     ],

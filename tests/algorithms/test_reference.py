@@ -12,6 +12,7 @@ from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, model, scripted
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms.examples import GlobalModel, OwnModel
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -21,6 +22,7 @@ PLAIN, HEAVY = Sgd(0.3), Sgd(0.2, momentum=0.6, decay=0.05)
 IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4, 5]])
 SIZES = (3, 2, 7)
 WORK = 1 + (IDS == 4) + 2 * (IDS == 0)  # clients 4 and 0 do two and three units
+INHERITED = GlobalModel.fine_tune, GlobalModel.fine_tune_all, OwnModel.fine_tune
 COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
 
 
@@ -35,12 +37,16 @@ def of_client(states, i):
 
 
 class Setting:
-    """A run of the package with its state after every round, and what a reference needs to run beside it."""
+    """A run of the package with its state after every round, and what a reference needs to run beside it.
 
-    def __init__(self, algorithm, split_model, policy, clients, num_rounds, key=KEY, **run_options):
+    With `tuned=False` it is not judged by the fine-tuning that methods inherit from `GlobalModel` and `OwnModel`.
+    """
+
+    def __init__(self, algorithm, split_model, policy, clients, num_rounds, key=KEY, tuned=True, **run_options):
         data = federation(clients)
         assert data.x_train.dtype == jnp.float64
-        run = Run(algorithm, data, policy, evaluations="all", key=key, **run_options)
+        judged = {e: f for e, f in algorithm.evaluations.items() if tuned or f.__func__ not in INHERITED}
+        run = Run(algorithm, data, policy, evaluations=tuple(judged), key=key, **run_options)
         self.clients, self.start, self.times = clients, run.host_state().server, run.client_time
         self.rounds, self.states, self.accuracies = [], [], []
         for _ in range(num_rounds):
@@ -74,12 +80,12 @@ def check_accuracies(setting, t, expected):
 def check_global(setting, t, params, sgd, tuning, rtol=1e-9, **others):
     """The server's model after round t, and all accuracies; `others` are those of the method's own evaluations."""
     assert_close(by_layer(float64_model(), *setting.states[t].server.params), params, rtol)
-    accuracies = {"global": [], "fine_tune": [], "fine_tune_all": []} | others
-    for i, client in enumerate(setting.clients):
-        accuracies["global"].append(fedavg.global_accuracy(params, client))
-        for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
-            rows = setting.tuning(t + 1, i, purpose, tuning)
-            accuracies[name].append(fedavg.fine_tuned_accuracy(params, layers, client, rows, sgd))
+    accuracies = {"global": [fedavg.global_accuracy(params, client) for client in setting.clients]} | others
+    for name, layers, purpose in (("fine_tune", ["out"], "head"), ("fine_tune_all", list(params), "local")):
+        if name in setting.accuracies[t]:
+            rows = [setting.tuning(t + 1, i, purpose, tuning) for i in range(len(setting.clients))]
+            given = zip(setting.clients, rows, strict=True)
+            accuracies[name] = [fedavg.fine_tuned_accuracy(params, layers, client, r, sgd) for client, r in given]
     check_accuracies(setting, t, accuracies)
 
 

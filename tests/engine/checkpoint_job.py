@@ -10,7 +10,7 @@ from fedjax_srp.engine.checkpoint import Checkpoints
 
 CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 POLICY = srp.participation.Doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
-ALGORITHM = srp.algorithms.FedRep(model(hidden=(4,)), srp.Training(srp.SGD(0.2), batch_size=4), head_epochs=2)
+ALGORITHM = srp.algorithms.FedPer(model(hidden=(4,)), srp.Training(srp.SGD(0.2), batch_size=4))
 CLIENTS = clients_of((1, 9, 4, 7, 2, 5, 3), (6,) * 7)
 DATA = federation(CLIENTS)
 

@@ -16,7 +16,7 @@ NUM_PROCESSES = 2
 
 
 def runs(folder, shard_data):
-    """Histories by name, and what `evaluate` says. FedRep compiles once, the rest is small."""
+    """Histories by name, and what `evaluate` says. FedPer compiles once, the rest is small."""
     from engine.checkpoint_job import ALGORITHM, CLOCK, DATA, POLICY  # makes arrays: after `initialize`
     from reference.small import algorithm_of, numbers
 

@@ -156,8 +156,7 @@ def other_labels():
 
 
 def other(optimizer=0.2, hidden=(4,)):
-    training = srp.Training(srp.SGD(optimizer), batch_size=4)
-    return srp.algorithms.FedRep(model(hidden=hidden), training, head_epochs=2)
+    return srp.algorithms.FedPer(model(hidden=hidden), srp.Training(srp.SGD(optimizer), batch_size=4))
 
 
 ANOTHER_RUN = {

@@ -218,13 +218,14 @@ def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
     memory.check(run_of(ALGORITHMS["fedavg"], IMAGES), say=True)
 
 
-@pytest.mark.parametrize(("fitting", "at_once"), [(4, 3), pytest.param(1, 1, marks=pytest.mark.long)])
-def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitting, at_once):
-    """Five keys where `fitting` of them have room: batches of equal size, and the same histories."""
-    keys = jax.random.split(KEY, 5)
+@pytest.mark.short("4-3-2")
+@pytest.mark.parametrize(("num_seeds", "fitting", "at_once"), [(4, 3, 2), (5, 4, 3), (5, 1, 1)])
+def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_seeds, fitting, at_once):
+    """Keys of which `fitting` have room: batches as equal as can be, and the same histories."""
+    keys = jax.random.split(KEY, num_seeds)
     algorithm, options = (
         srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1),
-        {"num_rounds": 3, "eval_every": 2, "devices": 1},
+        {"num_rounds": 3, "eval_every": 2, "devices": 1, "evaluations": ()},
     )
     together = srp.simulate_seeds(algorithm, TASK, keys=keys, progress=False, **options)
     there = num_bytes(TASK)  # on the device already
@@ -233,8 +234,8 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, fitt
     free(fitting)
     found = srp.simulate_seeds(algorithm, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
     said = [line for line in capsys.readouterr().err.splitlines() if "memory is short" in line]
-    assert said == ([f"memory is short: {at_once} of 5 seeds at a time"] if at_once < 5 else [])
-    sizes = [min(at_once, 5 - i // at_once * at_once) for i in range(5)]
+    assert said == [f"memory is short: {at_once} of {num_seeds} seeds at a time"]
+    sizes = [min(at_once, num_seeds - i // at_once * at_once) for i in range(num_seeds)]
     assert [history.config["num_seeds"] for history in found] == sizes
     for one, other in zip(together, found, strict=True):
         assert one.config["key"] == other.config["key"]

@@ -176,32 +176,34 @@ def test_rounds_last_as_counts_and_links_say(policy):
         assert sorted(work) != [1, 1, 4], "the case should tell messages from work"
 
 
-def test_times_that_include_messages_take_no_cost(tmp_path):
+@pytest.mark.short("full")
+@pytest.mark.parametrize(
+    ("policy", "why"), [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")], ids=["full", "buffered"]
+)
+def test_times_that_include_messages_take_no_cost(policy, why, tmp_path):
     given = {"clock": UNIT, "num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
-    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, participation=Buffered(1), **given)
+    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, participation=policy, **given)
     for one in (history, srp.History.load(history.save(tmp_path / "run"))):
         assert not one.takes_communication
-        with pytest.raises(ValueError, match="communication=10: "):
+        with pytest.raises(ValueError, match=f"communication=10: {why}"):
             one.elapsed(10)
-    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, **given)
-    with pytest.raises(ValueError, match=r"communication=10: times of 'fedavg' include its messages"):
-        history.elapsed(10)
     np.testing.assert_array_equal(history.elapsed(), np.cumsum(history.compute_time))
 
 
-def test_devices_come_and_go_and_fail():
+DEVICES = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)
+AWAY = srp.clocks.Available(DEVICES, srp.clocks.Intervals([[5.0], [0.0], [5.0]], [[9e9], [9e9], [9e9]]))
+
+
+@pytest.mark.short("failing")
+@pytest.mark.parametrize("clock", [AWAY, srp.clocks.Failing(AWAY, rate=0.0)], ids=["available", "failing"])
+def test_devices_come_and_go_and_fail(clock):
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
-    devices = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)
-    away = srp.clocks.Intervals([[5.0], [0.0], [5.0]], [[9e9], [9e9], [9e9]])
-    for clock in (
-        srp.clocks.Available(devices, away),
-        srp.clocks.Failing(srp.clocks.Available(devices, away), rate=0.0),
-    ):
-        history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1)
-        alone = srp.simulate(algorithm, DATA, clock=devices, num_rounds=1, key=KEY, progress=False, devices=1)
-        np.testing.assert_array_equal(history.client_time, alone.client_time)
-        np.testing.assert_allclose(history.compute_time, [alone.client_time[1], alone.client_time.max()], rtol=1e-6)
-        assert not history.takes_communication
+    history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1)
+    alone = DEVICES.fit(costs(algorithm, DATA))
+    times = np.asarray(alone.sample(KEY, alone.init(KEY, 3), jnp.zeros(()))[0].realised)
+    np.testing.assert_allclose(history.client_time, times, rtol=1e-6)
+    np.testing.assert_allclose(history.compute_time, [times[1], times.max()], rtol=1e-6)
+    assert not history.takes_communication
 
 
 def test_pure_functions_count_in_a_trace_too():

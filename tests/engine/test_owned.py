@@ -48,7 +48,7 @@ def numbers(history):
 
 def replicated_and_sharded(name, devices):
     options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
-    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "all"}
+    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "fine_tune"}  # on both kinds of data
     replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
     sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
     assert sharded.config["shard_data"]

@@ -28,7 +28,10 @@ def folder(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("processes"), str(free_port())
     logs = [open(folder / f"log_{i}", "w+") for i in range(NUM_PROCESSES)]  # noqa: SIM115 (closed below)
     command = [sys.executable, processes_job.__file__, port]
-    environment = os.environ | {"JAX_NUMPY_DTYPE_PROMOTION": "strict"}
+    environment = os.environ | {
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
     processes = [
         subprocess.Popen([*command, str(i), str(folder)], stdout=log, stderr=subprocess.STDOUT, env=environment)
         for i, log in enumerate(logs)

@@ -115,8 +115,8 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.short("5", "2")  # figure 2 needs the runs of figure 5
-@pytest.mark.parametrize("number", [5, 2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [5, 2, 4])  # figure 2 needs the runs of figure 5
 def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"
     given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
@@ -142,6 +142,7 @@ def test_scripts_run(number, get, runs, capsys):
         assert results["random start"]["same class"]["mean"] == pytest.approx(np.trace(matrix) / 10, abs=1e-3)
 
 
+@pytest.mark.long
 def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, capsys):
     """The steps of 0.1 are the models of figure 5."""
     steps, out = get("steps"), runs / "steps"
@@ -159,6 +160,7 @@ def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, caps
     assert float(shown_cell) == pytest.approx(figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06)
 
 
+@pytest.mark.long
 def test_new_clients_start_from_what_was_trained(get, runs, new):
     neural = get("neural")
     scale = neural.SCALES["smoke"]

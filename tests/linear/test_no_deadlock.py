@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent.parent
 
 JOB = """
@@ -17,6 +19,7 @@ print(len(runs), jax.device_count())
 """
 
 
+@pytest.mark.long
 def test_vmapped_seeds_on_more_devices_than_cores_come_to_an_end():
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{JOB}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

@@ -62,7 +62,7 @@ def test_it_agrees_with_numpy():
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
     layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
     expected = np.stack([gpt(layers, row) for row in tokens])
-    assert_close(np.asarray(MODEL.logits(params, tokens)), expected.astype(np.float32), 1e-5)
+    assert_close(np.asarray(jax.jit(MODEL.logits)(params, tokens)), expected.astype(np.float32), 1e-5)
 
 
 def test_a_place_sees_nothing_behind_it_and_padding_is_not_asked_for():
@@ -163,9 +163,9 @@ def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
     model = srp.models.lora(small, rank=2, is_frozen=is_frozen, pretrained=pretrained)
     method = srp.methods.get(name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4)
     simulation = srp.Simulation(method.algorithm, DATA, participation=method.participation)
-    state = simulation.init(KEY)
+    state, step = jax.jit(simulation.init)(KEY), jax.jit(simulation.step)
     for _ in range(2):
-        state, _ = jax.jit(simulation.step)(state)
+        state, _ = step(state)
     start = model.init(KEY)
     base = {**pretrained.representation, **pretrained.head}
     assert_same_bits(start.representation, base)
