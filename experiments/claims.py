@@ -61,9 +61,9 @@ def factor(number: int, method: str, fraction: int, cost: int = 0, own: bool = F
     return f"{value:.1f}" if np.isfinite(value) else "-"
 
 
-def bounds(dataset: str, method: str, fraction: int, cost: int = 0) -> str:
-    """Lowest and highest factor that evaluations every tenth round leave open."""
-    row = figure(3, dataset, fraction).loc[method]
+def bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
+    """Lowest and highest factor that evaluations after some rounds leave open."""
+    row = figure(number, dataset, fraction, own).loc[method]
     return f"{row[f'least_speed_up_{cost}']:.1f} to {row[f'most_speed_up_{cost}']:.1f}"
 
 
@@ -103,7 +103,7 @@ def pool_of_images(number: int) -> str:
     """Figure 5 or 6 with as many images as the paper's clients of EMNIST have."""
 
     def both(cost: int, own: bool = False) -> str:
-        return " and ".join(factor(number, "srpfl", fraction, cost, own, "mnist") for fraction in (95, 99))
+        return " and ".join(bounds("mnist", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
 
     labels = {"srpfl": "SRPFL", "fedrep": "FedRep", "flanp_fedavg_ft": "FLANP-FT", "fedavg_ft": "FedAvg-FT"}
     ran = [method for method in labels if method in figure(number, "mnist").index]
@@ -244,7 +244,8 @@ SRPFL = [
             f"(the same in partial participation, with images, {speeds} speeds)", f"section 5; figure {number}",
             IN_PART, partial(pool_of_images, number),
             f"{OTHER}: MNIST's digits for EMNIST's, else the size of its column (100 clients, 480 images, 150 rounds), "
-            "1 seed; text", (f"figure{number}_mnist.csv",), f"figure{number}.py --scale gpu --datasets mnist",
+            f"{counted(figure(number, 'mnist')['runs'].max(), 'seed')}; text",
+            (f"figure{number}_mnist.csv",), f"figure{number}.py --scale gpu --datasets mnist",
         )
         for number, speeds in ((5, "fixed"), (6, "random"))
     ),

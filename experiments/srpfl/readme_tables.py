@@ -39,8 +39,8 @@ def number(value: float) -> str:
 
 
 def percent(row: pd.Series, column: str) -> str:
-    """Mean and standard deviation over seeds."""
-    return f"{100 * row[column]:.1f} ± {100 * row[f'{column}_std']:.1f}"
+    """Mean, and standard deviation over seeds where there are several."""
+    return f"{100 * row[column]:.1f}" + (f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else "")
 
 
 def accuracies() -> str:
@@ -81,6 +81,19 @@ def factors() -> str:
         for method in frames[95].index[frames[95]["twin"].notna()]:
             values = (frames[fraction].loc[method, f"speed_up_{cost}"] for fraction in (95, 99) for cost in COSTS)
             rows.append([name, label(method), *("-" if np.isnan(value) else f"{value:.1f}" for value in values)])
+    return markdown(rows)
+
+
+def pools() -> str:
+    rows = [
+        ["figure", "", "seeds", "%", "worst", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]
+    ]
+    for name in (5, 6):
+        frames = [figure(name, "mnist", fraction) for fraction in (95, 99)]
+        for method, one in frames[0].iterrows():
+            cells = (timed(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
+            accuracies = (percent(one, column) for column in ("final_accuracy", "worst_decile"))
+            rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
     return markdown(rows)
 
 
@@ -177,6 +190,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "times": stacked(*(partial(times, cost) for cost in COSTS)),
         "round_lengths": round_lengths,
         "factors": factors,
+        "pools": pools,
         "judgements": judgements,
         "causes": partial(cause_tables.causes, HERE / "results"),
         "sweep": partial(cause_tables.sweep, HERE / "results"),
