@@ -327,10 +327,7 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy with equal cohorts whose compiled programs this one shares; by default itself.
-
-        Subclasses, which may select otherwise, do not inherit it.
-        """
+        """A policy of equal cohorts whose programs this class, but none below it, shares; by default itself."""
         del num_clients
         return self
 

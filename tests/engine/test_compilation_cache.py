@@ -12,6 +12,6 @@ def test_a_second_process_compiles_nothing(tmp_path):
     options = {"env": environment, "capture_output": True, "text": True, "check": True, "timeout": 300}
     command = [sys.executable, cache_job.__file__]
     first, second = (subprocess.run(command, **options).stdout.split() for _ in range(2))
-    programs = int(first[1])
-    assert programs > 2
-    assert second == [str(programs), "0"]
+    hits, misses = map(int, first)  # small programs may be equal
+    assert misses > 2
+    assert second == [str(hits + misses), "0"]
