@@ -8,8 +8,8 @@ from fedjax_srp._version import __version__ as __version__
 if TYPE_CHECKING:
     from fedjax_srp import algorithms, clocks, data, linear, methods, models, participation, theory, watch
     from fedjax_srp.adaptation import adapt
-    from fedjax_srp.algorithms.local import Training
     from fedjax_srp.algorithms.optimizers import SGD, optimizer
+    from fedjax_srp.algorithms.training import Training
     from fedjax_srp.backend import use_cuda_graphs
     from fedjax_srp.base import (
         ClientOutput,
@@ -102,7 +102,7 @@ _HOME = {
     "SGD": "algorithms.optimizers",
     "History": "history",
     "Simulation": "engine.simulation",
-    "Training": "algorithms.local",
+    "Training": "algorithms.training",
     "adapt": "adaptation",
     "cache_programs": "compiled",
     "evaluate": "engine.evaluate",

@@ -12,8 +12,9 @@ import numpy as np
 
 from fedjax_srp._checks import as_annotated, checked, short
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
-from fedjax_srp.algorithms.local import LocalTraining, Training, example_loss, head_problem, local_sgd
+from fedjax_srp.algorithms.local import example_loss, head_problem, local_sgd
 from fedjax_srp.algorithms.optimizers import Given, as_optimizer
+from fedjax_srp.algorithms.training import LocalTraining, Training
 from fedjax_srp.base import (
     Array,
     ClientOutput,

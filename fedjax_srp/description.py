@@ -13,7 +13,7 @@ import functools
 import importlib
 import inspect
 import os
-import sys
+import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -32,9 +32,11 @@ PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part
 DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
 CODE = "source code"  # key: checksum of the code of a class or function of one's own
 _PACKAGE = __name__.partition(".")[0]
+_HOLDS_NOTHING = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and built-in functions
 _FEW = 16  # longest array written in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
-_OTHERS = {*sys.stdlib_module_names, _PACKAGE, "equinox", "flax", "jax", "numpy", "optax"}  # code that is nobody's own
+_OTHERS = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # packages of code that is nobody's own
+_PYTHON = os.path.dirname(os.__file__)  # and Python's library, whatever an own file is called
 
 
 def describe(value: Any) -> Any:
@@ -42,7 +44,8 @@ def describe(value: Any) -> Any:
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. Classes
     and functions of one's own have a checksum of their source code, bases included, where Python finds it; what they
-    call is not in it.
+    call is not in it. A function has its defaults too; one that holds other values (a closure, a method of an object)
+    is unknown.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -73,8 +76,14 @@ def describe(value: Any) -> Any:
         own = {DATACLASS: _name(type(value)), **_code(type(value))}
         return own | {name: describe(entry) for name, entry in given.items()}
     name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit and the like wrap functions
-    is_whole = inspect.isroutine(inner) and not getattr(inner, "__closure__", None) and "<lambda>" not in name
-    return {FUNCTION: name, **_code(inner)} if is_whole or isinstance(value, type) else {UNKNOWN: name}
+    if isinstance(value, type):
+        return {FUNCTION: name, **_code(value)}
+    holds = getattr(inner, "__closure__", None) or not isinstance(getattr(inner, "__self__", None), _HOLDS_NOTHING)
+    if not inspect.isroutine(inner) or holds or "<lambda>" in name:
+        return {UNKNOWN: name}
+    code = _code(inner)
+    defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
+    return {FUNCTION: name, **code, **({"defaults": describe(defaults)} if code and defaults else {})}
 
 
 @functools.cache
@@ -84,10 +93,16 @@ def _code(value: Any) -> dict[str, str]:
         methods = vars(each).values() if isinstance(value, type) else ()  # all that Python finds of a notebook's class
         for piece in (each, *methods):
             piece = inspect.unwrap(piece) if inspect.isroutine(piece) else piece
-            if str(getattr(piece, "__module__", _PACKAGE)).partition(".")[0] not in _OTHERS:
-                with contextlib.suppress(OSError, TypeError):
+            with contextlib.suppress(OSError, TypeError):
+                if _is_own(piece):
                     checksum = zlib.crc32(inspect.getsource(piece).encode(), checksum)
     return {CODE: f"{checksum:08x}"} if checksum else {}
+
+
+def _is_own(value: Any) -> bool:
+    file = os.path.abspath(inspect.getsourcefile(value) or "")
+    is_pythons = file.startswith(_PYTHON + os.sep) and "-packages" not in file
+    return not is_pythons and str(getattr(value, "__module__", _PACKAGE)).partition(".")[0] not in _OTHERS
 
 
 def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:

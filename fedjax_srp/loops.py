@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import custom_vmap, sequential_vmap
+from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedjax_srp.base import Array
@@ -92,10 +92,27 @@ def sequential(function: Callable) -> Callable:
     def run(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
 
-        def hoisted(captured: list[Any], *args: Any) -> Any:
-            traced = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, captured))
-            return jax.tree.unflatten(jax.tree.structure(shapes), traced(*jax.tree.leaves(args)))
+        def plain(*values: Array) -> list[Array]:
+            captured, leaves = values[: len(closed.consts)], values[len(closed.consts) :]
+            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, captured))(*leaves)
 
-        return sequential_vmap(hoisted)(closed.consts, *args)
+        hoisted = custom_vmap(plain)
+
+        @hoisted.def_vmap
+        def in_turn(axis_size: int, in_batched: list[bool], *values: Array) -> tuple[list[Array], list[bool]]:
+            del axis_size
+            batched = [value for value, of in zip(values, in_batched, strict=True) if of]
+            if not batched:  # a vmap of tangents alone, as in `jax.jacfwd`
+                out = plain(*values)
+                return out, [False] * len(out)
+
+            def one(elements: list[Array]) -> list[Array]:
+                rest = iter(elements)
+                return hoisted(*(next(rest) if of else value for value, of in zip(values, in_batched, strict=True)))
+
+            out = jax.lax.map(one, batched)
+            return out, [True] * len(out)
+
+        return jax.tree.unflatten(jax.tree.structure(shapes), hoisted(*closed.consts, *jax.tree.leaves(args)))
 
     return run

@@ -118,6 +118,7 @@ def load(folder: Path) -> dict[str, Any]:
         **columns,
         **seconds,
         **kept,
+        "name": kept["name"].encode(errors="replace").decode(),  # half a letter, which JSON can hold, is no text
         "client_time": _floats(clients["expected_time"][:num_clients]),
         "metrics": {name: _floats(rounds[storage.as_cell(name)]) for name in config["metrics"]},
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),

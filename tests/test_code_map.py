@@ -18,7 +18,7 @@ PACKAGE = Path(fedjax_srp.__file__).parent
 PAGE = (PACKAGE.parent / "docs/code_map.md").read_text()
 TOP = "fedjax_srp"
 MAX_LINES, MAX_CODE_LINES = 400, 80
-NO_ALGORITHMS = ("__init__", "local", "optimizers", "examples", "linear")
+NO_ALGORITHMS = ("__init__", "local", "training", "optimizers", "examples", "linear")
 
 
 # The page.

@@ -1,8 +1,10 @@
 """Parts in plain words: every part is written down and made again of it, and a history says what made it."""
 
 import functools
+import importlib.util
 import json
 import sys
+import textwrap
 
 import flax.linen as nn
 import jax
@@ -177,6 +179,17 @@ class Other(nnx.Module):
 class Odd:
     """An object of which nothing is known."""
 
+    def scaled(self, x):
+        """A function that depends on the object."""
+        return x
+
+
+def own_scale(by):
+    def scale(x, by=by):
+        return by * x
+
+    return scale
+
 
 @pytest.mark.parametrize(
     ("value", "is_known"),
@@ -184,6 +197,10 @@ class Odd:
         (optax.adam(0.1), False),
         (lambda x: x, False),
         (Odd(), False),
+        (Odd().scaled, False),
+        (jax.jit(Odd().scaled), False),
+        (own_scale(Odd()), False),
+        (own_scale(2.0), True),
         (own_loss, True),
         (functools.partial(np.mean, axis=0), True),
         (functools.partial(lambda x: x, 1), False),
@@ -232,6 +249,26 @@ def test_long_arrays_have_a_checksum_of_every_entry():
     assert describe(np.arange(3.0)) == [0.0, 1.0, 2.0]
     assert describe(np.zeros((0, 3))) == []
     assert describe(jax.random.key(3)) == {"key": [0, 3]}
+
+
+def test_defaults_of_own_functions_are_of_the_record():
+    assert describe(own_scale(1.0)) == describe(own_scale(1.0)) != describe(own_scale(2.0))
+
+
+def test_own_code_is_known_in_a_file_that_is_called_as_one_of_pythons(tmp_path, monkeypatch):
+    """`trace.py` of one's own is no part of Python's library, whose own code has no checksum."""
+    checksums = []
+    for number in (1, 2):
+        file = tmp_path / str(number) / "trace.py"
+        file.parent.mkdir()
+        file.write_text(f"class Net:\n    width = {number}\n")
+        spec = importlib.util.spec_from_file_location("trace", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "trace", module)
+        spec.loader.exec_module(module)
+        checksums.append(describe(module.Net)["source code"])
+    assert checksums[0] != checksums[1]
+    assert "source code" not in describe(textwrap.TextWrapper)
 
 
 def test_tracers_are_unknown():

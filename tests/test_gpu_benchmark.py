@@ -18,7 +18,6 @@ from fedjax_srp.models import MLP
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import children
-import dual_first_layer
 import gpu
 import gpu_cases
 import gpu_compare
@@ -293,26 +292,6 @@ def test_evaluations_with_a_chunk_of_their_own_score_what_the_cpu_scores(tmp_pat
 def test_as_many_are_judged_at_once_as_was_asked_for():
     with pytest.raises(ValueError, match="judged_at_once=0"):
         Rounds(FedRep(MLP((4, 4), 10, (3,))), synthetic(2, 4, 1, (4, 4)), judged_at_once=0)
-
-
-@pytest.mark.parametrize(
-    ("training", "chunk"),
-    [
-        (dual_first_layer.Training(epochs=2, momentum=0.5, weight_decay=0.1, batch_size=4), 2),
-        pytest.param(dual_first_layer.Training(batch_size=4), 1, marks=pytest.mark.long),
-    ],
-)
-def test_the_first_layer_in_the_dual_is_exact(training, chunk):
-    counts = [3, 9, 4, 1, 7, 8, 2, 5]  # on four devices
-    assert dual_first_layer.exactness(counts, training, hidden=(5, 4), chunk=chunk) < 1e-12
-
-
-def test_traffic_of_the_first_layer_by_hand():
-    found = dual_first_layer.counted(20, 100, 8, dual_first_layer.Training(batch_size=10))
-    assert found["plain_bytes"] == 4 * 2 * 3 * 100 * 8
-    rows = 20 * 8 + 10 * 20 + 10 * 8 + 2 * 10 * 8  # D, X X^T, X W0, D written
-    assert found["dual_bytes"] == 4 * (2 * rows + 3 * 20 * 100 + 2 * 20 * 8 + 20 * 20)
-    assert found["plain_operations"] == 4 * 20 * 100 * 8
 
 
 class FakeTorchLoop:

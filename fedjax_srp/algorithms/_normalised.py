@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.local import LocalTraining, Trained, num_steps, step_size
+from fedjax_srp.algorithms.local import Trained
+from fedjax_srp.algorithms.training import LocalTraining, num_steps, step_size
 from fedjax_srp.base import Array, ClientOutput, Examples, PyTree
 
 

@@ -103,7 +103,7 @@ class Template(ExampleAlgorithm):
         # outside. Keys are named by purpose and used once: "local" draws the batches that every other method draws.
         # (w_i, b_i) <- local SGD from (w, b_i)
         start = TemplateParts(params, state.bias)
-        # `in_round` brings the client's work and the round's optimizer. Work, and so local.num_steps, is 0 in a padded
+        # `in_round` brings the client's work and the round's optimizer. Work, and so num_steps, is 0 in a padded
         # slot of a chunk: guard divisions by it.
         now = self.training.in_round(context)
         trained = local.local_sgd(named_key(key, "local"), self.loss_of_both, start, (), examples, now)

@@ -7,18 +7,11 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 
-from fedjax_srp.algorithms.local import (
-    LocalTraining,
-    Loss,
-    Training,
-    full_gradient,
-    local_sgd,
-    with_tuned_head,
-)
+from fedjax_srp.algorithms.local import Loss, example_loss, full_gradient, local_sgd, with_tuned_head
 from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
+from fedjax_srp.algorithms.training import LocalTraining, Training
 from fedjax_srp.backend import platform
 from fedjax_srp.base import (
-    Array,
     ClientOutput,
     Examples,
     FederatedAlgorithm,
@@ -82,10 +75,10 @@ class ExampleAlgorithm(FederatedAlgorithm):
             )
         return params
 
-    def loss(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        """The loss of each example under the whole model, (batch,)."""
-        del frozen
-        return self.model.loss(self.model.logits(params, x, key), y)
+    @property
+    def loss(self) -> Loss:
+        """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+        return example_loss(self.model)
 
 
 @part

@@ -10,8 +10,9 @@ import optax
 
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import LocalTraining, head_problem, local_sgd
+from fedjax_srp.algorithms.local import head_problem, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, Count, Share, part

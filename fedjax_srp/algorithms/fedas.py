@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import OwnModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.fedproto import FedProto, Prototypes
-from fedjax_srp.algorithms.local import LocalTraining, Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import SGD
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms._normalised import NormalisedMessage, mean_direction, moved, normalised_output, reach
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, num_steps, plain_gradient, step_size
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.algorithms.training import num_steps, step_size
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, PyTree, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part

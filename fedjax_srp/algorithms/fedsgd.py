@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import per_example
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Training, of_examples
+from fedjax_srp.algorithms.local import of_examples
 from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.algorithms.training import Training
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, fori_loop
 from fedjax_srp.models.split import SplitParams

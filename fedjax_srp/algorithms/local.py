@@ -1,34 +1,37 @@
 """Local training, shared by every algorithm that trains on examples.
 
-`Training` is the field of an algorithm for its clients' training, `local_sgd` trains, `example_loss` is its usual
-loss, `fit_head` and `fit_representation` train one side of a model's cut, and `num_steps`, `step_size` and
-`full_gradient` are for control variates, gradient tracking and normalised averaging.
+`local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation` train one side of a model's
+cut, and `full_gradient` is for control variates and gradient tracking.
 
-Everything is written for one client. Two things follow from the engine's vmap over clients:
+Everything is written for one client. Three things follow from the engine's vmap over clients:
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size share a program;
   `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
+* a first dense layer is trained in the span of the client's examples where that is faster (`layer_in_span`), which
+  changes nothing but rounding;
 * large models (trained or frozen) are trained one client after the other (`sequential`), since on a CPU a client's
   weights then stay in the cache, and small ones (heads) as a batch, where the overhead of each operation dominates.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedjax_srp._checks import per_example
-from fedjax_srp.algorithms.optimizers import SGD, FollowsRound, Given, Optimizer, as_optimizer
+from fedjax_srp.algorithms.optimizers import SGD
+from fedjax_srp.algorithms.training import LocalTraining, num_steps, steps_per_epoch
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, RoundContext, TrainingLoss, named_key
+from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, TrainingLoss, named_key
 from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
+from fedjax_srp.models.dense import gradient_in_span, into_span, kernel_of, out_of_span
 from fedjax_srp.models.normalization import counted, with_statistics, without_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts import AtLeast, Count, Weighting, part
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
 
@@ -36,74 +39,6 @@ Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, f
 Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
 Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses or ()
 Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
-
-
-class LocalTraining(NamedTuple):
-    """Local training in one round, or before an evaluation: `epochs`, or `steps`, times the units of work."""
-
-    optimizer: Optimizer
-    batch_size: int
-    epochs: int | None = None
-    steps: int | None = None
-    work: Array | int = 1  # () int32: factor of epochs or steps; 0 changes nothing
-    records_loss: bool = False  # `Trained.mean_loss` is computed
-
-
-@part
-class Training:
-    """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
-
-    Args:
-        optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
-            one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
-        epochs: over the client's shuffled examples in a round, per unit of work.
-        steps: instead of epochs, steps on batches drawn with replacement.
-        weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
-
-    Raises:
-        ValueError: a number out of range, or neither or both of epochs and steps (`Training(epochs=None, steps=5)`).
-
-    Example:
-        >>> import fedjax_srp as srp
-        >>> srp.Training(optimizer=srp.SGD(0.05, momentum=0.5), epochs=5).batch_size
-        10
-    """
-
-    optimizer: Given | FollowsRound = SGD(0.01)
-    batch_size: Count = 10
-    epochs: Annotated[int, AtLeast(0)] | None = 1
-    steps: Annotated[int, AtLeast(0)] | None = None
-    weighting: Weighting = "uniform"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "optimizer", as_optimizer("optimizer", self.optimizer))
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
-
-    def in_round(self, context: RoundContext) -> LocalTraining:
-        """Training of a client in this round: with its work, and the round's optimizer."""
-        of_round = self.optimizer
-        if not isinstance(of_round, Optimizer):
-            of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
-        return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
-
-    def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
-        """Training of a client outside of rounds, in an evaluation."""
-        chosen = self.optimizer if optimizer is None else optimizer
-        if not isinstance(chosen, Optimizer):
-            raise ValueError(
-                f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does "
-                "not follow the round, e.g. srp.SGD(0.01)"
-            )
-        if epochs is not None:
-            return LocalTraining(chosen, self.batch_size, epochs)
-        return LocalTraining(chosen, self.batch_size, self.epochs, self.steps)
-
-    def weight(self, examples: Examples) -> Array:
-        """Weight of a client in the server's mean, () float: 1, or its number of examples."""
-        dtype = jnp.zeros(()).dtype
-        return jnp.ones((), dtype) if self.weighting == "uniform" else examples.count.astype(dtype)
 
 
 class Trained(NamedTuple):
@@ -129,34 +64,6 @@ def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
     of_steps = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in known]
     total = sum(of_steps[1:], start=of_steps[0])
     return TrainingLoss(total / jnp.maximum(steps, 1).astype(total.dtype), steps)
-
-
-def step_size(optimizer: Any) -> float | Array:
-    """The step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
-
-    Raises:
-        ValueError: it is unknown, or not constant (a schedule).
-    """
-    found = getattr(optimizer, "learning_rate", None)
-    if not isinstance(optimizer, SGD) or callable(found):
-        raise ValueError(
-            f"optimizer={optimizer!r}: this method divides by a step size, which it must be able to tell; give "
-            "srp.SGD(learning_rate) with a number"
-        )
-    return found  # type: ignore[return-value]
-
-
-def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """tau_i, () int32: number of steps of `local_sgd` on a client; 0 without examples or work."""
-    work = jnp.asarray(training.work, jnp.int32)
-    if training.steps is not None:
-        return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
-    return jnp.int32(training.epochs or 0) * work * _steps_per_epoch(training.batch_size, examples)
-
-
-def _steps_per_epoch(batch_size: int, examples: Examples) -> Array:
-    batch_size = min(batch_size, examples.y.shape[0])  # an epoch's batch never exceeds the client
-    return (examples.count + batch_size - 1) // batch_size
 
 
 def _one_after_the_other(*params: PyTree) -> bool:
@@ -192,23 +99,32 @@ def as_stepped(params: PyTree) -> PyTree:
     return params
 
 
-def example_loss(model: SplitModel) -> Loss:
+@dataclasses.dataclass(frozen=True)
+class ModelLoss:
+    """The loss of each example under a model, `(params, frozen, x, y, key) -> (batch,)`.
+
+    Attributes:
+        model: it reads the parameters and the inputs, and nothing else does.
+        trains: "all": params are the whole model; "representation": they are its representation, frozen is the head.
+    """
+
+    model: SplitModel
+    trains: Literal["all", "representation"] = "all"
+
+    def __call__(self, params: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        """(batch,) losses."""
+        whole = params if self.trains == "all" else SplitParams(params, frozen)
+        return self.model.loss(self.model.logits(whole, x, key), y)
+
+
+def example_loss(model: SplitModel) -> ModelLoss:
     """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
-
-    def loss(params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        del frozen
-        return model.loss(model.logits(params, x, key), y)
-
-    return loss
+    return ModelLoss(model)
 
 
-def representation_loss(model: SplitModel) -> Loss:
+def representation_loss(model: SplitModel) -> ModelLoss:
     """The loss of each example in the representation, under a frozen head: `(representation, head, x, y, key)`."""
-
-    def loss(representation: PyTree, head: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        return model.loss(model.classify(head, model.represent(representation, x, key), key), y)
-
-    return loss
+    return ModelLoss(model, "representation")
 
 
 def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
@@ -272,6 +188,10 @@ def local_sgd(
     """
     if not jax.tree.leaves(params):
         return Trained(params, (), jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
+    if gradient is plain_gradient and after_step is as_stepped and optimizer_state is None:
+        layer = layer_in_span(loss, params, examples, training)
+        if layer is not None:
+            return _sgd_in_span(layer, key, loss, params, frozen, examples, training, first_epoch)
     capacity = examples.y.shape[0]
     # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
     batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
@@ -280,7 +200,7 @@ def local_sgd(
     one_client_at_a_time = _one_after_the_other(params, frozen)
     # A batch without weight then changes nothing of a client that is done, and no select is needed.
     no_weight_no_step = not one_client_at_a_time and (
-        optimizer.is_plain and gradient is plain_gradient and after_step is as_stepped
+        optimizer.is_plain and gradient in (plain_gradient, gradient_in_span) and after_step is as_stepped
     )
 
     def train(
@@ -324,7 +244,7 @@ def local_sgd(
             return fori_loop(batch_max(steps), sampled_step, carry, training.steps * most_work())
 
         num_epochs = jnp.int32(training.epochs) * work
-        steps_per_epoch = _steps_per_epoch(training.batch_size, examples)
+        steps = steps_per_epoch(training.batch_size, examples)
 
         def epoch(e: Array, carry: Carry) -> Carry:
             order = _shuffled(jax.random.fold_in(key, first_epoch + e), examples.count, batch_size, capacity)
@@ -332,9 +252,9 @@ def local_sgd(
             def shuffled_step(s: Array, carry: Carry) -> Carry:
                 rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
                 valid = s * batch_size + position < examples.count
-                return step(carry, rows, valid, (e < num_epochs) & (s < steps_per_epoch), first_epoch + e, s)
+                return step(carry, rows, valid, (e < num_epochs) & (s < steps), first_epoch + e, s)
 
-            return fori_loop(batch_max(steps_per_epoch), shuffled_step, carry, -(-capacity // batch_size))
+            return fori_loop(batch_max(steps), shuffled_step, carry, -(-capacity // batch_size))
 
         return fori_loop(batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work())
 
@@ -349,6 +269,51 @@ def local_sgd(
     steps = num_steps(training, examples)
     mean = losses / jnp.maximum(steps, 1).astype(losses.dtype) if training.records_loss else None
     return Trained(trained, memory, mean, steps)
+
+
+def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: LocalTraining) -> str | None:
+    """The name of a first dense layer that is trained faster in the span of the examples (`models.dense`), or None.
+
+    Products are counted. An example costs a plain step two for every weight (outputs, gradient) and the span one for
+    every number of R; reading and writing these costs a step as much as 20 and 10 more. The span adds X W0, X X^T and
+    X^T R. On two cores with AVX-512 the side with fewer was the faster one, or as fast, in all 24 cases of
+    `benchmarks/first_layer.py`. No GPU has been asked: there, layers are trained as they are.
+    """
+    if not isinstance(loss, ModelLoss) or not isinstance(training.optimizer, SGD):
+        return None
+    layer = loss.model.first_dense
+    kernel = None if layer is None else kernel_of(layer, params)
+    if kernel is None or kernel.dtype != examples.x.dtype or not _one_after_the_other(params):
+        return None
+    (dim, width), capacity, batch_size = kernel.shape, examples.y.shape[0], training.batch_size
+    trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
+    plain = trained * dim * width * (2 + 20 / batch_size)
+    steps = trained * capacity * width * (1 + 10 / batch_size)
+    return layer if steps + 2 * capacity * dim * width + capacity**2 * dim < plain else None
+
+
+def _sgd_in_span(
+    layer: str,
+    key: Key,
+    loss: Loss,
+    params: PyTree,
+    frozen: PyTree,
+    examples: Examples,
+    training: LocalTraining,
+    first_epoch: Array | int,
+) -> Trained:
+    """`local_sgd` with the named layer in the span of the examples."""
+
+    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first: Array) -> Trained:
+        kernel = cast(Array, kernel_of(layer, params))
+        start, inputs = into_span(layer, params, kernel, examples)
+        how = training._replace(work=work)
+        trained = local_sgd(key, loss, start, frozen, inputs, how, first, gradient_in_span)
+        end, memory = out_of_span((trained.params, trained.optimizer), kernel, examples)
+        return trained._replace(params=end, optimizer=memory)
+
+    work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
+    return sequential(train)(params, frozen, examples, key, work, first)
 
 
 def fit_head(

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms._normalised import divided, reach
 from fedjax_srp.algorithms.examples import gradient_message
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, step_size
+from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
+from fedjax_srp.algorithms.training import step_size
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part

@@ -135,9 +135,11 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
 
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
     """Return `value` as a NumPy array in this machine's byte order, or refuse it in one line."""
-    reason = "its mask would be lost: leave masked examples out, or fill them" if np.ma.isMaskedArray(value) else ""
+    rows = value if isinstance(value, list | tuple) else []
+    is_masked = np.ma.isMaskedArray(value) or any(np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows)
+    reason = "its mask would be lost: leave masked examples out, or fill them" if is_masked else ""
     try:
-        array = np.asarray(value)
+        array = np.asarray([] if is_masked else value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
         array, reason = np.empty(0), " ".join(str(error).split())
     if reason:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, check_known, checked, short
 from fedjax_srp.data import text
-from fedjax_srp.data.arrays import from_arrays
+from fedjax_srp.data.arrays import as_array, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
@@ -79,6 +79,8 @@ def from_huggingface(
     else:
         pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
     (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
+    if user is not None and users_train.dtype.kind != users_test.dtype.kind:
+        raise ValueError(f"user={user!r} has texts in one split and numbers in the other; give both the same")
     if x_train.dtype.kind in "UO":
         words = text.vocabulary(x_train)
         x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
@@ -106,12 +108,23 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
                 f"{role}={short(column)} is no column of {argument}; choose from {', '.join(map(str, names))}"
             )
     return [_stacked(column, dataset[column]) for column in (x, y)] + [
-        None if user is None else np.asarray(list(dataset[user]))
+        None if user is None else _users(user, list(dataset[user]))
     ]
 
 
+def _users(column: str, values: list[Any]) -> np.ndarray:
+    """(n,) users: all numbers, or all texts that NumPy can tell apart."""
+    is_number = [isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values]
+    if not all(is_number) and not all(isinstance(value, str) for value in values):
+        kinds = sorted({type(value).__name__ for value in values})
+        raise ValueError(f"user={column!r} has values of type {', '.join(kinds)}; give texts, or whole numbers")
+    if odd := [value for value in values if isinstance(value, str) and "\0" in value]:
+        raise ValueError(f"user={column!r} has {odd[0]!r}, with a NUL in it; take it out")
+    return np.array(values)
+
+
 def _stacked(column: str, values: Any) -> np.ndarray:
-    rows = [np.asarray(value) for value in values]
+    rows = [as_array(f"column {column!r}", value) for value in values]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:
         raise ValueError(

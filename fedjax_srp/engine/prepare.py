@@ -147,7 +147,7 @@ def prepare(request: Request) -> Prepared:
     as_annotated("shard_data", request.shard_data, bool)
     for argument, value in names.items():
         as_annotated(argument, value, str)
-        if (not value and name is not None) or "\0" in value:
+        if (not value and name is not None) or "\0" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
     sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)

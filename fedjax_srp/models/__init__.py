@@ -8,13 +8,14 @@ from fedjax_srp._checks import check_known, checked
 from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.from_module import from_module
 from fedjax_srp.models.gpt import GPT
 from fedjax_srp.models.lenet import Dropout, LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.linear_regression import LinearRegression, half_square
 from fedjax_srp.models.lora import lora
 from fedjax_srp.models.lstm import LSTM, TokenLSTM
-from fedjax_srp.models.mlp import MLP, Dense
+from fedjax_srp.models.mlp import MLP
 from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
 from fedjax_srp.options import options_of, own_maker

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import jax
 
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
-from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import Count, part
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images, max_pool
-from fedjax_srp.models.mlp import Dense
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import AtLeast, Below, Count, Static, part
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.mlp import Dense
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import part
 

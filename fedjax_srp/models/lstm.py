@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.gpt import GPT, TokenModel
-from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer
 from fedjax_srp.parts import AtLeast, Count, part
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import flax.linen as nn
 import jax
 
-from fedjax_srp.base import Array
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import Count, part
-
-
-class Dense(nn.Dense):
-    """A dense layer that takes examples of any shape."""
-
-    def __call__(self, inputs: Array) -> Array:
-        """(batch, ...) -> (batch, features)."""
-        return super().__call__(inputs.reshape(inputs.shape[0], -1))
 
 
 @part

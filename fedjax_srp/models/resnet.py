@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.lenet import BLOCK
-from fedjax_srp.models.mlp import Dense
 from fedjax_srp.models.split import Layer, SplitModel, identity
 from fedjax_srp.parts import Count, part
 

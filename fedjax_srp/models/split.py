@@ -18,6 +18,7 @@ from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
+from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
 from fedjax_srp.parts import Count, part, undefined
@@ -158,6 +159,16 @@ class SplitModel:
     def settled(self) -> tuple[str, ...]:
         """Names of the layers of `stem`; `rest` does not need their parameters."""
         return tuple(layer.name for layer in self._settled)
+
+    @property
+    def first_dense(self) -> str | None:
+        """The name of the first layer if it is a plain dense one, which takes the examples as they are; else None."""
+        own = type(self)
+        if any(getattr(own, name) is not getattr(SplitModel, name) for name in ("represent", "classify", "logits")):
+            return None
+        first = self.stack()[0]
+        is_plain = isinstance(first.module, Dense) and first.module.is_plain and self.augment is None
+        return first.name if is_plain else None
 
     def recut(self, cut: str | None) -> Any:
         """The same model, cut elsewhere."""

@@ -27,7 +27,8 @@ from test_baselines import EPOCHS, SHAPED, steps_of
 from test_reference import BATCH, COHORTS, HEAVY, SMALL, Setting, of_client, optimizer, unequal_work
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.local import LocalTraining, fit_head, local_sgd
+from fedjax_srp.algorithms.local import fit_head, local_sgd
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.models.normalization import has_statistics, is_batch_norm, is_statistic

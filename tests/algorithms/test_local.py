@@ -26,8 +26,9 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
-from fedjax_srp.algorithms.local import LocalTraining, _shuffled, fit_head, fit_representation, local_sgd
+from fedjax_srp.algorithms.local import _shuffled, fit_head, fit_representation, local_sgd
 from fedjax_srp.algorithms.optimizers import SGD
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples, RoundContext, named_key
 from fedjax_srp.models import cross_entropy
 

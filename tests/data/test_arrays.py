@@ -76,6 +76,8 @@ ERRORS = {
     "scale=0: must be finite as float32, not 0, and": {"scale": 0},
     "scale=1e-50: must be finite as float32, not 0, and": {"scale": 1e-50},
     f"x_train:{PLAIN}": {"x_train": MASKED},
+    f"x_test:{PLAIN}": {"x_test": [*MASKED]},
+    f"y_train:{PLAIN}": {"y_train": [0, 1, 2, 0, 1, np.ma.masked]},
     f"y_test:{PLAIN}": {"y_test": np.ma.masked_equal([0, 1, 2, 0, 1, 2], 2)},
     f"train_indices[0]:{PLAIN}": {"train_indices": np.ma.masked_equal([[0, 1], [2, 3]], 1)},
     f"scale:{PLAIN}": {"scale": np.ma.masked_equal([1.0, 2.0], 2)},

@@ -108,6 +108,10 @@ def test_texts_become_tokens():
     data.train_client(0)
 
 
+def users(of):
+    return Dataset(image=[np.zeros(2)] * 2, label=[0, 1], u=of)
+
+
 WRONG = {
     "column": (
         PICTURES,
@@ -122,6 +126,19 @@ WRONG = {
         Dataset(image=[np.zeros((2, 2)), np.zeros((3, 2))], label=[0, 1]),
         {"num_clients": 1},
         r"column 'image' has rows of shapes \[\(2, 2\), \(3, 2\)\]; bring them to one with Dataset.map before",
+    ),
+    "masks": (
+        Dataset(image=[np.ma.masked_array(np.zeros(2), [True, False])] * 2, label=[0, 1]),
+        {"num_clients": 1},
+        r"column 'image': is no plain array \(its mask would be lost",
+    ),
+    "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', with a NUL in it; take it out"),
+    "kinds of users": (users([1, "1"]), {"user": "u"}, r"user='u' has values of type int, str; give texts, or whole"),
+    "no user": (users(["a", None]), {"user": "u"}, r"user='u' has values of type NoneType, str; give texts"),
+    "users of two kinds": (
+        {"train": users(["1", "2"]), "test": users([1, 2])},
+        {"user": "u"},
+        r"user='u' has texts in one split and numbers in the other",
     ),
     "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"y_train: is <U2"),
 }

@@ -129,3 +129,12 @@ def test_sequential_closes_over_integers_and_keys(seeds):
     noise = np.array([float(jax.random.uniform(key)) for key in keys])
     for round in range(seeds):
         np.testing.assert_allclose(found[round], np.asarray(X) * noise + np.asarray(n) + 10 * round, rtol=1e-6)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_forward_mode_goes_through_sequential(nested):
+    """`jax.jacfwd` is a vmap of tangents alone, in which there is no element to take in turn."""
+    once = sequential(lambda w, x: w**2 * jnp.sin(x))
+    function = sequential(lambda w, x: once(w, x)) if nested else once
+    total = lambda w: jax.vmap(function, in_axes=(None, 0))(w, jnp.arange(3.0)).sum()  # noqa: E731
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(total))(0.5), jnp.sin(jnp.arange(3.0)).sum(), rtol=1e-6)

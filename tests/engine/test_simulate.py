@@ -287,6 +287,12 @@ def test_names():
     assert history.cohort_size.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("name", ["", "a\0", "\ud800"])
+def test_a_name_is_a_text_that_can_be_written(name):
+    with pytest.raises(ValueError, match=r"^name=.* is no name; give one of letters"):
+        simulate(num_rounds=1, name=name)
+
+
 def test_stages_and_segments_share_one_program():
     own = changed(ALGORITHM, name="own")  # a program that no other test runs
     simulate(own, num_rounds=6)

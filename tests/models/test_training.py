@@ -10,7 +10,8 @@ import pytest
 from reference.small import KEY, Run, assert_close, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.local import SGD, LocalTraining, fit_representation
+from fedjax_srp.algorithms.local import SGD, fit_representation
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples
 from fedjax_srp.models.lenet import Dropout
 

@@ -1,0 +1,130 @@
+"""Rounds with the first dense layer in the span of each client's examples, and without: when is it faster?
+
+    python benchmarks/first_layer.py [--clients 20] [--repeats 7] [--cases REGEX] [--out FILE.json]
+
+The engine decides by `layer_in_span` of `algorithms/local.py`. Here both ways are compiled, whatever it says, and run
+in turn: seconds a round, medians and quartiles, ratios pair by pair, compile time apart, beside what it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from harness.measure import Rounds, in_turn, machine, seconds, summary, synthetic
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms import local
+from fedjax_srp.engine import program
+from fedjax_srp.models.dense import Inputs
+
+Decision = Any  # as `layer_in_span`
+
+
+class Case(NamedTuple):
+    """Clients and their training."""
+
+    method: str
+    examples: int
+    epochs: int = 1
+    batch_size: int = 10
+    shape: tuple[int, ...] = (28, 28)
+    hidden: tuple[int, ...] = (512, 256, 64)
+
+    @property
+    def name(self) -> str:
+        """What the case is called."""
+        widths = "-".join(map(str, self.hidden))
+        inputs = "x".join(map(str, self.shape))
+        sizes = f"{self.examples} examples of {inputs}, {self.epochs} epochs of batches of {self.batch_size}"
+        return f"{self.method}, MLP {widths}, {sizes}"
+
+
+CASES = (
+    *(Case(method, m, epochs) for m in (60, 150, 300, 480) for epochs in (1, 5) for method in ("fedavg", "fedrep")),
+    Case("fedavg", 150, hidden=(200, 200)),
+    Case("fedavg", 300, 5, hidden=(200, 200)),
+    *(Case("fedavg", m, batch_size=size) for m in (150, 300) for size in (2, 50)),
+    *(Case("fedavg", 500, epochs, shape=(32, 32, 3)) for epochs in (1, 5)),
+)
+
+
+def never(*_: Any) -> None:
+    """No layer in a span."""
+
+
+def always(loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining) -> str | None:
+    """Every first dense layer that can be in a span."""
+    layer = loss.model.first_dense if isinstance(loss, local.ModelLoss) else None
+    is_there = layer is not None and local.kernel_of(layer, params) is not None
+    return layer if is_there and not isinstance(examples.x, Inputs) else None
+
+
+def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
+    """Rounds of everybody, traced and compiled under a decision."""
+    data = synthetic(num_clients, case.examples, tests=1, shape=case.shape)
+    model = srp.models.MLP(case.shape, 10, case.hidden)
+    training = srp.Training(batch_size=case.batch_size, epochs=case.epochs)
+    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[case.method](model, training)
+    decided, local.layer_in_span = local.layer_in_span, decide
+    program._shared.cache_clear()  # programs know nothing of the decision
+    jax.clear_caches()
+    try:
+        return Rounds(algorithm, data)
+    finally:
+        local.layer_in_span = decided
+
+
+def chosen(case: Case) -> bool:
+    """True if the engine trains the first layer of a case in the span."""
+    found, rule = [], local.layer_in_span
+
+    def watched(*args: Any) -> str | None:
+        found.append(rule(*args))
+        return found[-1]
+
+    compiled(case, jax.device_count(), watched)
+    return any(found)
+
+
+def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
+    """Seconds a round both ways."""
+    ways = {"plain": compiled(case, num_clients, never), "span": compiled(case, num_clients, always)}
+    for rounds in ways.values():
+        rounds()
+    times = in_turn({way: functools.partial(seconds, rounds) for way, rounds in ways.items()}, repeats)
+    ratios = [plain / span for plain, span in zip(times["plain"], times["span"], strict=True)]
+    return {
+        "case": case._asdict(),
+        "seconds": {way: summary(each) for way, each in times.items()},
+        "plain_over_span": summary(ratios),
+        "compile_seconds": {way: rounds.compile_seconds for way, rounds in ways.items()},
+        "chosen": chosen(case),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--cases", type=re.compile, default=re.compile(""), help="those whose name it finds")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    srp.use_all_cores()
+    results: dict[str, Any] = {"machine": machine(), "clients": args.clients, "cases": {}}
+    for case in (case for case in CASES if args.cases.search(case.name)):
+        found = results["cases"][case.name] = measured(case, args.clients, args.repeats)
+        ratio, choice = found["plain_over_span"], "span" if found["chosen"] else "plain"
+        print(f"{case.name}: {ratio['median']:.2f} ({ratio['quartiles']}) times as fast, chosen: {choice}", flush=True)
+        if args.out:
+            args.out.parent.mkdir(parents=True, exist_ok=True)
+            args.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How clients train: `Training` is the field of an algorithm, `LocalTraining` what `local_sgd` gets.
+
+`num_steps` and `step_size` are for control variates, gradient tracking and normalised averaging.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple, cast
+
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.optimizers import SGD, FollowsRound, Given, Optimizer, as_optimizer
+from fedjax_srp.base import Array, Examples, RoundContext
+from fedjax_srp.parts import AtLeast, Count, Weighting, part
+
+
+class LocalTraining(NamedTuple):
+    """Local training in one round, or before an evaluation: `epochs`, or `steps`, times the units of work."""
+
+    optimizer: Optimizer
+    batch_size: int
+    epochs: int | None = None
+    steps: int | None = None
+    work: Array | int = 1  # () int32: factor of epochs or steps; 0 changes nothing
+    records_loss: bool = False  # `Trained.mean_loss` is computed
+
+
+@part
+class Training:
+    """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
+
+    Args:
+        optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
+            one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
+        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        epochs: over the client's shuffled examples in a round, per unit of work.
+        steps: instead of epochs, steps on batches drawn with replacement.
+        weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
+
+    Raises:
+        ValueError: a number out of range, or neither or both of epochs and steps (`Training(epochs=None, steps=5)`).
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> srp.Training(optimizer=srp.SGD(0.05, momentum=0.5), epochs=5).batch_size
+        10
+    """
+
+    optimizer: Given | FollowsRound = SGD(0.01)
+    batch_size: Count = 10
+    epochs: Annotated[int, AtLeast(0)] | None = 1
+    steps: Annotated[int, AtLeast(0)] | None = None
+    weighting: Weighting = "uniform"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", as_optimizer("optimizer", self.optimizer))
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
+
+    def in_round(self, context: RoundContext) -> LocalTraining:
+        """Training of a client in this round: with its work, and the round's optimizer."""
+        of_round = self.optimizer
+        if not isinstance(of_round, Optimizer):
+            of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
+        return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
+
+    def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
+        """Training of a client outside of rounds, in an evaluation."""
+        chosen = self.optimizer if optimizer is None else optimizer
+        if not isinstance(chosen, Optimizer):
+            raise ValueError(
+                f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does "
+                "not follow the round, e.g. srp.SGD(0.01)"
+            )
+        if epochs is not None:
+            return LocalTraining(chosen, self.batch_size, epochs)
+        return LocalTraining(chosen, self.batch_size, self.epochs, self.steps)
+
+    def weight(self, examples: Examples) -> Array:
+        """Weight of a client in the server's mean, () float: 1, or its number of examples."""
+        dtype = jnp.zeros(()).dtype
+        return jnp.ones((), dtype) if self.weighting == "uniform" else examples.count.astype(dtype)
+
+
+def step_size(optimizer: Any) -> float | Array:
+    """The step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
+
+    Raises:
+        ValueError: it is unknown, or not constant (a schedule).
+    """
+    found = getattr(optimizer, "learning_rate", None)
+    if not isinstance(optimizer, SGD) or callable(found):
+        raise ValueError(
+            f"optimizer={optimizer!r}: this method divides by a step size, which it must be able to tell; give "
+            "srp.SGD(learning_rate) with a number"
+        )
+    return found  # type: ignore[return-value]
+
+
+def num_steps(training: LocalTraining, examples: Examples) -> Array:
+    """tau_i, () int32: number of steps of `local_sgd` on a client; 0 without examples or work."""
+    work = jnp.asarray(training.work, jnp.int32)
+    if training.steps is not None:
+        return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
+    return jnp.int32(training.epochs or 0) * work * steps_per_epoch(training.batch_size, examples)
+
+
+def steps_per_epoch(batch_size: int, examples: Examples) -> Array:
+    """() int32, number of batches of an epoch."""
+    batch_size = min(batch_size, examples.y.shape[0])  # an epoch's batch never exceeds the client
+    return (examples.count + batch_size - 1) // batch_size

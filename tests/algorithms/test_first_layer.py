@@ -1,0 +1,202 @@
+"""The first dense layer in the span of a client's examples: the same training, and only where it is meant to be."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms import local
+from fedjax_srp.base import Examples
+from fedjax_srp.engine import program
+from fedjax_srp.models import dense
+
+DIM, CAPACITY = 12, 9
+MODEL = srp.models.MLP((3, 4), 3, hidden=(5, 4), dtype=jnp.float64)
+HEAVY = srp.SGD(0.2, momentum=0.5, weight_decay=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def both(monkeypatch):
+    """Results of a function with the first layer in the span and without, and how often it was trained there."""
+
+    def run(function):
+        found, times = [], []
+        for is_in in (True, False):
+            program._shared.cache_clear()
+            entered = []
+
+            def decide(loss, params, examples, training, is_in=is_in, entered=entered):
+                is_meant = is_in and isinstance(loss, local.ModelLoss) and not isinstance(examples.x, dense.Inputs)
+                layer = loss.model.first_dense if is_meant else None
+                if layer is None or local.kernel_of(layer, params) is None:
+                    return None
+                entered.append(layer)
+                return layer
+
+            monkeypatch.setattr(local, "layer_in_span", decide)
+            found.append(function())
+            times.append(len(entered))
+        assert times[0] > 0 == times[1]
+        return found
+
+    yield run
+    program._shared.cache_clear()
+
+
+def close(found):
+    within, plain = found
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), within, plain)
+    return plain
+
+
+def of_client(count=7, padding=0.0):
+    rng = np.random.default_rng(count)
+    x = np.where((np.arange(CAPACITY) < count)[:, None, None], rng.normal(size=(CAPACITY, 3, 4)), padding)
+    return Examples(jnp.asarray(x), jnp.asarray(rng.integers(0, 3, CAPACITY)), jnp.int32(count))
+
+
+def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
+    training = srp.Training(optimizer, batch_size=4, **how).alone()._replace(records_loss=True, work=work)
+    start = model.init(jax.random.key(1))
+    loss = local.example_loss(model)
+    return start, local.local_sgd(jax.random.key(2), loss, start, (), of_client(count, padding), training)
+
+
+@pytest.mark.parametrize("optimizer", [srp.SGD(0.2), HEAVY, srp.SGD(lambda step: 0.3 / (1.0 + step.astype(float)))])
+@pytest.mark.parametrize("how", [{"epochs": 3}, {"epochs": None, "steps": 5}])
+def test_it_is_the_same_training(both, optimizer, how):
+    start, result = close(both(lambda: trained(optimizer, **how)))
+    assert np.abs(result.params.representation["fc1"]["kernel"] - start.representation["fc1"]["kernel"]).max() > 1e-2
+
+
+@pytest.mark.parametrize(("count", "work"), [(0, 1), (7, 0)])
+def test_a_client_without_examples_or_work_keeps_its_bits(both, count, work):
+    for start, result in both(lambda: trained(count=count, work=work, epochs=2)):
+        jax.tree.map(np.testing.assert_array_equal, result.params, start)
+
+
+def test_padding_is_never_read(both):
+    clean, dirty = (both(lambda padding=padding: trained(padding=padding, epochs=2)) for padding in (0.0, np.nan))
+    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
+
+
+def federation():
+    counts = [9, 4, 7, 1]
+    places = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(sum(counts), 3, 4)), rng.integers(0, 3, sum(counts))
+    return srp.data.from_arrays(x, y, x + 0.1, y, train_indices=places, test_indices=places, num_classes=3)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedrep", "lg_fedavg", "fedbabu"])
+def test_rounds_are_the_same(both, name):
+    """Clients of any size, under a vmap: the representation alone, all layers, a personal first layer."""
+    data = federation()
+    options = {"dataset": data, "model": MODEL, "epochs": 2, "batch_size": 4, "learning_rate": 0.1, "momentum": 0.5}
+    method = srp.methods.get(name, **options)
+
+    def run():
+        end = srp.simulate(method, data, num_rounds=3, key=jax.random.key(1), record_loss=True, progress=False)
+        return end.server_state, end.client_states, end.metrics["training_loss"], end.final_accuracy
+
+    close(both(run))
+
+
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.grad])
+def test_derivatives_of_rounds_are_the_same(both, derivative):
+    data = federation()
+
+    def final(rate):
+        training = srp.Training(srp.SGD(rate, momentum=0.5), batch_size=4, epochs=2)
+        algorithm = srp.algorithms.FedAvg(MODEL, training)
+        simulation = srp.Simulation(algorithm, data, records_loss=True, reverse_mode=derivative is jax.grad)
+        state = simulation.init(jax.random.key(0))
+        loss = 0.0
+        for _ in range(2):
+            state, info = simulation.step(state)
+            loss += info.metrics["training_loss"]
+        return loss + state.server.params.representation["fc1"]["kernel"].sum()
+
+    slope = close(both(lambda: jax.jit(derivative(final))(0.1)))
+    assert abs(slope) > 1e-3
+
+
+def large(**changes):
+    return dataclasses.replace(srp.models.MLP((28, 28), 10), **changes)
+
+
+def chosen(model, capacity=150, dtype=jnp.float32, **how):
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    of_type = jax.ShapeDtypeStruct
+    examples = Examples(of_type((capacity, 28, 28), dtype), of_type((capacity,), jnp.int32), of_type((), jnp.int32))
+    training = srp.Training(**how).alone()
+    return local.layer_in_span(local.example_loss(model), params, examples, training)
+
+
+def test_where_it_is_faster_it_is_chosen():
+    assert chosen(large()) == "fc1"
+    assert chosen(large(cut=None), epochs=None, steps=75) == "fc1"
+    assert chosen(large(), 480) is None  # more products than spared ones
+    assert chosen(large(), 480, epochs=5) == "fc1"
+    assert chosen(large(), batch_size=50) is None
+    assert chosen(large(hidden=(8,))) is None  # weights stay in the cache anyway
+
+
+@srp.part
+class Doubled(srp.models.MLP):
+    """A model that does something else with its inputs."""
+
+    def represent(self, representation, x, key=None):
+        """Features of twice the input."""
+        return super().represent(representation, 2 * x, key)
+
+
+def precise():
+    return srp.models.Split((28, 28), 10, [srp.models.Layer("out", srp.models.Dense(512, precision="high"))], cut=None)
+
+
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        (large(augment=lambda key, x: -x), {}),
+        (Doubled((28, 28), 10), {}),
+        (precise(), {}),
+        (srp.models.LeNet5((28, 28), 10), {}),
+        (large(), {"dtype": jnp.bfloat16}),
+        (large(), {"optimizer": srp.optimizer(optax.adam, learning_rate=1e-3)}),
+    ],
+    ids=["augmented", "own represent", "own precision", "a convolution", "other inputs", "another optimizer"],
+)
+def test_what_is_no_plain_first_layer_is_trained_as_it_is(model, how):
+    assert chosen(large(), 60, epochs=5) == "fc1"
+    assert chosen(model, 60, epochs=5, **how) is None
+
+
+def test_other_losses_and_gradients_are_trained_as_they_are(monkeypatch):
+    """A loss that is no model's may read the weights, and so may a gradient."""
+    params, examples = MODEL.init(jax.random.key(0)), of_client()
+    loss, how = local.example_loss(MODEL), srp.Training(batch_size=4).alone()
+    asked = []
+    monkeypatch.setattr(local, "layer_in_span", lambda loss, *_: asked.append(loss))
+    local.local_sgd(jax.random.key(1), loss, params, (), examples, how)
+    assert asked == [loss]
+    for given in (
+        {"gradient": lambda objective, params, weights: local.plain_gradient(objective, params, weights)},
+        {"after_step": lambda params: params},
+        {"optimizer_state": how.optimizer.init(params)},
+    ):
+        local.local_sgd(jax.random.key(1), loss, params, (), examples, how, **given)
+    assert asked == [loss]
+    monkeypatch.undo()
+    own = lambda *arguments: loss(*arguments)  # noqa: E731
+    assert local.layer_in_span(own, params, examples, how) is None
