@@ -79,8 +79,9 @@ def adapt(
     Every client starts from the model in the server state, trains its head under the frozen representation (or all
     layers) on its own training data, and is scored on its test data after each epoch (FedRep, figure 6). One compiled
     program serves all clients, epochs and numbers of samples. After E epochs the scores are those of
-    `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key;
-    `part="all"` goes with `fine_tune_all`.
+    `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key, of a
+    method whose `fine_tune` trains the head (LG-FedAvg's trains the local layers); `part="all"` goes with
+    `fine_tune_all`.
 
     On a linear task there is neither `part` nor epoch, optimizer or batch: the head is the least-squares solution on
     samples of the client, of smallest norm if it is not unique (FedRep, figure 4).

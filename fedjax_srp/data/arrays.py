@@ -221,7 +221,7 @@ def _affine(
         fits = fits and all(n in (1, m) for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False))
         with np.errstate(over="ignore", under="ignore"):
             in_program = array.astype(dtype) if fits else np.zeros(())
-        if not fits or not np.isfinite(in_program).all() or (name == "scale" and not in_program.any()):
+        if not fits or not np.isfinite(in_program).all() or (name == "scale" and not in_program.all()):
             raise ValueError(
                 f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} "
                 f"and broadcast over examples of shape {inputs.shape[1:]}; give one number, or one per channel"

@@ -127,7 +127,7 @@ class Checkpoints:
             elif name == "chunk_size":
                 remedy = f"give the chunk_size of before, or none as before, or {remedy}"
             elif name in ("start", "program"):  # hashes
-                remedy = f"code has changed, of one of its parts or of the package, so {remedy}"
+                remedy = f"code has changed, of one of its parts or of the package, or a setting of JAX, so {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
                 f"{short(ours)}; {remedy}"

@@ -50,6 +50,8 @@ class Simulation:
 
     Raises:
         ValueError: a part that breaks its contract, or an argument out of range.
+        FloatingPointError: under `jax_debug_nans`, since records have nan for what is unknown; `simulate` turns it off
+            for them.
 
     Example:
         >>> import jax, fedjax_srp as srp

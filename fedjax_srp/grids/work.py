@@ -18,7 +18,7 @@ from fedjax_srp.history import History
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import judged, words
 from fedjax_srp.runs.loggers import apart, loggers
-from fedjax_srp.runs.run import load_data
+from fedjax_srp.runs.run import as_recorded, load_data
 from fedjax_srp.watch import Progress, all_of
 
 Tell = Callable[[int], None]  # how many rounds the points of a unit have completed, all together
@@ -63,12 +63,14 @@ class Worker:
 
     def perform(self, task: str, unit: Unit, tell: Tell) -> Done:
         """Do a task, "run" or "measure"; an error is one line, with a traceback in the unit's folder if it is a bug."""
+        run = unit.members[0].point.run
         try:
-            for file in unit.members[0].point.run.load:
-                if file not in self._loaded:
-                    words.load([file])
-                    self._loaded.add(file)
-            return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
+            with as_recorded(run.record):
+                for file in run.load:
+                    if file not in self._loaded:
+                        words.load([file])
+                        self._loaded.add(file)
+                return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
         except Exception as error:
             full = storage.as_full_disk(error, unit.shared)
             line = " ".join(str(error if full is None else full.strerror).split())

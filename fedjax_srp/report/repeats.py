@@ -32,6 +32,7 @@ _OF_METHOD = (  # differ between methods by nature
     *(("algorithm",), ("participation",), ("evaluation",)),
     *(("options", "cut"), ("options", "evaluation")),
 )
+_OWN = (("options", "algorithm"), ("options", "participation"))  # classes of one's own
 _LIMITS = (("num_rounds",), ("time_limit",), ("target",))
 _DATA = ("data_checksum",)
 _LONG = 40  # letters of a value in the name of a row
@@ -187,8 +188,9 @@ def _made(history: History) -> dict[Place, str]:
             del made[place]  # of a second optimizer that equals that of training
     for part in ("algorithm", "participation"):
         for (*within, last), text in _flat((history.config.get("method") or {}).get(part, {})):
-            if last == CODE or (last == PART and within and within != ["model"]):
-                made["options", ".".join(within), last] = text  # the class of an optimizer, say
+            is_own = last == PART and not within and "." in text
+            if last == CODE or is_own or (last == PART and within and within != ["model"]):
+                made["options", ".".join(within) or part, last] = text  # the class of an optimizer, say
     return made | {("evaluation",): str(history.evaluation)}
 
 
@@ -277,7 +279,8 @@ def _differing(found: Sequence[_Row]) -> list[Place]:
             differing[place] = None
         values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
         groups = {row.method if place in _OF_METHOD else "" for row in having}
-        is_last_resort = place == _DATA or place != _without_places(place)  # see `_shown`
+        is_code = _is_code(place) or place[:2] in _OWN
+        is_last_resort = place == _DATA or is_code or place != _without_places(place)  # see `_shown`
         if len(values) > len(groups) and not is_last_resort:
             differing[place] = None
     return list(differing)
@@ -305,7 +308,7 @@ def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):
         alike, more = [other for other, same in zip(found, names, strict=True) if same == name], []
-        for place in row.made:
+        for place in sorted(row.made, key=_is_code):
             same_there = [other for other in alike if other.made.get(place) == row.made[place]]
             if len(same_there) < len(alike):
                 more.append(place)
@@ -347,18 +350,30 @@ def _without_places(place: Place) -> Place:
     return tuple(word for word in place if not word.isdecimal())
 
 
+def _is_code(place: Place) -> bool:
+    return place[-1].endswith(CODE)
+
+
 def told_apart(value: Any, alike: Sequence[Any]) -> str:
-    """Return the fields, in brackets, in which an object differs from others of its name, unless at a default."""
+    """Return the fields, in brackets, in which an object differs from others of its name, unless at a default.
+
+    A class is called with its module where the others have one of that name too, and its code is named last.
+    """
     own, *others = [dict(_flat({"": {"": describe(each)}})) for each in (value, *alike)]
     fields: dict[str, dict[str, None]] = {}
-    for place, text in own.items():
-        is_class = place[-1] in (*_OF_CLASSES, CODE)
-        alone = (text not in each.values() if is_class else each.get(place) != text for each in others)
-        if text != "None" and any(alone):
-            word = text.rpartition(".")[2] if is_class else text
-            fields.setdefault(_without_name(place)[-1], {})[word] = None
-    told = ", ".join(f"{name}={'+'.join(texts)}" for name, texts in fields.items())
-    return f"({told})" if told else ""
+    told: set[int] = set()  # the others that a class or field tells apart
+    for place, text in sorted(own.items(), key=lambda entry: _is_code(entry[0])):
+        is_class = place[-1] in _OF_CLASSES
+        alone = [text not in each.values() if is_class else each.get(place) != text for each in others]
+        if text == "None" or not any(alone) or (_is_code(place) and told.issuperset(np.flatnonzero(alone))):
+            continue
+        short = text.rpartition(".")[2]
+        is_unique = not any(short == str(each.get(place)).rpartition(".")[2] for each in others)
+        word = short if is_class and is_unique else text
+        fields.setdefault(_without_name(place)[-1], {})[word] = None
+        told |= {*np.flatnonzero(alone).tolist()}
+    words = ", ".join(f"{name}={'+'.join(texts)}" if name else "+".join(texts) for name, texts in fields.items())
+    return f"({words})" if words else ""
 
 
 def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import numbers
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from fedjax_srp.storage import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 AFTERWARDS = "communication"  # a finished run covers any value
+NUMERICS = {"jax_enable_x64": False, "jax_default_matmul_precision": None}  # setting of JAX -> default
 ASIDE = (AFTERWARDS, "data_dir")  # change no simulation; other machines have the same data elsewhere
 OF_OBJECTS = ("validation", "partition_seed")  # the options of the data that data given as an object have
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -148,7 +150,7 @@ class Run:
                     of_method[part] = self._described(part, getattr(self, part))
         own = {"clock": self._described("clock", self.clock), "seed": self.seed, "communication": self.communication}
         head = {"command": "run", "method": self.name}
-        return jsonable(head | of_method | self._record_of_data() | self._of_simulation() | own)
+        return jsonable(head | of_method | self._record_of_data() | self._of_simulation() | own | _numerics())
 
     def _written(self) -> dict[str, str]:
         """Option of method, policy or model -> its written form."""
@@ -224,6 +226,19 @@ class Run:
         if self.evaluations == ("all",):
             found["evaluations"] = "all"
         return found | {"key": jax.random.key(self.seed)}
+
+
+def _numerics() -> dict[str, Any]:
+    """The settings of JAX that change results, where they are not JAX's own."""
+    return {name: now for name, default in NUMERICS.items() if (now := getattr(jax.config, name)) != default}
+
+
+@contextlib.contextmanager
+def as_recorded(record: Mapping[str, Any]) -> Iterator[None]:
+    """Set what changes results as it was when the record was made, in another process."""
+    precision = record.get("jax_default_matmul_precision")
+    with jax.enable_x64(record.get("jax_enable_x64", False)), jax.default_matmul_precision(precision):
+        yield
 
 
 def simulated(record: Mapping[str, Any]) -> dict[str, Any]:

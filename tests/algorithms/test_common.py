@@ -315,7 +315,7 @@ def name(request):
 # Protocol.
 
 
-SHARED_FILES = {"examples", "linear", "local", "optimizers"}  # what several algorithms are made of
+SHARED_FILES = {"examples", "linear", "local", "optimizers", "training"}  # what several algorithms are made of
 
 
 def test_every_public_algorithm_and_every_file_of_the_folder_has_a_row():

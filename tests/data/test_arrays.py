@@ -74,6 +74,7 @@ ERRORS = {
     "offset=array([[1., 1.], [1., 1.]]): must be finite as float32 and broadcast over": {"offset": np.ones((2, 2))},
     "scale=nan: must be finite": {"scale": np.nan},
     "scale=0: must be finite as float32, not 0, and": {"scale": 0},
+    "scale=[1.0, 0.0]: must be finite as float32, not 0, and": {"scale": [1.0, 0.0]},
     "scale=1e-50: must be finite as float32, not 0, and": {"scale": 1e-50},
     f"x_train:{PLAIN}": {"x_train": MASKED},
     f"x_test:{PLAIN}": {"x_test": [*MASKED]},

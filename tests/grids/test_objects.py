@@ -16,6 +16,7 @@ from fedjax_srp import description, storage
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
 from fedjax_srp.report import repeats
+from fedjax_srp.runs.run import as_recorded
 
 OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
 SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -100,9 +101,9 @@ class Nnx(nnx.Module):
         return self.out(SLOPE * self.first(x.reshape(len(x), -1)))
 
 @srp.part
-class Mine(srp.ParticipationPolicy):
+class Mine(srp.participation.Full):
     def update(self, state, info):
-        return SLOPE
+        return (SLOPE, state)[1]
 """
 
 
@@ -155,6 +156,37 @@ def test_edited_code_is_another_run(tmp_path, monkeypatch):
     assert ids[0] == ids[2]
     assert all(first != second for first, second in zip(ids[0], ids[1], strict=True))
     assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
+
+
+def test_classes_of_one_name_are_called_with_their_module_in_grid_and_table(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = []
+    for file in ("first_parts_of_mine", "second_parts_of_mine"):
+        (tmp_path / f"{file}.py").write_text(PARTS.replace("SLOPE", "1.0"))
+        mine.append(importlib.import_module(file))
+    models = [srp.models.from_module(module.Net(), (8, 8), 10, head="out") for module in mine]
+    axes = {"model": models, "participation": [module.Mine() for module in mine]}
+    options = {"method": "fedavg", "data": DATA, "num_rounds": 1}
+    found = srp.grid(axes=axes, options=options, out=tmp_path / "out", progress=False)
+    first = "model=Net(module=first_parts_of_mine.Net), participation=mine(first_parts_of_mine.Mine)"
+    assert first in found.folders
+    rows = repeats.rows([repeats.read(folder) for folder in found.folders.values()])
+    of_second = "source.module=second_parts_of_mine.Net, method.participation=second_parts_of_mine.Mine"
+    assert len(rows.histories) == 4
+    assert f"FedAvg + mine, {of_second}" in rows.histories
+
+
+def test_settings_of_jax_that_change_results_are_of_the_run():
+    run = of(method="fedavg", data=DATA)[0]
+    assert "jax_enable_x64" not in run.run.record
+    with jax.enable_x64(True):
+        double = of(method="fedavg", data=DATA)[0]
+    with jax.default_matmul_precision("highest"):
+        precise = of(method="fedavg", data=DATA)[0]
+    assert len({run.id, double.id, precise.id}) == 3
+    for point in (run, double, precise):  # as in a worker, which is told nothing else
+        with as_recorded(point.run.record):
+            assert of(method="fedavg", data=DATA)[0].id == point.id
 
 
 def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
