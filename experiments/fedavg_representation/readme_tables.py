@@ -88,6 +88,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "brightness": partial(new_clients, "figure5_brightness_0.5", "half as bright"),
     "step": partial(new_clients, "figure5_step_0.2", "step 0.2"),
     "steps": lambda: steps.table(csv("fedavg_representation/results/steps.csv")),
+    "steps_cnn": lambda: steps.table(csv("fedavg_representation/results/steps_cnn.csv")),
     "figure2": layers,
     "figure4": cosines,
 }
