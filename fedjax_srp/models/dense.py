@@ -80,7 +80,7 @@ def _is_kernel(node: Any) -> bool:
 
 
 def _is_in(layer: str, path: Any) -> bool:
-    return path[-2:] == (DictKey(layer), DictKey("kernel"))
+    return tuple(key for key in path if isinstance(key, DictKey)) == (DictKey(layer), DictKey("kernel"))
 
 
 def kernel_of(layer: str, params: PyTree) -> Array | None:

@@ -167,7 +167,7 @@ class SplitModel:
         if any(getattr(own, name) is not getattr(SplitModel, name) for name in ("represent", "classify", "logits")):
             return None
         first = self.stack()[0]
-        is_plain = isinstance(first.module, Dense) and first.module.is_plain and self.augment is None
+        is_plain = type(first.module) is Dense and first.module.is_plain and self.augment is None
         return first.name if is_plain else None
 
     def recut(self, cut: str | None) -> Any:

@@ -165,9 +165,30 @@ def precise():
     return srp.models.Split((28, 28), 10, [srp.models.Layer("out", srp.models.Dense(512, precision="high"))], cut=None)
 
 
+@srp.part
+class OtherSGD(srp.SGD):
+    """A subclass, which may step otherwise."""
+
+
+class OtherDense(srp.models.Dense):
+    """A subclass, which may compute something else."""
+
+
+def of_other_layers():
+    return srp.models.Split((28, 28), 10, [srp.models.Layer("out", OtherDense(512))], cut=None)
+
+
+def test_a_layer_of_that_name_within_another_is_not_meant():
+    inner = {"block": {"fc1": {"kernel": jnp.ones((2, 2))}}}
+    assert dense.kernel_of("fc1", inner) is None
+    assert dense.kernel_of("fc1", srp.models.SplitParams(inner, {"fc1": {"kernel": jnp.ones((3, 2))}})).shape == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("model", "how"),
     [
+        (of_other_layers(), {}),
+        (large(), {"optimizer": OtherSGD(0.1)}),
         (large(augment=lambda key, x: -x), {}),
         (Doubled((28, 28), 10), {}),
         (precise(), {}),
@@ -175,7 +196,16 @@ def precise():
         (large(), {"dtype": jnp.bfloat16}),
         (large(), {"optimizer": srp.optimizer(optax.adam, learning_rate=1e-3)}),
     ],
-    ids=["augmented", "own represent", "own precision", "a convolution", "other inputs", "another optimizer"],
+    ids=[
+        "own layer",
+        "own SGD",
+        "augmented",
+        "own represent",
+        "own precision",
+        "a convolution",
+        "other inputs",
+        "another optimizer",
+    ],
 )
 def test_what_is_no_plain_first_layer_is_trained_as_it_is(model, how):
     assert chosen(large(), 60, epochs=5) == "fc1"
