@@ -4,6 +4,7 @@ import importlib
 import linecache
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -15,6 +16,7 @@ import fedjax_srp as srp
 from fedjax_srp import description, storage
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.grids.work import Worker
 from fedjax_srp.report import repeats
 from fedjax_srp.runs.run import as_recorded
 
@@ -187,6 +189,15 @@ def test_settings_of_jax_that_change_results_are_of_the_run():
     for point in (run, double, precise):  # as in a worker, which is told nothing else
         with as_recorded(point.run.record):
             assert of(method="fedavg", data=DATA)[0].id == point.id
+
+
+def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch):
+    with jax.enable_x64(True):
+        (point,) = of(method="fedavg", data=DATA)
+    unit = SimpleNamespace(members=[SimpleNamespace(point=point)])
+    monkeypatch.setattr(Worker, "run", lambda self, unit, tell: jax.config.jax_enable_x64)
+    assert Worker().perform("run", unit, None).result
+    assert not jax.config.jax_enable_x64
 
 
 def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
