@@ -41,7 +41,8 @@ class Case(NamedTuple):
         """What the case is called."""
         widths = "-".join(map(str, self.hidden))
         inputs = "x".join(map(str, self.shape))
-        sizes = f"{self.examples} examples of {inputs}, {self.epochs} epochs of batches of {self.batch_size}"
+        epochs = f"{self.epochs} epoch{'s' * (self.epochs > 1)}"
+        sizes = f"{self.examples} examples of {inputs}, {epochs} of batches of {self.batch_size}"
         return f"{self.method}, MLP {widths}, {sizes}"
 
 

@@ -60,16 +60,19 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
     if drawn is not None:
         files[FIGURE] = lambda path: path.write_bytes(drawn)
-    storage.writable(folder, "directory")
+    kept = storage.writable(folder, "directory") / MODELS
+    if models:
+        storage.refuse_foreign(kept)
     (folder / SUMMARY).unlink(missing_ok=True)  # its presence means that the folder is complete
     storage.replace({folder / name: writer for name, writer in files.items()})
     if drawn is None:
         (folder / FIGURE).unlink(missing_ok=True)
     own = vars(history).get(MODELS)  # the folder that they were loaded from
+    is_own = own is not None and own.exists() and kept.exists() and own.samefile(kept)
     if models:
-        _save_models(history, folder / MODELS)
-    elif not (own is not None and own.exists() and (folder / MODELS).exists() and own.samefile(folder / MODELS)):
-        storage.remove(folder / MODELS)
+        _save_models(history, kept)
+    elif not is_own and not storage.is_foreign(kept):
+        storage.remove(kept)
     digests = storage.digests(folder, (folder / name for name in TABLES))
     storage.write_json(folder / SUMMARY, {**summary, "files": digests})
     return folder

@@ -67,7 +67,9 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
 
     Raises:
         OSError: the disk is full; existing files are intact.
+        ValueError: something else is there.
     """
+    refuse_foreign(folder)
     # A new name each time: threads of a failed attempt may still write, and links cannot be planted.
     token = np.int32(secrets.randbits(31))
     if not alone and jax.process_count() > 1:
@@ -293,6 +295,18 @@ def jsonable(value: Any) -> Any:
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
     return repr(value)
+
+
+def is_foreign(folder: Path) -> bool:
+    """Return True if something is there that is no sealed folder of arrays, not even a damaged one, and no link."""
+    is_there = folder.exists() and not folder.is_symlink()
+    return is_there and not any((folder / name).exists() for name in (SEAL, _ARRAYS))
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise a ValueError of one line if `is_foreign`."""
+    if is_foreign(folder):
+        raise ValueError(f"{str(folder)!r} is of something else: rename it, or give another folder")
 
 
 def remove(folder: Path) -> None:

@@ -31,6 +31,13 @@ def test_a_full_disk_leaves_the_results_as_they_were(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+def test_every_method_has_a_cohort_among_the_clients_for_which_it_is_compiled():
+    data = synthetic(suite.CLIENTS_COMPILED, examples=10, tests=5)
+    for name in suite.FULL.methods:
+        policy = srp.methods.get(name, dataset=data).participation
+        jax.eval_shape(lambda policy=policy: policy.init(jax.random.key(0), suite.CLIENTS_COMPILED))
+
+
 @pytest.mark.long
 def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(suite, "QUICK", TINY)

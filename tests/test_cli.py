@@ -278,6 +278,24 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     assert "holds this run with no models, and no checkpoint to go on from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("checkpoint/model.pt", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/2023/photo", "its folder 'checkpoint' is of something else; give another --out"),
+        ("models/net.py", "its folder 'models' is of something else; give another --out"),
+        ("config.json", "config.json does not read as that of a run; give another --out, or --overwrite"),
+    ],
+)
+def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, capsys):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    before = contents(tmp_path)
+    assert main(*TINY, *WITH, "--models", "--out", tmp_path) == 2
+    assert message in capsys.readouterr().err
+    assert contents(tmp_path) == before
+
+
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
     with storage.held(tmp_path, "out"):
         assert main(*TINY, "--out", tmp_path) == 2

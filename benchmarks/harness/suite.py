@@ -33,6 +33,7 @@ from harness.measure import (
 )
 
 REPEATED_SEEDS = 4
+CLIENTS_COMPILED = 100  # enough for the defaults of every policy
 
 
 class Sizes(NamedTuple):
@@ -245,7 +246,7 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
 def _compiling(report: Report, sizes: Sizes) -> None:
     """Every method at its default setting with its own evaluation: start, segment and evaluation."""
     for model, shape in (("mlp", (28, 28)), ("lenet5", (32, 32, 3))):
-        data = synthetic(20, examples=10, tests=5, shape=shape)
+        data = synthetic(CLIENTS_COMPILED, examples=10, tests=5, shape=shape)
         for name in sizes.methods:
             method = methods.get(name, dataset=data, model=model)
             evaluations = tuple(method.algorithm.evaluations)[:1]

@@ -83,10 +83,12 @@ class Checkpoints:
             num_rounds: of the whole run.
 
         Raises:
-            ValueError: the snapshots are of another simulation or have more rounds, or all of them are damaged.
+            ValueError: the snapshots are of another simulation or have more rounds, all of them are damaged, or the
+                folder holds numbered folders of something else.
         """
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
+            storage.refuse_foreign(self._path / str(step))
             with contextlib.suppress(storage.DamagedError):
                 self._refuse_others(storage.seal(self._path / str(step))["facts"]["fingerprint"])
         if found and found[0] > num_rounds:

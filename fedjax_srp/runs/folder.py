@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ from fedjax_srp.history import History
 from fedjax_srp.report import table
 from fedjax_srp.run_folder import MODELS
 from fedjax_srp.runs.run import AFTERWARDS, ASIDE, LIMITS, Run, load_data
-from fedjax_srp.storage import jsonable
+from fedjax_srp.storage import is_foreign, jsonable
 
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
 
@@ -73,11 +72,10 @@ def execute(
         if run.checkpoint:
             if found.begun:
                 say(f"continuing the run in {folder}")
-            else:
-                shutil.rmtree(found.place, ignore_errors=True)
             storage.writable(found.place)
             storage.write_json(found.place / _ARGUMENTS, run.record)
-        with_models = run.models or (found.begun and (folder / MODELS).is_dir())
+        has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
+        with_models = run.models or (found.begun and has_models)
         history = simulate(
             **given,
             progress=progress,
@@ -124,6 +122,12 @@ def made(folder: Path) -> dict[str, Any]:
         raise storage.DamagedError("config.json does not read as that of a run") from None
 
 
+def _is_ours(place: Path) -> bool:
+    """Return True if a folder is empty, or has checkpoints of a run, which may be damaged."""
+    is_kept = (place / _ARGUMENTS).exists() or any(not is_foreign(place / str(n)) for n in snapshots(place))
+    return is_kept or all(path.name.startswith(".") for path in place.glob("*"))
+
+
 class _Found(NamedTuple):
     place: Path  # of its checkpoints
     finished: bool = False
@@ -134,6 +138,9 @@ class _Found(NamedTuple):
 def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
     """Find this run, finished or begun; refuse folders of other runs, and losing results."""
     what = run.record
+    is_ours = {"checkpoint": _is_ours(folder / "checkpoint"), MODELS: not (run.models and is_foreign(folder / MODELS))}
+    for name in (name for name, so in is_ours.items() if not so):
+        raise ValueError(f"out={str(folder)!r}: its folder {name!r} is of something else; give another --out")
     if overwrite:
         place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
         return _Found(place, begun=bool(snapshots(place)))
@@ -141,7 +148,10 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
     finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
     other = "give another --out, or --overwrite"
     try:
-        known = made(folder) if finished else storage.read_json(place / _ARGUMENTS) if begun else what
+        if finished or (not begun and (folder / "config.json").exists()):
+            known = made(folder)
+        else:
+            known = storage.read_json(place / _ARGUMENTS) if begun else what
     except storage.DamagedError as error:
         if begun:
             return _Found(place, begun=True)  # the checkpoints check their run
@@ -173,7 +183,8 @@ def _tidy(folder: Path, place: Path | None) -> None:
         if place is not None:
             place.rename(checkpoints)
     for left in folder.glob("overwriting_*"):
-        shutil.rmtree(left, ignore_errors=True)
+        if _is_ours(left):
+            storage.remove(left)
     storage.clear(folder)
 
 

@@ -388,6 +388,16 @@ def test_the_newest_of_one_name_is_read(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
+def test_numbered_folders_of_something_else_are_refused_and_kept(tmp_path):
+    (tmp_path / "2023").mkdir()
+    (tmp_path / "2023" / "photo").write_text("precious")
+    with refused("2023' is of something else: rename it, or give another folder"):
+        open_small(tmp_path).restore(small_state(0), 3000)
+    with refused("2023' is of something else"):
+        storage.write(tmp_path / "2023", {}, {})
+    assert [path.name for path in tmp_path.rglob("*")] == ["2023", "photo"]
+
+
 def test_what_is_kept(folder):
     checkpoints = gone_on(folder, 4)
     for first, num_rounds in ((4, 6), (6, 7)):

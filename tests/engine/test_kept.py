@@ -82,6 +82,16 @@ def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, f
         History.load(place).save(place, models=True)
 
 
+def test_a_folder_of_models_of_something_else_is_kept(history, tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "net.py").write_text("precious")
+    with pytest.raises(ValueError, match="models' is of something else: rename it, or give another folder"):
+        history.save(tmp_path, models=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["models", "net.py"]
+    assert History.load(history.save(tmp_path)).num_rounds == history.num_rounds
+    assert (tmp_path / "models" / "net.py").read_text() == "precious"
+
+
 @pytest.mark.parametrize("how", ["relative", "left", "link"])
 def test_a_folder_that_is_written_in_another_way_keeps_its_models(how, history, tmp_path, monkeypatch):
     place = history.save(tmp_path / "run", models=True)

@@ -167,6 +167,34 @@ def test_srpfl_fedrep_and_all_stages_are_one_program(monkeypatch):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@srp.part
+class OwnFull(srp.participation.Full):
+    """Runs as itself."""
+
+
+@srp.part
+class OwnUniform(srp.participation.Uniform):
+    """Runs as itself."""
+
+
+STEADY = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [srp.clocks.Failing(STEADY, 0.4), srp.clocks.Available(STEADY, srp.clocks.Markov(2.0, 1.0))],
+    ids=["failing", "available"],
+)
+def test_shared_programs_fit_clients_that_fail_or_leave(clock):
+    for policy, alone in ((srp.participation.Full(), OwnFull()), (srp.participation.Uniform(4), OwnUniform(4))):
+        runs = [simulate(fedprox(mu=0.2), participation=each, clock=clock, num_rounds=8) for each in (policy, alone)]
+        for name in ("compute_time", "cohort_size", "rounds_taken"):
+            np.testing.assert_array_equal(*(getattr(run, name) for run in runs))
+        assert len({*runs[0].cohort_size.tolist()}) > 1
+        for a, b in zip(*map(leaves, runs), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
 def test_a_policy_below_full_runs_as_itself():
     @srp.part
     class Pairs(srp.participation.Full):
