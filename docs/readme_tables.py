@@ -34,8 +34,8 @@ def measured(name: str) -> Any:
 
 
 def two(value: float) -> str:
-    """Two digits."""
-    return f"{value:#.2g}".rstrip(".")
+    """Two digits at least."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.2g}".rstrip(".")
 
 
 def seconds(value: float) -> str:

@@ -4,8 +4,8 @@ There is one mechanism for checkpoints, saved states and run folders. A seal is 
 the size and SHA-256 of the sealed files, and a checksum of itself. A folder without its seal is unfinished, and one
 that does not agree with it is damaged: a `DamagedError` of one line names the file.
 
-Orbax writes arrays, also those of several processes. It does not detect flipped bits or truncated files and has its own
-errors for a full disk, so seals, atomic replacement and one-line errors are implemented here.
+Orbax writes arrays, also those of several processes. It detects no flipped bits or truncated files, and has errors of
+its own for a full disk: hence the seals, the atomic replacement and the errors of one line.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ except ImportError:  # Windows
     fcntl = None
 
 SEAL = "contents.json"
-_ARRAYS = "arrays"
-_CHECKSUM = "checksum"
+_ARRAYS, _CHECKSUM = "arrays", "checksum"
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded", errno.EFBIG: "File too large"}
 _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # and no number
 _MAKE_ROOM = "what was written before is intact; make room and run it again"
@@ -299,8 +298,7 @@ def jsonable(value: Any) -> Any:
 
 def is_foreign(folder: Path) -> bool:
     """Return True if something is there that is no sealed folder of arrays, not even a damaged one, and no link."""
-    is_there = folder.exists() and not folder.is_symlink()
-    return is_there and not any((folder / name).exists() for name in (SEAL, _ARRAYS))
+    return folder.exists() and not (folder.is_symlink() or (folder / SEAL).exists() or (folder / _ARRAYS).exists())
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -321,14 +319,8 @@ def remove(folder: Path) -> None:
 
 def clear(folder: Path) -> None:
     """Remove leftovers of killed `write`, `replace` and `remove` calls in a folder."""
-    for pattern in (".*.writing", ".*.gone"):
-        for left in folder.glob(pattern):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def size(folder: Path) -> int:
-    """Return the bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    for left in (*folder.glob(".*.writing"), *folder.glob(".*.gone")):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:

@@ -189,7 +189,7 @@ def _tidy(folder: Path, place: Path | None) -> None:
 
 
 def _size(folder: Path) -> str:
-    size = storage.size(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
 
 
