@@ -77,9 +77,9 @@ def beside_figure_3() -> str:
     short = [100 * (of["worst_decile"]["fedrep"] - of["worst_decile"]["srpfl"]) for of in of_both]
     spread = [100 * std for of in of_both for std in of["worst_decile_std"]]
     return wrapped(
-        "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the lenient target: in figure 3 "
-        "([SRPFL's figures](experiments/srpfl/README.md)), with four seeds and both targets, SRPFL reaches 95 % "
-        f"{factor[95, False]} at C = 0, and 99 % {factor[99, False]}; judged with each client's own head, 95 % "
+        "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the easier target. Figure 3 "
+        "([SRPFL's figures](experiments/srpfl/README.md)) has four seeds and both targets: at C = 0 SRPFL reaches 95 % "
+        f"{factor[95, False]} as FedRep, and 99 % {factor[99, False]}; judged with each client's own head, 95 % "
         f"{factor[95, True]}. Its worst tenth of clients ends below FedRep's on digits, by {ends(short, '.1f')} points "
         f"in figures 3 to 6, with standard deviations over the seeds of {ends(spread, '.1f')}."
     )

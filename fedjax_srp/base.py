@@ -327,7 +327,7 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy of equal cohorts whose programs this class, but none below it, shares; by default itself."""
+        """A policy with equal cohorts, whose programs this class (no subclass) shares; by default itself."""
         del num_clients
         return self
 

@@ -41,8 +41,8 @@ pd.read_csv(path).head(3)
 # %% [markdown]
 # ## A clock
 #
-# `srp.clocks.Trace` plays them round after round, and starts again at the end. A time is that of a round's local work;
-# a device that was measured on something else needs a factor, `work=`.
+# `srp.clocks.Trace` plays them round after round, and starts again at the end. Each time is that of a round's local
+# work; if you measured something else, give a factor, `work=`.
 
 # %%
 measured = pd.read_csv(path).pivot(index="round", columns="device", values="seconds").to_numpy()
@@ -73,11 +73,13 @@ times = times.pivot(index=["clock", "communication"], columns="method", values="
 times.assign(ratio=times.fedrep / times.srpfl).round(1)
 
 # %% [markdown]
-# Seconds until 90 % of the test points are right, and how many times sooner SRPFL is there (below 1: later).
+# Seconds until 90 % of the test points are classified correctly, and FedRep's time over SRPFL's (below 1: SRPFL is
+# slower).
 #
 # ## Who waits for whom
 #
-# A policy that ranks by realised times meets other phones in every round, because busy ones drop out of the fastest:
+# A policy that ranks by realised times selects other phones in other rounds, because busy ones are not among the
+# fastest:
 
 # %%
 fastest = [frozenset(np.argsort(row)[:5]) for row in measured]
@@ -86,4 +88,4 @@ print(
 )
 
 # %% [markdown]
-# A clock with a law of its own, rush hours for instance, is a class with two methods: *Writing a clock* in the manual.
+# Any other clock, with rush hours for instance, is a class with two methods: see *Writing a clock* in the manual.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A grid and its report
 #
-# A comparison is never one run. It is methods, rates, clocks and seeds; and the question afterwards is which of the
-# differences are larger than those between seeds.
+# A comparison needs many runs: methods, rates, clocks and seeds. A grid makes them from one description, and its tables
+# show which differences are larger than those between seeds.
 
 # %%
 import tempfile
@@ -14,7 +14,7 @@ srp.use_all_cores()
 folder = Path(tempfile.mkdtemp()) / "rates"
 
 # %% [markdown]
-# Names and values are the options of `fedjax-srp run`. Options stand for all runs, axes for one run per combination;
+# Names and values are the options of `fedjax-srp run`. Options apply to all runs, axes make one run per combination;
 # what a method does not read (`initial`, for FedRep) is left out of its runs.
 
 # %%
@@ -39,8 +39,8 @@ grid.summary().round(3)
 
 # %% [markdown]
 # Twelve runs and two programs: `batch=6` makes one program of the runs that differ in seed and learning rate alone.
-# Left out, that happens where there are rounds enough for it to pay. Each run still has a folder of its own. Called
-# again, the same grid finds everything finished; with another rate on the axis it runs what is new.
+# Without `batch` the grid does so if there are enough rounds for it to pay. Each run still has its own folder. Called
+# again, the same grid finds everything finished; with another rate on the axis it runs only the new ones.
 #
 # ## Tables
 #
@@ -57,7 +57,7 @@ last.agg(["mean", "std"]).round(3)
 # %% [markdown]
 # ## Pictures
 #
-# A dict says which runs are one line with a band: here those that differ only in their seed.
+# Each entry of a dict is one line with a band: here the runs that differ only in their seed.
 
 # %%
 lines = {}
@@ -69,7 +69,7 @@ srp.plots.accuracy_over_time(lines)
 # %% [markdown]
 # ## One page for everything
 #
-# A file of its own, with sliders for the cost of communication and for the target, that needs no network: open it in a
+# The page is one file that needs no network, with sliders for the communication cost and the target: open it in a
 # browser, send it to a colleague. On the command line, `fedjax-srp report FOLDER` writes the same.
 
 # %%

@@ -82,7 +82,7 @@ def one_round(b, x, y):
 
 
 # %% [markdown]
-# How far two subspaces are apart is the sine of the largest angle between them: 0 when they are equal, 1 when one has a
+# The distance of two subspaces is the sine of the largest angle between them: 0 when they are equal, 1 when one has a
 # direction perpendicular to the other. Start anywhere and repeat.
 
 # %%
@@ -167,12 +167,12 @@ for label, floor in floors.items():
     print(f"{label:11s} floor {floor:.4f}")
 
 # %% [markdown]
-# Four times the clients, half the floor. Over rounds more clients are never worse. Over time it is the other way round
-# at first: while the distance is far above the floor of a small group, the small group gets there much sooner.
+# Four times the clients, half the floor. Over rounds more clients are never worse. Over time the small group is faster
+# at first: as long as the distance is far above its floor, it reaches each distance much sooner.
 #
 # ## Doubling
 #
-# SRPFL takes both. It begins with the $n_0$ fastest, and whenever their floor is near it doubles $n$ and goes on from
+# SRPFL combines both. It begins with the $n_0$ fastest; whenever their floor is near, it doubles $n$ and goes on from
 # the representation it has. Nothing else changes: SRPFL is `LinearFedRep` with another participation.
 
 # %%

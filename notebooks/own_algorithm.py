@@ -52,14 +52,14 @@ class MyFedBABU(srp.FederatedAlgorithm):
 # A class with `@srp.part` is a value: its fields are the hyper-parameters, checked when it is built, and its methods
 # are pure functions of ONE client and of the server. The engine gives them a client axis, a clock, any participation,
 # checkpoints and devices. Floats among the fields, here the step size within `training`, are arguments of the compiled
-# program: another one compiles nothing.
+# program: another value compiles nothing.
 
 # %%
 MyFedBABU(srp.models.MLP((8, 8), num_classes=10), srp.Training(srp.SGD(0.05), epochs=5))
 
 # %% [markdown]
-# Registered, the method has options, a label and a place in tables and figures; a file with these lines makes
-# `fedjax-srp run --load my_methods.py --method my_fedbabu` work. The options are the fields, and those of `training`.
+# Registering gives the method options, a label and a place in tables and figures; with these lines in a file,
+# `fedjax-srp run --load my_methods.py --method my_fedbabu` works. The options are the fields, and those of `training`.
 
 # %%
 srp.methods.register("my_fedbabu", MyFedBABU, label="my FedBABU", source="Oh et al. 2022")

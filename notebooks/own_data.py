@@ -2,7 +2,7 @@
 # # Your own data, your own model
 #
 # Twelve clinics look at the same thirty measurements of tumours. Large tumours end up in some clinics, small ones in
-# others, so clinics differ: a model of its own may serve each better than one for all. Here is the way from a table to
+# others, so clinics differ: a model of its own may serve each better than one for all. This page goes from a table to
 # that answer, with a network that the package does not have.
 
 # %%
@@ -22,7 +22,7 @@ srp.use_all_cores()
 # %% [markdown]
 # ## From a table to a federation
 #
-# All it takes is arrays and, for each client, the numbers of its rows. Clients may be of any size.
+# You need arrays and, for each client, the numbers of its rows. Clients may be of any size.
 
 # %%
 table = load_breast_cancer()
@@ -71,7 +71,7 @@ srp.data.load(folder / "clinics.npz")
 # ## A model of your own
 #
 # A model is a list of named layers of flax. Where it is cut, the representation ends and the head begins: FedRep shares
-# the one and keeps the other personal.
+# the representation and keeps the head personal.
 
 
 # %%
@@ -140,7 +140,8 @@ pd.DataFrame(
 
 # %% [markdown]
 # Which model was judged? Each evaluation has a name; the first is the method's default, and `evaluations="all"` kept
-# the others. FedRep's clients judged with the head they trained themselves, or with the mean head tuned on them:
+# the others. Here FedRep's clients are judged with the head that they trained themselves, and with the mean head tuned
+# on them:
 
 # %%
 run = histories["shared representation, own heads"][0]

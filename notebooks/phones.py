@@ -21,12 +21,12 @@ rng, num_phones = np.random.default_rng(0), 50
 # %% [markdown]
 # ## How fast are they?
 #
-# `clocks.Devices` makes seconds of work: the operations of a client's training over its speed, and the bytes of its
-# messages over its links. The speeds have the deciles of AI-Benchmark's ranking of phones of early 2020, the median
+# `clocks.Devices` computes seconds from work: the operations of a client's training over its speed, and the bytes of
+# its messages over its links. The speeds have the deciles of AI-Benchmark's ranking of phones of early 2020, the median
 # phone training with 2e9 operations a second; networks are log-normal around 2 MB/s down and 0.5 MB/s up. Give your own
 # measurements instead: one number for each phone (`clocks.read_devices` reads files).
 #
-# The model of this page is small, to run in a minute. Phones train one that is as many times larger:
+# The model of this page is small, to run in a minute. The phones are charged for one that is `LARGER` times as large:
 
 # %%
 LARGER = 1000
@@ -38,9 +38,8 @@ devices = clocks.Devices(compute / LARGER, downlink / LARGER, uplink / LARGER, j
 # %% [markdown]
 # ## When are they there?
 #
-# A trace says when each phone charges, in seconds: here for two hours, made up, with a session of about 20 minutes
-# now and then. `clocks.Intervals` plays it over and over; `clocks.read_availability` reads traces of FLASH, FedScale
-# and FLHetBench.
+# A trace says when each phone charges, in seconds. Here it is made up: two hours, with sessions of about 20 minutes.
+# `clocks.Intervals` plays it over and over; `clocks.read_availability` reads traces of FLASH, FedScale and FLHetBench.
 
 # %%
 period = 7200.0
@@ -106,10 +105,10 @@ for name, run in runs.items():
 pd.DataFrame(rows).T.round(1)
 
 # %% [markdown]
-# Read the table from left to right. The first column is what you wait for. The next three say at whose price: an answer
-# that takes whoever is fast may never meet some of the phones. Here the deadline and the first 10 of 15 reach the
-# target first, and leave out the most phones. The last one counts batteries, of phones that left too early or came too
-# late.
+# Read the table from left to right. The first column is what you wait for. The next three say who pays for it: an
+# answer that takes only fast phones may never train on some of the others. Here the deadline and the first 10 of 15
+# reach the target first, and leave out the most phones. The last column is work for nothing, by phones that left too
+# early or reported too late.
 #
 # Then change what is yours: `LARGER`, the speeds and networks, the sessions, and the answers' numbers. One seed is an
 # anecdote: `srp.simulate_seeds` runs several. `experiments/stragglers` compares answers over clocks, costs and methods.

@@ -2,9 +2,9 @@
 # # Rounds as pure functions
 #
 # `srp.simulate` is a loop on the host around a compiled round: it evaluates, saves, stops and reports. `srp.Simulation`
-# is the same round without that loop, as three pure functions: `init`, `step` and `score`. Whatever JAX does to
-# functions can then be done to federated learning. A batch of seeds and rates is a `vmap`, a target is the end of a
-# `while_loop`, and a hyper-parameter has a gradient.
+# is the same round without that loop, as three pure functions: `init`, `step` and `score`. JAX's transformations then
+# apply to federated learning: `vmap` runs a batch of seeds and rates, a `while_loop` ends at a target, and a result has
+# a gradient with respect to a hyper-parameter.
 
 # %%
 import jax
@@ -23,7 +23,7 @@ doubling = srp.participation.Doubling(initial=3, rounds_per_stage=2)
 # ## Three functions
 #
 # `init` makes a state from a key, `step` takes a state to the next one and says what the round was, `score` judges
-# every client. A state has all that a round hands to the next, its key included. The same key gives the rounds that
+# every client. A state holds everything that the next round needs, its key included. The same key gives the rounds that
 # `simulate` computes.
 
 
@@ -84,8 +84,8 @@ _ = ax.legend(frameon=False, title="step size; band: lowest to highest seed")
 # %% [markdown]
 # ## Until a target, inside the program
 #
-# `while_loop` asks the scores after every round, with no way back to the host. It carries the simulated time along, so
-# the function returns what the papers measure: the time until the clients are good enough.
+# `while_loop` checks the scores after every round, without returning to the host. It carries the simulated time along,
+# so the function returns what the papers measure: the time until the clients are good enough.
 
 
 # %%
@@ -113,11 +113,11 @@ for name, policy in {"doubling": doubling, "everybody": srp.participation.Full()
 # %% [markdown]
 # ## The gradient of a run
 #
-# How does the loss after six rounds change with the server's step size in FedGATE? Accuracies have no slope. So the
-# data are wrapped such that scores are the losses of the training examples.
+# How does the loss after six rounds change with the server's step size in FedGATE? Accuracies have no slope. So
+# `srp.data.training_loss` wraps the data: scores become the losses of the training examples.
 #
-# `jax.jacfwd` goes forward through the rounds as they are. `jax.grad` goes backward and wants loops with a bound that
-# is known beforehand: `reverse_mode=True` makes them so. Forward is right for one number, backward for many.
+# `jax.jacfwd` goes forward through the rounds as they are. `jax.grad` goes backward and needs loops with a known bound,
+# which `reverse_mode=True` gives them. Use forward for one number, backward for many.
 
 # %%
 losses = srp.data.training_loss(data, model.loss)
@@ -149,5 +149,5 @@ for _ in range(5):
     gamma = gamma - 0.5 * slope
 
 # %% [markdown]
-# The slope belongs to this key, these rounds and these clients: what it tunes is this run. For what a pure function
-# cannot do there is `simulate`: several devices, checkpoints, progress, the record of a run.
+# The slope belongs to this key, these rounds and these clients: it tunes this run. Use `simulate` for what a pure
+# function cannot do: several devices, checkpoints, progress, the record of a run.

@@ -32,8 +32,8 @@ histories = [
 srp.plots.accuracy_over_time(histories)
 
 # %% [markdown]
-# Every method met the same stragglers, because they come from the same key. A history knows the price of a round in
-# every currency: add a communication cost without running anything again.
+# Every method met the same stragglers, because they come from the same key. A history can add any communication cost
+# afterwards, without running anything again.
 
 # %%
 for history in histories:

@@ -118,8 +118,8 @@ class DayNight(Availability):
     Args:
         period: of a day, in time units.
         share: of the day.
-        phase: the share of a day that has passed at time 0 since the client came last, in 0..1: a number, one per
-            client, or a distribution drawn once per client.
+        phase: the share of a day since the client last came, at time 0, in 0..1: a number, one per client, or a
+            distribution drawn once per client.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

@@ -82,7 +82,7 @@ class Available(Wrapped):
 class Failing(Wrapped):
     """Every participant of a round fails with a probability, at a time drawn uniformly within its unit of work.
 
-    Under a policy with several units of work a client fails, if it does, within the first.
+    Under a policy with several units of work, failures happen within the first unit.
 
     Args:
         clock: gives the time of a unit of local work of each client.

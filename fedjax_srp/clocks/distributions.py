@@ -153,7 +153,7 @@ class Uniform(Distribution):
 
     Args:
         low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
-        high: largest time, likewise. Bounds that a run draws may cross: times lie between the two, whichever is larger.
+        high: largest time, likewise. If a run draws the bounds, `low` may be above `high`: times lie between the two.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -193,7 +193,7 @@ class LogNormalParameters(NamedTuple):
 
 @part
 class LogNormal(Distribution):
-    """Times median * exp(sigma * z), z standard normal: of devices whose speeds differ by factors.
+    """Times median * exp(sigma * z), z standard normal: for devices whose speeds differ by factors.
 
     The mean is median * exp(sigma ** 2 / 2). sigma = 0.7 is close to the speeds of phones; sigma = 0 is `Constant`.
 

@@ -33,12 +33,12 @@ def grid(
     dry_run: bool = False,
     progress: bool = True,
 ) -> Grid:
-    """Runs every combination of values, each into a folder of its own, and returns them all.
+    """Run every combination of values, each into a folder of its own, and return them all.
 
     Names and values are those of `fedjax-srp run` with underscores. The values of method, participation, model and
-    clock may also be objects, and `data` stands for data that were loaded or made; on an axis, `{name: object}` says
-    how they are called. What is finished in the folder is not run again; what was killed goes on from its checkpoint;
-    what fails is told at the end, and tried again by the next call.
+    clock may also be objects, and `data` takes data in memory; on an axis, `{name: object}` names objects. Finished
+    runs in the folder are not run again, killed ones go on from their checkpoint, and failed ones are listed at the end
+    and tried again by the next call.
 
     Args:
         file: TOML with tables [options], [axes], [variants.NAME], [[exclude]] and `out`, instead of arguments.
@@ -49,8 +49,8 @@ def grid(
             leaves out none is refused.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
-        batch: runs at most in one program, which differ in seed and in floats such as learning rates alone; None for as
-            many as memory allows, with work for every worker, where they have rounds enough for it to pay.
+        batch: most runs in one program; they differ only in seed and in floats such as learning rates. None for as many
+            as memory allows with work for every worker, if they have enough rounds for it to pay.
         retries: how often a run that fails is tried again.
         launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` then says among how
             many jobs the runs are divided.
@@ -62,8 +62,8 @@ def grid(
         A `Grid` with histories and tables.
 
     Raises:
-        ValueError: whatever is wrong with the grid or one of its runs and shows without compiling, all in one line,
-            before anything runs.
+        ValueError: any error of the grid or one of its runs that can be found without compiling, in one line, before
+            anything runs.
 
     Example:
         >>> import tempfile, fedjax_srp as srp

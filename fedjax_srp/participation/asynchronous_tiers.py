@@ -20,7 +20,7 @@ class AsynchronousTiersState(NamedTuple):
 
 @part
 class AsynchronousTiers(ParticipationPolicy):
-    """Each tier, clients of similar speed, has its own synchronous rounds; a round is one of one tier.
+    """Each tier, clients of similar speed, has its own synchronous rounds; a round of the run is that of one tier.
 
     FedAT (Chai et al., 2021): clients are sorted by their expected times into `tiers` of equal size (the last one takes
     the remainder). In each tier `k` clients, drawn uniformly, train concurrently; when all are done, the server steps

@@ -15,10 +15,10 @@ class PartialWork(ParticipationPolicy):
 
     The server waits until a share of the clients has done `max_work` units of work; the others then send their work so
     far: client i has done floor(max_work * T / T_i) units, at least one, T being the time of the last client on time.
-    The round lasts until the slowest client has sent its work. No speed has to be known beforehand. The unequal numbers
-    of local steps of FedNova (Wang et al., 2020) and the partial work of FedProx (Li et al., 2020). The papers draw
-    them at random; FLANP, which compares with FedNova, does not say. The algorithm defines a unit: a step with
-    `Training(steps=1)`, else an epoch or several. The clock's time is that of a unit.
+    The round lasts until the slowest client has sent its work. Speeds need not be known beforehand. Use it for
+    FedNova's unequal numbers of local steps (Wang et al., 2020) and FedProx's partial work (Li et al., 2020): their
+    papers draw them at random; FLANP, which compares with FedNova, does not say. The algorithm defines a unit: a step
+    with `Training(steps=1)`, else an epoch or several. The clock's time is that of a unit.
 
     Cohorts are ordered by realised time, ties by client id.
 

@@ -38,9 +38,9 @@ class StatisticalAccuracy(ParticipationPolicy):
     ends; here it goes on with all clients. A stage whose criterion never holds lasts for the rest of the run.
     `history.stages()` and the summary have each stage's first round and whether its criterion held.
 
-    Without the three constants, the heuristic of section 5.4: the norm itself has a threshold, at first a share of the
-    norm after the first round, which is halved with each doubling. (The paper gives no start; the rule above shrinks
-    the norm by 1 / sqrt(2).)
+    Without the three constants it follows the heuristic of section 5.4: a threshold for the norm itself starts at a
+    share of the norm after the first round, and is halved with each doubling. (The paper gives no start; the rule above
+    shrinks the norm by 1 / sqrt(2).)
 
     The criterion is checked once a round, after the update, as in section 3.2: so a stage has at least one round (the
     loop in Algorithm 2 would allow none), and participants compute and send one more gradient, over all their examples.
