@@ -256,8 +256,7 @@ def as_cell(value: Any) -> Any:
 def append(path: Path, after: int, data: bytes | memoryview) -> None:
     """Truncate a plain file, created if missing, to its first `after` bytes and append data."""
     with os.fdopen(_open(path), "r+b") as file:
-        file.truncate(after)
-        file.seek(after)
+        file.seek(file.truncate(after))
         file.write(data)
 
 
