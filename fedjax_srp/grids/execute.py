@@ -21,9 +21,9 @@ from fedjax_srp.grids.units import Member, Unit
 from fedjax_srp.grids.work import Cost, Datasets
 from fedjax_srp.runs.run import LIMITS
 
-# Rounds of all runs of a batch, from which it saves more than its longer compilation costs: 300 to 640 of them on a CPU
+# Rounds of all runs of a batch, from which it saves more than its longer compilation costs: 170 to 290 of them on a CPU
 # (benchmarks/results/grid-1-core.json).
-WORTH_IT = 500
+WORTH_IT = 250
 
 
 class How(NamedTuple):
