@@ -103,11 +103,11 @@ def pool_of_images(number: int) -> str:
     """Figure 5 or 6 with as many images as the paper's clients of EMNIST have."""
 
     def both(cost: int, own: bool = False) -> str:
-        return " and ".join(bounds("mnist", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
+        return " and ".join(bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
 
     labels = {"srpfl": "SRPFL", "fedrep": "FedRep", "flanp_fedavg_ft": "FLANP-FT", "fedavg_ft": "FedAvg-FT"}
-    ran = [method for method in labels if method in figure(number, "mnist").index]
-    final = ", ".join(f"{labels[method]} {score('mnist', method, number=number)}" for method in ran)
+    ran = [method for method in labels if method in figure(number, "mnist480").index]
+    final = ", ".join(f"{labels[method]} {score('mnist480', method, number=number)}" for method in ran)
     times = ", ".join(f"C = {cost} {both(cost)}" for cost in (0, 10, 100))
     return (
         f"SRPFL over FedRep, to 95 and 99 %: {times}; with own heads at C = 0 {both(0, own=True)}; final accuracy in "
@@ -244,8 +244,8 @@ SRPFL = [
             f"(the same in partial participation, with images, {speeds} speeds)", f"section 5; figure {number}",
             IN_PART, partial(pool_of_images, number),
             f"{OTHER}: MNIST's digits for EMNIST's, else the size of its column (100 clients, 480 images, 150 rounds), "
-            f"{counted(figure(number, 'mnist')['runs'].max(), 'seed')}; text",
-            (f"figure{number}_mnist.csv",), f"figure{number}.py --scale gpu --datasets mnist",
+            f"{counted(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
+            (f"figure{number}_mnist480.csv",), f"figure{number}.py --scale gpu --datasets mnist",
         )
         for number, speeds in ((5, "fixed"), (6, "random"))
     ),

@@ -144,7 +144,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "gpu": {
         "mnist": Setting(
-            "MNIST",
+            "MNIST-480",
             {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 480},
             _MNIST_FAMILY,
         ),
