@@ -283,17 +283,33 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     [
         ("checkpoint/model.pt", "its folder 'checkpoint' is of something else; give another --out"),
         ("checkpoint/2023/photo", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/.git/HEAD", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/arguments.json", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/1/arrays/x", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint", "its folder 'checkpoint' is of something else; give another --out"),  # as TensorFlow's
         ("models/net.py", "its folder 'models' is of something else; give another --out"),
         ("config.json", "config.json does not read as that of a run; give another --out, or --overwrite"),
+        ("history.csv", "history.csv there is of something else; give another --out, or --overwrite"),
+        ("clients.csv", "clients.csv there is of something else; give another --out, or --overwrite"),
     ],
 )
 def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, capsys):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("{}")
     before = contents(tmp_path)
-    assert main(*TINY, *WITH, "--models", "--out", tmp_path) == 2
-    assert message in capsys.readouterr().err
-    assert contents(tmp_path) == before
+    for further in ([], ["--no-checkpoint"], ["--overwrite"]):
+        if further != ["--overwrite"] or "--overwrite" not in message:
+            assert main(*TINY, *WITH, *further, "--models", "--out", tmp_path) == 2
+            assert message in capsys.readouterr().err
+            assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "history.csv"])
+def test_tables_of_something_else_are_overwritten_on_demand(file, tmp_path):
+    (tmp_path / file).write_text("{}")
+    assert main(*TINY, *WITH, "--overwrite", "--out", tmp_path) == 0
+    assert History.load(tmp_path).num_rounds
+    assert main(*TINY, *WITH, "--out", tmp_path) == 0
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
