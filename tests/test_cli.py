@@ -824,6 +824,11 @@ def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
         ValueError, match=r"clock='available': not understood \(missing .*\); give available\(...\), see"
     ):
         clock.parse("available", 4)
+    for twice in ("failing(fixed(constant(1)), rate=0.1, rate=0.2)", "fixed:exponential(rate=1, rate=2)"):
+        with pytest.raises(ValueError, match=r"not understood \(rate is given twice\); give"):
+            clock.parse(twice, 4)
+    with pytest.raises(ValueError, match=r"not understood \('\*\*N' is unknown\); give"):
+        clock.parse("fixed:exponential(1, **N)", 4)
     with pytest.raises(ValueError, match=r"clock=3 must be a Clock"):
         clock.parse("failing(3, 0.1)", 4)
     with pytest.raises(ValueError, match=r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"):
@@ -841,6 +846,16 @@ def test_the_random_clock_is_the_one_of_the_paper():
     key = jax.random.key(0)
     times = (c.sample(key, c.init(key, 5), jnp.zeros(()))[0] for c in (made, paper))
     jax.tree.map(np.testing.assert_array_equal, *times)
+
+
+def test_an_error_of_use_is_the_same_line_in_a_terminal_without_unicode():
+    command = [sys.executable, "-m", "fedjax_srp", *map(str, TINY), "--seed", "1.5"]
+    said = [
+        subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": kind}, capture_output=True, check=False).stderr
+        for kind in ("ascii", "utf-8")
+    ]
+    assert said[0] == said[1]
+    assert said[0].startswith(b"fedjax-srp: error: --seed: invalid literal for int()")
 
 
 def test_a_trace_with_a_damaged_header_is_refused_in_one_line(tmp_path):
