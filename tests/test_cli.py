@@ -865,6 +865,13 @@ def test_a_trace_with_a_damaged_header_is_refused_in_one_line(tmp_path):
         clock.parse(f"trace:{tmp_path / 'times.npy'}", 2)
 
 
+@pytest.mark.filterwarnings("ignore")  # as outside of pytest, where they are no errors
+def test_an_empty_trace_is_refused_in_one_line(tmp_path):
+    (tmp_path / "times.csv").write_text("")
+    with pytest.raises(ValueError, match=r"^clock='trace:.*times.csv': not a table of numbers .*numpy.savetxt$"):
+        clock.parse(f"trace:{tmp_path / 'times.csv'}", 2)
+
+
 def test_a_trace_is_read_from_a_file(tmp_path):
     (tmp_path / "times.csv").write_text("1,2\n3,4\n")
     np.save(tmp_path / "times.npy", np.array([[1.0, 2.0], [3.0, 4.0]]))

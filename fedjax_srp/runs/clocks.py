@@ -6,6 +6,7 @@ import ast
 import inspect
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -134,7 +135,10 @@ def _read_trace(name: str) -> np.ndarray:
             f"clock='trace:{name}': no such file; give a .csv or .npy with a row a round, a column a client"
         )
     try:
-        return np.load(name, allow_pickle=False) if name.endswith(".npy") else np.loadtxt(name, delimiter=",", ndmin=2)
+        if name.endswith(".npy"):
+            return np.load(name, allow_pickle=False)
+        with warnings.catch_warnings(action="error", category=UserWarning):  # of an empty file
+            return np.loadtxt(name, delimiter=",", ndmin=2)
     except Exception as error:  # whatever NumPy makes of a damaged header, tokenize.TokenError among it
         reason = " ".join(str(error).split())
         raise ValueError(
