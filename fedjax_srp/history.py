@@ -405,6 +405,9 @@ class History:
             target: for the summary, as is `communication`.
             communication: cost per communicating round of the summary and the figure.
             models: also write `server_state` and `client_states`, if present, into a folder `models`.
+
+        Raises:
+            ValueError: the directory cannot be written to, or has a table or models of something else.
         """
         return run_folder.save(self, Path(directory), target, communication, models)
 

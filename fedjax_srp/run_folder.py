@@ -32,6 +32,7 @@ SUMMARY = "summary.json"
 MODELS = "models"  # a folder in it
 STATES = ("server_state", "client_states")
 BOOK = "grid.json"  # in the folder of a grid: the runs of each program, and their folders
+_OWN_WORDS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -40,7 +41,14 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 
 
 def save(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
-    """Write the folder of a run; see `History.save`."""
+    """Write the folder of a run, unless it has tables of something else; see `History.save`."""
+    if name := foreign(folder):
+        raise ValueError(f"directory={str(folder)!r}: {name} there is of something else; give another directory")
+    return write(history, folder, target, communication, models)
+
+
+def write(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
+    """Write the folder of a run over whatever tables are there."""
     if models and history.server_state is None:
         raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
     config = {
@@ -76,6 +84,18 @@ def save(history: Any, folder: Path, target: float | None, communication: float,
     digests = storage.digests(folder, (folder / name for name in TABLES))
     storage.write_json(folder / SUMMARY, {**summary, "files": digests})
     return folder
+
+
+def foreign(folder: Path) -> str:
+    """Return the name of a file in a folder that is called as a table of a run and is of something else, or "".
+
+    `config.json` is the first that a run writes. Its damaged files are its own.
+    """
+    for name, words in _OWN_WORDS.items():
+        if (folder / name).is_file():
+            content = (folder / name).read_bytes()
+            return "" if not content or any(word in content for word in words) else name
+    return next((name for name in TABLES if (folder / name).exists()), "")
 
 
 def image(draw: Callable[[], Any], name: str) -> bytes | None:

@@ -69,8 +69,7 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
         ValueError: something else is there.
     """
     refuse_foreign(folder)
-    # A new name each time: threads of a failed attempt may still write, and links cannot be planted.
-    token = np.int32(secrets.randbits(31))
+    token = np.int32(secrets.randbits(31))  # new: threads of a failed attempt may still write; no link can be planted
     if not alone and jax.process_count() > 1:
         token = multihost_utils.broadcast_one_to_all(token)
     staging = folder.with_name(f".{folder.name}.{int(token):08x}.writing")
@@ -115,8 +114,7 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
         return found
     import orbax.checkpoint as ocp
 
-    placed = {name: leaf for name, leaf in real.items() if name in like}
-    target = real | jax.tree.map(ocp.utils.to_shape_dtype_struct, placed)
+    target = real | jax.tree.map(ocp.utils.to_shape_dtype_struct, {name: real[name] for name in like if name in real})
     with _checkpointer(alone) as checkpointer:
         return found | checkpointer.restore((folder / _ARRAYS).absolute(), args=ocp.args.StandardRestore(target))
 
@@ -297,7 +295,10 @@ def jsonable(value: Any) -> Any:
 
 def is_foreign(folder: Path) -> bool:
     """Return True if something is there that is no sealed folder of arrays, not even a damaged one, and no link."""
-    return folder.exists() and not (folder.is_symlink() or (folder / SEAL).exists() or (folder / _ARRAYS).exists())
+    sealed = folder / SEAL
+    has_seal = sealed.is_file() and _CHECKSUM.encode() in sealed.read_bytes()
+    is_ours = has_seal or any((folder / _ARRAYS).glob("*ocdbt*"))  # orbax's
+    return folder.exists() and not (folder.is_symlink() or is_ours)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -311,8 +312,7 @@ def remove(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():
-        gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone")
-        folder.rename(gone)
+        gone = folder.rename(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.gone"))
         shutil.rmtree(gone, ignore_errors=True)
 
 

@@ -283,17 +283,33 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     [
         ("checkpoint/model.pt", "its folder 'checkpoint' is of something else; give another --out"),
         ("checkpoint/2023/photo", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/.git/HEAD", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/arguments.json", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint/1/arrays/x", "its folder 'checkpoint' is of something else; give another --out"),
+        ("checkpoint", "its folder 'checkpoint' is of something else; give another --out"),  # as TensorFlow's
         ("models/net.py", "its folder 'models' is of something else; give another --out"),
         ("config.json", "config.json does not read as that of a run; give another --out, or --overwrite"),
+        ("history.csv", "history.csv there is of something else; give another --out, or --overwrite"),
+        ("clients.csv", "clients.csv there is of something else; give another --out, or --overwrite"),
     ],
 )
 def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, capsys):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("{}")
     before = contents(tmp_path)
-    assert main(*TINY, *WITH, "--models", "--out", tmp_path) == 2
-    assert message in capsys.readouterr().err
-    assert contents(tmp_path) == before
+    for further in ([], ["--no-checkpoint"], ["--overwrite"]):
+        if further != ["--overwrite"] or "--overwrite" not in message:
+            assert main(*TINY, *WITH, *further, "--models", "--out", tmp_path) == 2
+            assert message in capsys.readouterr().err
+            assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "history.csv"])
+def test_tables_of_something_else_are_overwritten_on_demand(file, tmp_path):
+    (tmp_path / file).write_text("{}")
+    assert main(*TINY, *WITH, "--overwrite", "--out", tmp_path) == 0
+    assert History.load(tmp_path).num_rounds
+    assert main(*TINY, *WITH, "--out", tmp_path) == 0
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
@@ -808,6 +824,11 @@ def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
         ValueError, match=r"clock='available': not understood \(missing .*\); give available\(...\), see"
     ):
         clock.parse("available", 4)
+    for twice in ("failing(fixed(constant(1)), rate=0.1, rate=0.2)", "fixed:exponential(rate=1, rate=2)"):
+        with pytest.raises(ValueError, match=r"not understood \(rate is given twice\); give"):
+            clock.parse(twice, 4)
+    with pytest.raises(ValueError, match=r"not understood \('\*\*N' is unknown\); give"):
+        clock.parse("fixed:exponential(1, **N)", 4)
     with pytest.raises(ValueError, match=r"clock=3 must be a Clock"):
         clock.parse("failing(3, 0.1)", 4)
     with pytest.raises(ValueError, match=r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"):
@@ -827,11 +848,28 @@ def test_the_random_clock_is_the_one_of_the_paper():
     jax.tree.map(np.testing.assert_array_equal, *times)
 
 
+def test_an_error_of_use_is_the_same_line_in_a_terminal_without_unicode():
+    command = [sys.executable, "-m", "fedjax_srp", *map(str, TINY), "--seed", "1.5"]
+    said = [
+        subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": kind}, capture_output=True, check=False).stderr
+        for kind in ("ascii", "utf-8")
+    ]
+    assert said[0] == said[1]
+    assert said[0].startswith(b"fedjax-srp: error: --seed: invalid literal for int()")
+
+
 def test_a_trace_with_a_damaged_header_is_refused_in_one_line(tmp_path):
     header = b"{'descr': ('<f8', "  # whose brackets end nowhere
     (tmp_path / "times.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(ValueError, match=r"^clock='trace:.*times.npy': not a table of numbers .*numpy.savetxt$"):
         clock.parse(f"trace:{tmp_path / 'times.npy'}", 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # as outside of pytest, where they are no errors
+def test_an_empty_trace_is_refused_in_one_line(tmp_path):
+    (tmp_path / "times.csv").write_text("")
+    with pytest.raises(ValueError, match=r"^clock='trace:.*times.csv': not a table of numbers .*numpy.savetxt$"):
+        clock.parse(f"trace:{tmp_path / 'times.csv'}", 2)
 
 
 def test_a_trace_is_read_from_a_file(tmp_path):

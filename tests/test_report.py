@@ -382,6 +382,8 @@ def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path)
     several = {f"{name.format('_a_b_4_clients' + number)}" for name in panels.FILES for number in ("", "_1")}
     assert written() == several | {"report.html", "table.csv"}
     assert "removed" not in text
+    assert "removed" not in report(str(tmp_path), None, (0,), None)
+    assert (tmp_path / "table.csv").read_text() == "not of a report"
     shutil.rmtree(other)
     text = report(str(tmp_path), None, (0,), None)
     assert "removed, of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text

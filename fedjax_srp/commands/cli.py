@@ -264,8 +264,9 @@ def _commas(words: Sequence[str], said: str) -> str | None:
 
 
 def _one_line(box: str, command: str) -> str:
-    """The text of tyro's error box, without the box and the help."""
-    text = re.split(r"─{3,}|Got errors:", re.sub(r"╭─[^╮]*╮|[│╰╯]|Error parsing", " ", box))[0]
+    """The text of tyro's error box, without the box and the help; without Unicode it is ruled by dashes."""
+    heading = r"╭─[^╮]*╮|\A[^-]*\n\s*-{3,}\s*\n"
+    text = re.split(r"─{3,}|\n\s*-{3,}\s*\n|Got errors:", re.sub(rf"{heading}|[│╰╯]|Error parsing", " ", box))[0]
     return f"{' '.join(text.split())} (see {PROG} {command} --help)"
 
 

@@ -66,11 +66,12 @@ def report(
     for _, of_task in made:
         files |= of_task
     is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has its own figure
-    old = [place / name.format(suffix) for suffix in others for name in panels.FILES] if is_again else []
+    sets = [[place / name.format(suffix) for name in panels.FILES] for suffix in others if is_again]
+    old = [path for of_one in sets if all(map(Path.is_file, of_one)) for path in of_one]  # else it may be the user's
     storage.replace(files)
     texts = [text for text, _ in made]
     texts.append(f"page    {place / page.FILE}")
-    if old := [path for path in old if path.is_file()]:
+    if old:
         for path in old:
             path.unlink()
         texts.append(f"removed, of an earlier report: {', '.join(path.name for path in old)}")

@@ -227,9 +227,16 @@ def _unit_id(of_unit: Iterable[Member]) -> str:
 
 
 def _read(out: Path) -> dict[str, dict[str, str]]:
-    """The book of a folder; empty where there is none, or, with a word, if it is damaged."""
+    """The book of a folder; empty where there is none, or, with a word, if it is damaged.
+
+    Raises:
+        ValueError: it is of something else.
+    """
     if not (out / BOOK).is_file():
         return {}
+    content = (out / BOOK).read_bytes()
+    if content.strip(b"{}\n ") and b'"checksum"' not in content:
+        raise ValueError(f"out={str(out)!r}: {BOOK} there is of something else; give another out")
     try:
         return dict(storage.read_json(out / BOOK))
     except storage.DamagedError as error:

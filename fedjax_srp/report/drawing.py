@@ -264,7 +264,8 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return a style per label: its method's, solid for growing cohorts, else the next of the cycle.
 
     Beside methods with their own style, the cycle uses solid lines last, since solid means growing cohorts. In the name
-    of a table's row, "SRPFL, clock=fixed", the method before the comma counts unless another row has it.
+    of a table's row, "SRPFL, clock=fixed", the method before the comma counts; where several rows have it, each gets a
+    colour of the cycle, and the method says whether it is solid.
     """
     styles: dict[str, Style] = {}
     recipes = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
@@ -274,14 +275,18 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     rows_of = Counter(named.values())
     rows = {label: recipes.get(name, RECIPES.get(key(name))) for label, name in named.items()}
     says_solid = any(row is not None and row.color is not None for row in rows.values())
-    cycle = itertools.cycle((*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if says_solid else CYCLE)
+    looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if says_solid else CYCLE
+    cycle = itertools.cycle(looks)
     for label, name in named.items():
         row = rows[label] if rows_of[name] == 1 or label == name else None
         style = None
         if row is not None and row.color is not None:
             style = Style(row.label or label, row.color, "-" if row.doubling else "--")
         if style is None or style in styles.values():
-            linestyle, color = next(cycle)
+            used, method = {(each.linestyle, each.color) for each in styles.values()}, rows[label]
+            doubling = None if method is None or method.color is None else method.doubling
+            fits = (look for look in looks if doubling is None or (look[0] == "-") == doubling)
+            linestyle, color = next((look for look in fits if look not in used), None) or next(cycle)
             style = Style(methods.label(label) if style is None else label, color, linestyle)
         styles[label] = style
     return styles

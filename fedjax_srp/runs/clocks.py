@@ -6,6 +6,8 @@ import ast
 import inspect
 import operator
 import os
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,7 +84,7 @@ def _called(name: str, text: str, num_clients: int) -> Clock:
                 pass
             case ast.Call(func=ast.Name(), args=arguments, keywords=named):
                 given = [value(node) for node in arguments]
-                options = {keyword.arg: value(keyword.value) for keyword in named if keyword.arg}
+                options = _options(named, value)
             case other:
                 raise KeyError(ast.unparse(other))
         inspect.signature(maker).bind(*given, **options)
@@ -104,9 +106,21 @@ def _evaluate(node: ast.expr, num_clients: int) -> Any:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluate(left, num_clients), _evaluate(right, num_clients))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in INSIDE:
-            keywords = {keyword.arg: _evaluate(keyword.value, num_clients) for keyword in named if keyword.arg}
-            return INSIDE[name](*(_evaluate(argument, num_clients) for argument in arguments), **keywords)
+            options = _options(named, lambda value: _evaluate(value, num_clients))
+            return INSIDE[name](*(_evaluate(argument, num_clients) for argument in arguments), **options)
     raise KeyError(ast.unparse(node))
+
+
+def _options(named: Sequence[ast.keyword], evaluate: Callable[[ast.expr], Any]) -> dict[str, Any]:
+    """Return the named arguments of a call, each given once."""
+    options: dict[str, Any] = {}
+    for keyword in named:
+        if keyword.arg is None:
+            raise KeyError(ast.unparse(keyword))
+        if keyword.arg in options:
+            raise SyntaxError(f"{keyword.arg} is given twice")
+        options[keyword.arg] = evaluate(keyword.value)
+    return options
 
 
 def _reason(error: Exception) -> str:
@@ -121,7 +135,10 @@ def _read_trace(name: str) -> np.ndarray:
             f"clock='trace:{name}': no such file; give a .csv or .npy with a row a round, a column a client"
         )
     try:
-        return np.load(name, allow_pickle=False) if name.endswith(".npy") else np.loadtxt(name, delimiter=",", ndmin=2)
+        if name.endswith(".npy"):
+            return np.load(name, allow_pickle=False)
+        with warnings.catch_warnings(action="error", category=UserWarning):  # of an empty file
+            return np.loadtxt(name, delimiter=",", ndmin=2)
     except Exception as error:  # whatever NumPy makes of a damaged header, tokenize.TokenError among it
         reason = " ".join(str(error).split())
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_srp import methods, storage, watch
+from fedjax_srp import methods, run_folder, storage, watch
 from fedjax_srp.base import GRADIENT_NORM, FederatedSource
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
@@ -107,7 +107,7 @@ def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], No
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
     """Write the folder of a run, with its options."""
     history = dataclasses.replace(history, config=_config(history, run))
-    history.save(folder, target=run.target, communication=run.communication, models=models)
+    run_folder.write(history, folder, run.target, run.communication, models)
 
 
 def _config(history: History, run: Run) -> dict[str, Any]:
@@ -123,9 +123,16 @@ def made(folder: Path) -> dict[str, Any]:
 
 
 def _is_ours(place: Path) -> bool:
-    """Return True if a folder is empty, or has checkpoints of a run, which may be damaged."""
-    is_kept = (place / _ARGUMENTS).exists() or any(not is_foreign(place / str(n)) for n in snapshots(place))
-    return is_kept or all(path.name.startswith(".") for path in place.glob("*"))
+    """Return True if a folder is missing or empty, or has checkpoints of a run, which may be damaged."""
+    record = place / _ARGUMENTS
+    is_begun = record.is_file() and b'"checksum"' in record.read_bytes()
+    is_kept = is_begun or any(not is_foreign(place / str(n)) for n in snapshots(place))
+    if is_kept or not place.is_dir():
+        return is_kept or not place.exists()
+    return all(
+        path.name.startswith(".") and (path.is_file() or path.suffix in (".writing", ".gone"))  # of a killed run
+        for path in place.iterdir()
+    )
 
 
 class _Found(NamedTuple):
@@ -156,6 +163,8 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
         if begun:
             return _Found(place, begun=True)  # the checkpoints check their run
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
+    if not (finished or begun) and (name := run_folder.foreign(folder)):
+        raise ValueError(f"out={str(folder)!r}: {name} there is of something else; {other}")
     for name in {**what, **known}:
         if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
             raise ValueError(

@@ -522,6 +522,13 @@ def test_a_batch_keeps_its_points(tmp_path):
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
 
 
+def test_a_book_of_something_else_is_refused_and_kept(tmp_path):
+    (tmp_path / units.BOOK).write_text('{"rows": 3}')
+    with pytest.raises(ValueError, match=r"^out='.*': grid.json there is of something else; give another out$"):
+        srp.grid(axes={"seed": [0]}, options={**OPTIONS, "method": "fedavg"}, out=tmp_path)
+    assert (tmp_path / units.BOOK).read_text() == '{"rows": 3}'
+
+
 @pytest.mark.parametrize("limit", [{"target": 0.9}, {"time_limit": 5.0}])
 def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
     axes = {"method": ["fedavg"], "seed": [0, 1]}

@@ -96,6 +96,17 @@ def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one(
     assert plain["fedrep"][1:] not in looks
 
 
+def test_rows_of_a_sweep_are_solid_where_their_method_doubles_and_share_the_colour_of_their_twin():
+    rates = (0.1, 0.2, 0.3)
+    found = drawing.styles([f"{name}, learning_rate={rate}" for name in ("SRPFL", "FedRep") for rate in rates])
+    assert [style.linestyle for style in found.values()] == ["-"] * 3 + ["--"] * 3
+    colors = [style.color for style in found.values()]
+    assert colors[:3] == colors[3:]
+    assert len(set(colors)) == 3
+    many = drawing.styles(f"{name}, seed={seed}" for seed in range(20) for name in ("SRPFL", "FedRep"))
+    assert len(many) == 40
+
+
 @pytest.mark.parametrize("suffix", ["", ", clock=fixed"])
 def test_a_label_may_have_brackets_and_commas(suffix):
     names = ("flanp", "flanp_fedavg_criterion", "flanp_fednova")
