@@ -21,10 +21,15 @@ function fillTable(id, header, rows) {
   const head = made("thead", {}, made("tr", {}, ...header.map(({text, moved}) => cell("th", text, moved, "col"))));
   const body = rows.map(({row, cells}) => {
     const first = cell("th", "", false, "row");
-    first.append(made("div", {className: "name"}, swatch(row), made("span", {}, row.name, divergence(row))));
+    first.append(made("div", {className: "name"}, swatch(row), made("span", {}, ...breakable(row.name), divergence(row))));
     return made("tr", {}, first, ...cells.map((text, i) => cell("td", text, header[i + 1].moved)));
   });
   element(id).replaceChildren(head, made("tbody", {}, ...body));
+}
+
+// A name that lines break after "_" and "=" first.
+function breakable(name) {
+  return name.split(/(?<=[_=])/).flatMap((part, place) => place ? [made("wbr", {}), part] : [part]);
 }
 
 // What stands behind the name of a row with runs that diverged.
@@ -54,13 +59,13 @@ function drawTable(shown) {
   const texts = shown.map(({row}) => {
     const own = summaries.get(row), twin = row.twin === null ? null : summaries.get(comparison.rows[row.twin]);
     const quarters = own.quarters.map(([mean]) => numbers.percent([mean, NaN])).join("/");
-    return {row, cells: [String(own.runs), numbers.percent(own.accuracy), numbers.percent(own.worst), quarters,
-      ...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.fixed(row.compile_seconds, 1),
+    return {row, cells: [...all.map((_, place) => numbers.timeText(own, twin, place)), numbers.percent(own.accuracy),
+      numbers.percent(own.worst), quarters, String(own.runs), numbers.fixed(row.compile_seconds, 1),
       numbers.fixed(row.host_seconds - row.compile_seconds, 1)]};
   });
-  const columns = ["method", "runs", "accuracy %", "worst tenth %", "quarters %, fastest first"];
-  fillTable("table", [...columns.map((text) => ({text})),
-    ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})), {text: "compiling s"}, {text: "running s"}], texts);
+  const columns = ["accuracy %", "worst tenth %", "quarters %, fastest first", "runs", "compiling s", "running s"];
+  fillTable("table", [{text: "method"}, ...all.map((cost) => ({text: `time at C = ${cost}`, moved: cost === state.cost})),
+    ...columns.map((text) => ({text}))], texts);
   const exact = state.target === comparison.target;
   const cells = texts.flatMap((row) => row.cells);
   const notes = [
