@@ -99,8 +99,8 @@ def flanp_ft_text() -> str:
     )
 
 
-def pool_of_images(number: int) -> str:
-    """Figure 5 or 6 with as many images as the paper's clients of EMNIST have."""
+def with_images(number: int) -> str:
+    """A figure with as many images as the paper's clients of EMNIST have."""
 
     def both(cost: int, own: bool = False) -> str:
         return " and ".join(bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
@@ -241,13 +241,17 @@ SRPFL = [
     ),
     *(
         Claim(
-            f"(the same in partial participation, with images, {speeds} speeds)", f"section 5; figure {number}",
-            IN_PART, partial(pool_of_images, number),
+            f"({what} {speeds} speeds)", f"section 5; figure {number}",
+            IN_PART, partial(with_images, number),
             f"{OTHER}: MNIST's digits for EMNIST's, else the size of its column (100 clients, 480 images, 150 rounds), "
             f"{counted(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
             (f"figure{number}_mnist480.csv",), f"figure{number}.py --scale gpu --datasets mnist",
         )
-        for number, speeds in ((5, "fixed"), (6, "random"))
+        for number, what, speeds in (
+            (3, "the same with images, everybody,", "fixed"),
+            (5, "the same in partial participation, with images,", "fixed"),
+            (6, "the same in partial participation, with images,", "random"),
+        )
     ),
     Claim(
         "our method achieves speedup without any penalty in terms of accuracy",

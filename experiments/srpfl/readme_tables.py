@@ -88,7 +88,7 @@ def pools() -> str:
     rows = [
         ["figure", "", "seeds", "%", "worst", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]
     ]
-    for name in (5, 6):
+    for name in (3, 5, 6):
         frames = [figure(name, "mnist480", fraction) for fraction in (95, 99)]
         for method, one in frames[0].iterrows():
             cells = (timed(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
