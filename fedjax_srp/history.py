@@ -407,7 +407,7 @@ class History:
             models: also write `server_state` and `client_states`, if present, into a folder `models`.
 
         Raises:
-            ValueError: the directory cannot be written to, or has a table or models of something else.
+            ValueError: the directory cannot be written to, or has tables or models that were not written by `save`.
         """
         return run_folder.save(self, Path(directory), target, communication, models)
 

@@ -41,9 +41,9 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 
 
 def save(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
-    """Write the folder of a run, unless it has tables of something else; see `History.save`."""
+    """Write the folder of a run, unless it has tables that were not written here; see `History.save`."""
     if name := foreign(folder):
-        raise ValueError(f"directory={str(folder)!r}: {name} there is of something else; give another directory")
+        raise ValueError(f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another directory")
     return write(history, folder, target, communication, models)
 
 
@@ -87,9 +87,9 @@ def write(history: Any, folder: Path, target: float | None, communication: float
 
 
 def foreign(folder: Path) -> str:
-    """Return the name of a file in a folder that is called as a table of a run and is of something else, or "".
+    """Return the name of a table, such as `config.json`, that no run wrote into this folder; "" if there is none.
 
-    `config.json` is the first that a run writes. Its damaged files are its own.
+    Damaged tables are a run's. It writes `config.json` first.
     """
     for name, words in _OWN_WORDS.items():
         if (folder / name).is_file():
@@ -183,7 +183,7 @@ def load_models(folder: Path) -> dict[str, Any]:
     from flax.traverse_util import unflatten_dict
 
     try:
-        arrays, facts = storage.read(folder, alone=True), storage.seal(folder)["facts"]
+        arrays, facts = storage.read(folder, alone=True), storage.read_json(folder / storage.SEAL)["facts"]
     except storage.DamagedError as error:
         raise ValueError(f"{str(folder)!r} is damaged ({error}): save the run again with models=True") from None
     for name, kind in facts["keys"].items():

@@ -66,7 +66,7 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
 
     Raises:
         OSError: the disk is full; existing files are intact.
-        ValueError: something else is there.
+        ValueError: there is a folder that `write` did not write.
     """
     refuse_foreign(folder)
     token = np.int32(secrets.randbits(31))  # new: threads of a failed attempt may still write; no link can be planted
@@ -105,7 +105,7 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
     Raises:
         DamagedError: a file is missing or damaged.
     """
-    sealed, like = seal(folder), dict(like or {})
+    sealed, like = read_json(folder / SEAL), dict(like or {})
     check(folder, sealed["files"])
     others = {name: of for name, of in sealed["shapes"].items() if name not in like}
     found = {name: np.zeros(shape, jnp.dtype(kind)) for name, (shape, kind) in others.items()} | like
@@ -117,11 +117,6 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
     target = real | jax.tree.map(ocp.utils.to_shape_dtype_struct, {name: real[name] for name in like if name in real})
     with _checkpointer(alone) as checkpointer:
         return found | checkpointer.restore((folder / _ARRAYS).absolute(), args=ocp.args.StandardRestore(target))
-
-
-def seal(folder: Path) -> dict[str, Any]:
-    """Return the `files`, `shapes` and `facts` of a sealed folder of arrays."""
-    return read_json(folder / SEAL)
 
 
 def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -194,7 +189,7 @@ def as_json(value: Mapping[str, Any]) -> Callable[[Path], object]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file of `write_json`."""
+    """Read a file of `write_json`; `SEAL` of a folder of arrays has its `files`, `shapes` and `facts`."""
     try:
         text = path.read_bytes().decode()
         found = json.loads(text)
@@ -206,6 +201,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DamagedError(f"{path.name} is not what was written")
+
+
+def has_checksum(path: Path) -> bool:
+    """Return True if a file was written by `write_json`, as far as can be told of one that may be damaged."""
+    return path.is_file() and f'"{_CHECKSUM}"'.encode() in path.read_bytes()
 
 
 def _sealed(value: Mapping[str, Any]) -> str:
@@ -294,17 +294,15 @@ def jsonable(value: Any) -> Any:
 
 
 def is_foreign(folder: Path) -> bool:
-    """Return True if something is there that is no sealed folder of arrays, not even a damaged one, and no link."""
-    sealed = folder / SEAL
-    has_seal = sealed.is_file() and _CHECKSUM.encode() in sealed.read_bytes()
-    is_ours = has_seal or any((folder / _ARRAYS).glob("*ocdbt*"))  # orbax's
+    """Return True if there is something, but no link, that is no sealed folder of arrays, not even a damaged one."""
+    is_ours = has_checksum(folder / SEAL) or any((folder / _ARRAYS).glob("*ocdbt*"))  # orbax's
     return folder.exists() and not (folder.is_symlink() or is_ours)
 
 
 def refuse_foreign(folder: Path) -> None:
     """Raise a ValueError of one line if `is_foreign`."""
     if is_foreign(folder):
-        raise ValueError(f"{str(folder)!r} is of something else: rename it, or give another folder")
+        raise ValueError(f"{str(folder)!r} was not written by fedjax_srp: rename it, or give another folder")
 
 
 def remove(folder: Path) -> None:

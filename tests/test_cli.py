@@ -281,16 +281,16 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("checkpoint/model.pt", "its folder 'checkpoint' is of something else; give another --out"),
-        ("checkpoint/2023/photo", "its folder 'checkpoint' is of something else; give another --out"),
-        ("checkpoint/.git/HEAD", "its folder 'checkpoint' is of something else; give another --out"),
-        ("checkpoint/arguments.json", "its folder 'checkpoint' is of something else; give another --out"),
-        ("checkpoint/1/arrays/x", "its folder 'checkpoint' is of something else; give another --out"),
-        ("checkpoint", "its folder 'checkpoint' is of something else; give another --out"),  # as TensorFlow's
-        ("models/net.py", "its folder 'models' is of something else; give another --out"),
+        ("checkpoint/model.pt", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/2023/photo", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/.git/HEAD", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/arguments.json", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/1/arrays/x", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint", "its checkpoint was not written by fedjax_srp; give another --out"),  # as TensorFlow's
+        ("models/net.py", "its models was not written by fedjax_srp; give another --out"),
         ("config.json", "config.json does not read as that of a run; give another --out, or --overwrite"),
-        ("history.csv", "history.csv there is of something else; give another --out, or --overwrite"),
-        ("clients.csv", "clients.csv there is of something else; give another --out, or --overwrite"),
+        ("history.csv", "its history.csv was not written by fedjax_srp; give another --out, or --overwrite"),
+        ("clients.csv", "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite"),
     ],
 )
 def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, capsys):
@@ -1050,5 +1050,5 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     assert process.returncode == 130
     assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
     snapshot = max((path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()), key=lambda p: int(p.name))
-    fingerprint = storage.seal(snapshot)["facts"]["fingerprint"]
+    fingerprint = storage.read_json(snapshot / storage.SEAL)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)

@@ -84,13 +84,13 @@ class Checkpoints:
 
         Raises:
             ValueError: the snapshots are of another simulation or have more rounds, all of them are damaged, or the
-                folder holds numbered folders of something else.
+                folder has numbered folders that are no snapshots.
         """
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
             storage.refuse_foreign(self._path / str(step))
             with contextlib.suppress(storage.DamagedError):
-                self._refuse_others(storage.seal(self._path / str(step))["facts"]["fingerprint"])
+                self._refuse_others(storage.read_json(self._path / str(step) / storage.SEAL)["facts"]["fingerprint"])
         if found and found[0] > num_rounds:
             raise ValueError(
                 f"num_rounds={num_rounds}: checkpoint_dir={str(self._path)!r} holds {found[0]} rounds of this run; "
@@ -102,7 +102,7 @@ class Checkpoints:
             folder, log = self._path / str(step), Log(self._path)
             try:
                 arrays = storage.read(folder, like)
-                records = Records(log.read(storage.seal(folder)["facts"]["records"]))
+                records = Records(log.read(storage.read_json(folder / storage.SEAL)["facts"]["records"]))
             except storage.DamagedError as error:
                 damages.append(f"{folder} is damaged ({error})")
                 continue

@@ -230,13 +230,12 @@ def _read(out: Path) -> dict[str, dict[str, str]]:
     """The book of a folder; empty where there is none, or, with a word, if it is damaged.
 
     Raises:
-        ValueError: it is of something else.
+        ValueError: it is no book of a grid.
     """
     if not (out / BOOK).is_file():
         return {}
-    content = (out / BOOK).read_bytes()
-    if content.strip(b"{}\n ") and b'"checksum"' not in content:
-        raise ValueError(f"out={str(out)!r}: {BOOK} there is of something else; give another out")
+    if (out / BOOK).read_bytes().strip(b"{}\n ") and not storage.has_checksum(out / BOOK):
+        raise ValueError(f"out={str(out)!r}: its {BOOK} was not written by fedjax_srp; give another out")
     try:
         return dict(storage.read_json(out / BOOK))
     except storage.DamagedError as error:

@@ -125,8 +125,7 @@ def made(folder: Path) -> dict[str, Any]:
 def _is_ours(place: Path) -> bool:
     """Return True if a folder is missing or empty, or has checkpoints of a run, which may be damaged."""
     record = place / _ARGUMENTS
-    is_begun = record.is_file() and b'"checksum"' in record.read_bytes()
-    is_kept = is_begun or any(not is_foreign(place / str(n)) for n in snapshots(place))
+    is_kept = storage.has_checksum(record) or any(not is_foreign(place / str(n)) for n in snapshots(place))
     if is_kept or not place.is_dir():
         return is_kept or not place.exists()
     return all(
@@ -145,9 +144,11 @@ class _Found(NamedTuple):
 def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
     """Find this run, finished or begun; refuse folders of other runs, and losing results."""
     what = run.record
-    is_ours = {"checkpoint": _is_ours(folder / "checkpoint"), MODELS: not (run.models and is_foreign(folder / MODELS))}
-    for name in (name for name, so in is_ours.items() if not so):
-        raise ValueError(f"out={str(folder)!r}: its folder {name!r} is of something else; give another --out")
+    others = [] if _is_ours(folder / "checkpoint") else ["checkpoint"]
+    if run.models and is_foreign(folder / MODELS):
+        others.append(MODELS)
+    if others:
+        raise ValueError(f"out={str(folder)!r}: its {others[0]} was not written by fedjax_srp; give another --out")
     if overwrite:
         place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
         return _Found(place, begun=bool(snapshots(place)))
@@ -164,7 +165,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
             return _Found(place, begun=True)  # the checkpoints check their run
         raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
     if not (finished or begun) and (name := run_folder.foreign(folder)):
-        raise ValueError(f"out={str(folder)!r}: {name} there is of something else; {other}")
+        raise ValueError(f"out={str(folder)!r}: its {name} was not written by fedjax_srp; {other}")
     for name in {**what, **known}:
         if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
             raise ValueError(

@@ -384,16 +384,16 @@ def test_the_newest_of_one_name_is_read(tmp_path):
         storage.write(tmp_path / "same", arrays, {"value": value})
         for like in ({}, {"b": jnp.zeros(3)}):
             assert_same_bits(storage.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays))
-        assert storage.seal(tmp_path / "same")["facts"] == {"value": value}
+        assert storage.read_json(tmp_path / "same" / storage.SEAL)["facts"] == {"value": value}
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
 def test_numbered_folders_of_something_else_are_refused_and_kept(tmp_path):
     (tmp_path / "2023").mkdir()
     (tmp_path / "2023" / "photo").write_text("precious")
-    with refused("2023' is of something else: rename it, or give another folder"):
+    with refused("2023' was not written by fedjax_srp: rename it, or give another folder"):
         open_small(tmp_path).restore(small_state(0), 3000)
-    with refused("2023' is of something else"):
+    with refused("2023' was not written by fedjax_srp"):
         storage.write(tmp_path / "2023", {}, {})
     assert [path.name for path in tmp_path.rglob("*")] == ["2023", "photo"]
 

@@ -85,7 +85,7 @@ def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, f
 @pytest.mark.parametrize("file", ["config.json", "history.csv", "clients.csv", "summary.json"])
 def test_tables_of_something_else_are_kept(file, history, tmp_path):
     (tmp_path / file).write_text("{}")
-    with pytest.raises(ValueError, match=f"{file} there is of something else; give another directory"):
+    with pytest.raises(ValueError, match=f"its {file} was not written by fedjax_srp; give another directory"):
         history.save(tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, "{}")]
 
@@ -95,7 +95,7 @@ def test_a_folder_of_models_of_something_else_is_kept(file, history, tmp_path):
     precious = tmp_path / "models" / file
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
-    with pytest.raises(ValueError, match="models' is of something else: rename it, or give another folder"):
+    with pytest.raises(ValueError, match="models' was not written by fedjax_srp: rename it, or give another folder"):
         history.save(tmp_path, models=True)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [precious]
     assert History.load(history.save(tmp_path)).num_rounds == history.num_rounds

@@ -524,7 +524,7 @@ def test_a_batch_keeps_its_points(tmp_path):
 
 def test_a_book_of_something_else_is_refused_and_kept(tmp_path):
     (tmp_path / units.BOOK).write_text('{"rows": 3}')
-    with pytest.raises(ValueError, match=r"^out='.*': grid.json there is of something else; give another out$"):
+    with pytest.raises(ValueError, match=r"^out='.*': its grid.json was not written by fedjax_srp; give another out$"):
         srp.grid(axes={"seed": [0]}, options={**OPTIONS, "method": "fedavg"}, out=tmp_path)
     assert (tmp_path / units.BOOK).read_text() == '{"rows": 3}'
 
