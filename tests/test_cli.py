@@ -307,7 +307,10 @@ def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, c
 @pytest.mark.parametrize("file", ["config.json", "history.csv"])
 def test_tables_of_something_else_are_overwritten_on_demand(file, tmp_path):
     (tmp_path / file).write_text("{}")
+    (tmp_path / "overwriting_notes").mkdir()  # called as a checkpoint of --overwrite
+    (tmp_path / "overwriting_notes" / "one").write_text("precious")
     assert main(*TINY, *WITH, "--overwrite", "--out", tmp_path) == 0
+    assert (tmp_path / "overwriting_notes" / "one").read_text() == "precious"
     assert History.load(tmp_path).num_rounds
     assert main(*TINY, *WITH, "--out", tmp_path) == 0
 
