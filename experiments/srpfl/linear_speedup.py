@@ -1,7 +1,7 @@
 """The logarithmic speed-up, measured: time to a target of SRPFL and FedRep against the number of clients N.
 
     python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--stages plain|lemma]
-        [--clients N ...] [--out DIR] [--redraw]
+        [--clients N ...] [--out DIR]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
 SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or when Lemma B.1 says so (`lemma`): the
@@ -18,7 +18,8 @@ starts at distance 1 for every N, as the theory does, and adds 60 rounds to FedR
 getting under way: there the speed-up grows with log N.
 
 The theory (`srp.theory`) speaks of its own recursion, whose noise term is not that of the runs: compare shapes, not
-heights. It says nothing (nan) while n0 clients suffice for its target. `--redraw` draws the results that lie in --out.
+heights. It says nothing (nan) while n0 clients suffice for its target. Numbers of clients that the results in --out
+have already, with this seed and these repeats, are drawn and not measured again.
 """
 
 from __future__ import annotations
@@ -158,29 +159,32 @@ def name_of(init: str, stages: str) -> str:
     return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
+def measured(path: Path, repeats: int, seed: int) -> dict[int, dict]:
+    """Results that an earlier call left, by number of clients."""
+    facts = json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
+    found = {of["num_clients"]: of for of in facts["results"] if len(of["floors"]) == repeats}
+    return found if facts["seed"] == seed else {}
+
+
 def main() -> None:
     parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
     parser.add_argument("--init", choices=EXTRA, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: as the scale has them")
-    parser.add_argument("--redraw", action="store_true", help="draw the results in --out without measuring again")
     args = parser.parse_args()
     if args.stages == "lemma" and args.init == "random":
         parser.error("--stages lemma --init random: a random start has a = 0; leave one of the two out")
-    if args.redraw:
-        facts = json.loads((args.out / f"{name_of(args.init, args.stages)}.json").read_text())
-        args.scale, args.seed = facts["scale"], facts["seed"]
-        draw(facts["results"], args.init, args)
-        return
     exponents, repeats = SCALES[args.scale]
-    results = []
+    results = measured(args.out / f"{name_of(args.init, args.stages)}.json", repeats, args.seed)
     for num_clients in args.clients or [2**exponent for exponent in exponents]:
-        begin = time.perf_counter()
-        results.append(measure(num_clients, repeats, args.seed, args.init, args.stages))
-        ratios = ["{:.3f} +- {:.3f}".format(*band(ratio(results[-1], i))) for i in range(len(FACTORS))]
-        line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
-        print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
-        draw(results, args.init, args)
+        if num_clients not in results:
+            begin = time.perf_counter()
+            results[num_clients] = measure(num_clients, repeats, args.seed, args.init, args.stages)
+            ratios = ["{:.3f} +- {:.3f}".format(*band(ratio(results[num_clients], i))) for i in range(len(FACTORS))]
+            line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
+            print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
+            draw([results[n] for n in sorted(results)], args.init, args)
+    draw([results[n] for n in sorted(results)], args.init, args)
 
 
 if __name__ == "__main__":

@@ -109,3 +109,23 @@ def test_a_time_that_is_censored_gives_no_ratio(beside):
     linear_speedup = beside("srpfl")("linear_speedup")
     result = {"times": {"srpfl": [[2.0, 2.0, "inf", "inf"]], "fedrep": [[4.0, "inf", 4.0, "inf"]]}}
     np.testing.assert_array_equal(linear_speedup.ratio(result, 0), [0.5, np.nan, np.nan, np.nan])
+
+
+def test_a_number_of_clients_is_measured_once(beside, monkeypatch, tmp_path):
+    linear_speedup = beside("srpfl")("linear_speedup")
+    asked = []
+
+    def measure(num_clients, repeats, seed, init, stages):
+        asked.append(num_clients)
+        both = {name: [[1.0] * repeats] * 3 for name in ("fedrep", "srpfl")}
+        found = {"num_clients": num_clients, "floors": [0.1] * repeats, "times": both}
+        return found | {"longest": {"fedrep": 2.0, "srpfl": 2.0}}
+
+    monkeypatch.setattr(linear_speedup, "measure", measure)
+    for options in ("--clients 64 32", "--clients 32 128", "--seed 1 --clients 128"):
+        command = f"linear_speedup --scale smoke --out {tmp_path} {options}"
+        monkeypatch.setattr(sys, "argv", command.split())
+        linear_speedup.main()
+    facts = json.loads((tmp_path / "linear_speedup_moments.json").read_text())
+    assert asked == [64, 32, 128, 128]
+    assert [result["num_clients"] for result in facts["results"]] == [128]  # of seed 1
