@@ -282,7 +282,7 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
         frameon=False,
     )
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=90)
+    curves.save_picture(figure, path)
 
 
 def facts(runs: Runs) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ import pandas as pd
 import fedjax_srp as srp
 from fedjax_srp.history import History
 from fedjax_srp.report import drawing, table
+
+sys.path.append(str(Path(__file__).parents[1]))
+from curves import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,7 +115,7 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
 def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path) -> str:
     """Writes figure and tables of data sets by title; returns the tables as text."""
     out.mkdir(parents=True, exist_ok=True)
-    draw(columns).savefig(out / f"figure{figure}.png", dpi=110)
+    save_picture(draw(columns), out / f"figure{figure}.png", dpi=110)
     parts = []
     for title, curves in columns.items():
         frames = []

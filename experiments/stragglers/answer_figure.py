@@ -62,7 +62,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
         axes[1][column].set_xlabel("seconds" if clock.startswith("phones") else "time, mean times of a client")
     ncols = min(len(labels), 2 * len(settings))
     figure.legend([*labels.values()], [*labels], loc="outside lower center", ncols=ncols, frameon=False)
-    figure.savefig(path, dpi=110)
+    curves.save_picture(figure, path, dpi=110)
 
 
 def main() -> None:

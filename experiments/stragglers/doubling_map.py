@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ from answers import Group, finished, run_group, shared
 
 import fedjax_srp as srp
 from fedjax_srp import participation
+
+sys.path.append(str(Path(__file__).parents[1]))
+import curves
 
 COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
 SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1
@@ -198,7 +202,7 @@ def draw(points: pd.DataFrame, path: Path) -> None:
         ax.set_title(f"to {100 * share:g} % of FedRep, stages of {length}", fontsize=9)
     axes[0][0].set_ylabel("sigma of log-normal times")
     figure.colorbar(image, ax=axes[0], label="log2 of the speed-up")
-    figure.savefig(path, dpi=130)
+    curves.save_picture(figure, path, dpi=130)
 
 
 def main(arguments: list[str] | None = None) -> None:
