@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import inspect
 import operator
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,64 +42,42 @@ _NOT_UNDERSTOOD = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionE
 
 def parse(text: str, num_clients: int) -> Clock:
     """Return the clock that a text names."""
-    if (name := text.partition("(")[0].strip()) in CALLED | clocks.OWN:
-        return _called(name, text, num_clients)
+    called = CALLED | clocks.OWN
+    if (name := text.partition("(")[0].strip()) in called:
+        with _understood(text, f"give {name}(...), see --help" if name in CALLED else f"give {name} or {name}(...)"):
+            make = _call(ast.parse(text, mode="eval").body, called, num_clients)
+        return make()  # outside, where errors of a user's own function keep their traceback
     words = text.removeprefix("ordered:")
-    ordered = words != text
     kind, _, rest = NAMED.get(words, words).partition(":")
     if kind == "trace":
-        if ordered:
+        if words != text:
             raise ValueError(f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:")
         return clocks.Trace(_read_trace(rest))
     if kind in NAMED and kind not in CLOCKS:
         raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
-    if kind not in CLOCKS:
-        own = "; srp.clocks.register, in a file for --load, adds one of your own"
-        check_known("clock", [kind], [*NAMED, "trace", *CALLED, *clocks.OWN], own)
-        return _called(kind, text, num_clients)
+    own = "; srp.clocks.register, in a file for --load, adds one of your own"
+    check_known("clock", [kind], [*NAMED, "trace", *called], own)
+    communication = 0.0
+    with _understood(text, _REMEDY):
+        node = ast.parse(rest, mode="eval").body
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            node, communication = node.left, _evaluate(node.right, num_clients)
+        distribution = _evaluate(node, num_clients)
+    return CLOCKS[kind](distribution, ordered=words != text, communication=communication)
+
+
+@contextlib.contextmanager
+def _understood(text: str, remedy: str) -> Iterator[None]:
     try:
-        expression, communication = ast.parse(rest, mode="eval").body, 0.0
-        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
-            communication = _evaluate(expression.right, num_clients)
-            expression = expression.left
-        distribution = _evaluate(expression, num_clients)
+        yield
     except _NOT_UNDERSTOOD as error:
-        raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); {_REMEDY}") from None
-    if not isinstance(distribution, clocks.Distribution):
-        raise ValueError(f"clock={text!r}: {rest or 'nothing'} is no distribution; {_REMEDY}")
-    return CLOCKS[kind](distribution, ordered=ordered, communication=communication)
-
-
-def _called(name: str, text: str, num_clients: int) -> Clock:
-    """A clock by its name, with the arguments in brackets: numbers, distributions, clocks and texts."""
-    maker = (CALLED | clocks.OWN)[name]
-
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return node.value
-        return _evaluate(node, num_clients)
-
-    try:
-        given, options = [], {}
-        match ast.parse(text, mode="eval").body:
-            case ast.Name():
-                pass
-            case ast.Call(func=ast.Name(), args=arguments, keywords=named):
-                given = [value(node) for node in arguments]
-                options = _options(named, value)
-            case other:
-                raise KeyError(ast.unparse(other))
-        inspect.signature(maker).bind(*given, **options)
-    except _NOT_UNDERSTOOD as error:
-        calls = f"{name}(...), see --help" if name in CALLED else f"{name} or {name}(...)"
-        raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); give {calls}") from None
-    return maker(*given, **options)
+        raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); {remedy}") from None
 
 
 def _evaluate(node: ast.expr, num_clients: int) -> Any:
-    """Evaluate numbers, arithmetic, N, distributions and clocks; nothing else is executed."""
+    """Evaluate numbers, texts, arithmetic, N, distributions and clocks; nothing else is executed."""
     match node:
-        case ast.Constant(value=int() | float() as value):
+        case ast.Constant(value=int() | float() | str() as value):
             return value
         case ast.Name(id="N"):
             return num_clients
@@ -105,22 +85,28 @@ def _evaluate(node: ast.expr, num_clients: int) -> Any:
             return -_evaluate(operand, num_clients)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluate(left, num_clients), _evaluate(right, num_clients))
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=named) if name in INSIDE:
-            options = _options(named, lambda value: _evaluate(value, num_clients))
-            return INSIDE[name](*(_evaluate(argument, num_clients) for argument in arguments), **options)
-    raise KeyError(ast.unparse(node))
+    return _call(node, INSIDE, num_clients)()
 
 
-def _options(named: Sequence[ast.keyword], evaluate: Callable[[ast.expr], Any]) -> dict[str, Any]:
-    """Return the named arguments of a call, each given once."""
+def _call(node: ast.expr, makers: Mapping[str, Callable[..., Any]], num_clients: int) -> Callable[[], Any]:
+    """Return a call of a maker with the arguments in brackets, not yet made."""
+    match node:
+        case ast.Name(id=name) if name in makers:
+            positional, named = [], []
+        case ast.Call(func=ast.Name(id=name), args=positional, keywords=named) if name in makers:
+            pass
+        case _:
+            raise KeyError(ast.unparse(node))
     options: dict[str, Any] = {}
     for keyword in named:
         if keyword.arg is None:
             raise KeyError(ast.unparse(keyword))
         if keyword.arg in options:
             raise SyntaxError(f"{keyword.arg} is given twice")
-        options[keyword.arg] = evaluate(keyword.value)
-    return options
+        options[keyword.arg] = _evaluate(keyword.value, num_clients)
+    arguments = [_evaluate(argument, num_clients) for argument in positional]
+    inspect.signature(makers[name]).bind(*arguments, **options)
+    return functools.partial(makers[name], *arguments, **options)
 
 
 def _reason(error: Exception) -> str:
