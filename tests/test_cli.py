@@ -27,7 +27,7 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.commands import cli
 from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.history import History
-from fedjax_srp.options import REQUIRED, argument_help, options_of, written
+from fedjax_srp.options import REQUIRED, argument_help, written
 from fedjax_srp.runs import clocks as clock
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import words as run_words
@@ -701,13 +701,11 @@ def test_defaults_come_from_the_functions():
                 assert of_run.get(name, parameter.default) == parameter.default, name
     assert of_run.keys() >= run_words.SIMULATION.keys() - {"progress"}
     assert all(option.help for option in known.values())
-    for maker, read in (f for name in srp.methods.names() for f in srp.methods.routes(name).sources().items()):
-        fields = options_of(maker)
-        for name in read:
-            assert known[name].default is None  # left to the part
-            default = fields[name].default
-            default = " ".join(map(str, default)) if isinstance(default, tuple) else default
-            assert default is None or f"default {default}" in known[name].help
+    for route in map(srp.methods.routes, srp.methods.names()):
+        for name, option in {**route.algorithm, **route.policy}.items():
+            assert option.is_part or known[name].default is None  # left to the part
+            default = " ".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
+            assert default is None or option.is_part or f"default {default}" in known[name].help
     names = [name for group in run_words.groups().values() for name in group]
     assert len(names) == len(set(names))
     choices = [get_args(kind) for option in known.values() for kind in get_args(option.type)]
@@ -886,7 +884,7 @@ def test_a_trace_is_read_from_a_file(tmp_path):
 
 @pytest.mark.parametrize("text", ["fixed:", "fixed:3", "fixed:open('x')", "fixed:constant(M)", "fixed:constant(1/0)"])
 def test_other_words_are_refused(text):
-    with pytest.raises(ValueError, match="clock=.*give fixed, random|distribution=3 must be a Distribution; give one"):
+    with pytest.raises(ValueError, match=r"clock=.*give fixed, random|distribution=3 must be a Distribution; give"):
         clock.parse(text, 4)
 
 

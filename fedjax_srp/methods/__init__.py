@@ -6,15 +6,7 @@ manual read them there.
 """
 
 from fedjax_srp.methods.build import get
-from fedjax_srp.methods.options import (
-    Choice,
-    choose,
-    leaves,
-    name_of,
-    option_names,
-    routes,
-    traced,
-)
+from fedjax_srp.methods.options import Choice, choose, name_of, option_names, routes
 from fedjax_srp.methods.own import register, register_participation
 from fedjax_srp.methods.table import POLICIES, RECIPES, Recipe, algorithm_names, label, names, recipe
 
@@ -27,7 +19,6 @@ __all__ = [
     "choose",
     "get",
     "label",
-    "leaves",
     "name_of",
     "names",
     "option_names",
@@ -35,5 +26,4 @@ __all__ = [
     "register",
     "register_participation",
     "routes",
-    "traced",
 ]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import check_integer, checked
-from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
-from fedjax_srp.methods.options import Choice, choose, name_of
-from fedjax_srp.methods.table import BUILT_IN_POLICIES, POLICIES, Factory, recipe
+from fedjax_srp._checks import checked
+from fedjax_srp.base import Method, ParticipationPolicy
+from fedjax_srp.methods.options import choose
+from fedjax_srp.methods.table import POLICIES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
 from fedjax_srp.options import build
@@ -56,35 +56,11 @@ def get(
     """
     check_dataset(dataset)
     choice = choose(name, model, participation, shared, **options)
-    route = choice.route
-    if route.participation in BUILT_IN_POLICIES:
-        _check_sizes(dataset, **{o: v for o, v in choice.policy.items() if o in ("pool", "initial", "k")})
     policy = participation
     if not isinstance(policy, ParticipationPolicy):
-        policy = build(POLICIES[route.participation], choice.policy)
-    made = choice.made(_model(name, choice, dataset, model))
-    if not isinstance(made, FederatedAlgorithm):
-        raise ValueError(f"{name_of(route.factory)}: returned {made!r}, not a FederatedAlgorithm")
-    return Method(choice.name, made, policy)
-
-
-def _check_sizes(dataset: Any, **sizes: int | None) -> None:
-    num_clients = getattr(dataset, "num_clients", None)
-    for argument, size in sizes.items():
-        if size is not None and check_integer(argument, size, 1) > (num_clients or size):
-            raise ValueError(f"{argument}={size} is larger than num_clients={num_clients}; give at most {num_clients}")
-
-
-def _model(name: str | Factory, choice: Choice, dataset: Any, model: str | SplitModel) -> SplitModel:
-    options = choice.model
+        policy = build(POLICIES[choice.route.participation], choice.policy)
     if isinstance(model, SplitModel):
-        return models.adjusted(model, dataset, options.get("augment"), options.get("initialization"))
-    options = {"head_layers": recipe(name).head_layers, **options}
-    whole = models.get(model, dataset, **{**options, "head_layers": 0})
-    if check_integer("head_layers", options["head_layers"], 0) > len(whole.layer_names):
-        raise ValueError(
-            f"method {name!r} takes the last {options['head_layers']} layers of a model as its head and model "
-            f"{model!r} has {len(whole.layer_names)} ({', '.join(whole.layer_names)}); give it more, e.g. "
-            "hidden=(64, 32)"
-        )
-    return models.get(model, dataset, **options)
+        whole = models.adjusted(model, dataset, choice.model.get("augment"), choice.model.get("initialization"))
+    else:
+        whole = models.get(model, dataset, **{"head_layers": recipe(name).head_layers, **choice.model})
+    return Method(choice.name, choice.made(whole), policy)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_srp import models, parts
-from fedjax_srp._checks import check_known, is_number, nearest, short
+from fedjax_srp._checks import as_annotated, check_known, is_number, nearest
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.description import describe
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
@@ -18,6 +19,7 @@ from fedjax_srp.options import REQUIRED, Option, build, options_of
 
 WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get`, also for given models
 MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
+_STAND_IN = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
 
 class Routes(NamedTuple):
@@ -25,27 +27,29 @@ class Routes(NamedTuple):
 
     factory: Factory
     participation: str
-    algorithm: dict[str, Option]
-    policy: dict[str, Option]
-
-    def sources(self) -> dict[Callable[..., Any], tuple[str, ...]]:
-        """Maker of a part -> its options for the command line."""
-        of_policy = {POLICIES[self.participation]: tuple(self.policy)} if self.policy else {}
-        return {self.factory: tuple(name for name, option in self.algorithm.items() if not option.is_part)} | of_policy
+    algorithm: Mapping[str, Option]
+    policy: Mapping[str, Option]
+    model: Collection[str]
 
 
-def routes(name: str | Factory, policy: str | None = None) -> Routes:
-    """The options of a method, without those of its model.
+def routes(
+    name: str | Factory, policy: str | ParticipationPolicy | None = None, model: str | SplitModel = "mlp"
+) -> Routes:
+    """The options of a method.
 
     Args:
         name: of the method, or a class or function that makes an algorithm.
-        policy: the name of its participation; None for its row's.
+        policy: its participation; None for its row's. One that is made has no options.
+        model: its model. One that is made has few.
     """
     row = recipe(name)
+    of_algorithm = {name: option for name, option in options_of(row.factory).items() if option.path != "model"}
+    of_model = (*MODEL_OPTIONS, *models.options(model)) if isinstance(model, str) else WHATEVER_MODEL
+    if isinstance(policy, ParticipationPolicy):
+        return Routes(row.factory, policy.name, of_algorithm, {}, of_model)
     policy = policy or row.participation
     check_known("participation", [policy], POLICIES)
-    of_algorithm = {name: option for name, option in options_of(row.factory).items() if option.path != "model"}
-    return Routes(row.factory, policy, of_algorithm, options_of(POLICIES[policy]))
+    return Routes(row.factory, policy, of_algorithm, options_of(POLICIES[policy]), of_model)
 
 
 def option_names(name: str | Factory, policy: str | None = None, model: str = "mlp") -> list[str]:
@@ -58,8 +62,9 @@ def option_names(name: str | Factory, policy: str | None = None, model: str = "m
         >>> [option for option in option_names("srpfl") if option not in option_names("fedrep")]
         ['initial', 'rounds_per_stage', 'redraw', 'by']
     """
-    routed = [option for options in routes(name, policy).sources().values() for option in options]
-    return list(dict.fromkeys([*routed, *MODEL_OPTIONS, *models.options(model)]))
+    route = routes(name, policy, model)
+    of_algorithm = (name for name, option in route.algorithm.items() if not option.is_part)
+    return list(dict.fromkeys([*of_algorithm, *route.policy, *route.model]))
 
 
 class Choice(NamedTuple):
@@ -88,22 +93,16 @@ class Choice(NamedTuple):
         """The algorithm with a model."""
         return build(self.route.factory, self.algorithm, model)
 
+    def floats(self) -> dict[str, float]:
+        """The options that are arguments of the method's program: another value recompiles nothing."""
+        record, known, factory = self.record(), self.route.algorithm, self.route.factory
+        is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
+        leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
+        return {n: float(record[n]) for n in leaves if isinstance(record[n], numbers.Real) and is_number(record[n])}
 
-def traced(choice: Choice) -> dict[str, Any]:
-    """The options of a method that are arguments of its program, as floats: another value recompiles nothing."""
-    record, known, factory = choice.record(), choice.route.algorithm, choice.route.factory
-    is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
-    leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
-    return {n: float(record[n]) for n in leaves if isinstance(record[n], numbers.Real) and is_number(record[n])}
-
-
-def leaves(choice: Choice) -> dict[str, Any]:
-    """The same by their paths in the algorithm, including dependent ones."""
-    made = choice.made(_STAND_IN)
-    return {name: leaf for name, leaf in parts.values_of(made).items() if not name.startswith("model.")}
-
-
-_STAND_IN = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
+    def leaves(self) -> dict[str, Any]:
+        """The same by their paths in the algorithm, including dependent ones."""
+        return parts.values_of(self.made(_STAND_IN))
 
 
 def choose(
@@ -114,19 +113,10 @@ def choose(
     **options: Any,
 ) -> Choice:
     """The options for `get`, independent of the data: arguments and errors as there."""
-    if not isinstance(participation, str | ParticipationPolicy | None):
-        raise ValueError(
-            f"participation={short(participation)} is neither a name nor a policy; call it, or give its name"
-        )
-    route = routes(name, participation if isinstance(participation, str) else None)
-    if isinstance(participation, ParticipationPolicy):
-        route = route._replace(policy={}, participation=participation.name)
-    of_model = WHATEVER_MODEL if isinstance(model, SplitModel) else (*MODEL_OPTIONS, *models.options(model))
-    if isinstance(model, SplitModel) and (of_names := [o for o in options if o in _of_named_models()]):
-        raise ValueError(f"{', '.join(of_names)}: options of a model given by name, but model is a SplitModel already")
-    _check_apart(route, of_model)
-    given = _chosen(name, (*route.algorithm, *route.policy, *of_model), options, shared)
-    given = _without_parts_of_wholes(route, given, options)
+    participation = as_annotated("participation", participation, str | ParticipationPolicy | None)
+    route = routes(name, participation, model)
+    _check_apart(route)
+    given = _without_parts_of_wholes(route, _chosen(name, route, options, shared or {}), options)
     if given.get("steps") is not None and "epochs" in route.algorithm:
         given.setdefault("epochs", None)  # steps are instead of epochs
     for reader, read in ((name_of(route.factory), route.algorithm), (route.participation, route.policy)):
@@ -140,52 +130,41 @@ def choose(
         route,
         {o: given[o] for o in route.algorithm if o in given},
         {o: given[o] for o in route.policy if o in given},
-        {o: given[o] for o in of_model if o in given},
+        {o: given[o] for o in route.model if o in given},
         named | dict.fromkeys(WHATEVER_MODEL),
     )
 
 
-def _check_apart(route: Routes, of_model: Sequence[str]) -> None:
+def _check_apart(route: Routes) -> None:
     """Refuse names that two parts of a method read: one value would go to both."""
-    where = {
-        "its algorithm": route.algorithm,
-        f"participation {route.participation!r}": route.policy,
-        "its model": of_model,
-    }
+    policy = f"participation {route.participation!r}"
+    where = {"its algorithm": route.algorithm, policy: route.policy, "its model": route.model}
     for (one, some), (other, others) in itertools.combinations(where.items(), 2):
-        if twice := sorted(set(some) & set(others)):
-            made = (
-                "model=srp.models.MLP(...) or the like" if other == "its model" else "participation as a policy, made"
+        if twice := sorted({*some} & {*others}):
+            raise ValueError(
+                f"{twice[0]}: read by {one} and by {other}; rename your field, or give an object for the other"
             )
-            raise ValueError(f"{twice[0]}: read by {one} and by {other}; rename your field, or give {made}")
 
 
 def _chosen(
-    name: str | Factory, known: tuple[str, ...], options: Mapping[str, Any], shared: Mapping[str, Any] | None
+    name: str | Factory, route: Routes, options: Mapping[str, Any], shared: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options of a method: its own, and the shared ones that it reads; refuse options that no method reads."""
     what = name if isinstance(name, str) else name_of(name)
-    strange = [option for option in (*options, *(shared or {})) if option not in known]
+    known = (*route.algorithm, *route.policy, *route.model)
+    strange = [option for option in (*options, *shared) if option not in known]
     readers = _readers() if strange else {}  # slow, and only needed for unknown options
-    for option in options:
-        if option in known:
-            continue
-        if option in readers:
+    for option in strange:
+        if option in options and option in readers:
             raise ValueError(
-                f"{option}: has no effect on method {what!r}, only on {', '.join(readers[option])}; leave it out, or "
-                "pass it in `shared`"
+                f"{option}: has no effect on method {what!r}, only on {', '.join(readers[option])}; leave it out"
             )
-        hint = nearest(option, known) or nearest(option, readers)
-        raise ValueError(
-            f"unknown option of method {what!r} or its model {option!r}{hint}; choose from {', '.join(known)}"
-        )
-    for option in shared or {}:
-        if option not in known and option not in readers:
-            raise ValueError(
-                f"shared: {option!r} is an option of no method{nearest(option, {**dict.fromkeys(known), **readers})}"
-            )
+        if option in options:
+            check_known(f"option of method {what!r} or its model", [option], known)
+        if option not in readers:
+            raise ValueError(f"shared: {option!r} is an option of no method{nearest(option, {*known, *readers})}")
     own = {o: v for o, v in recipe(name).options.items() if o in known}
-    return own | {o: v for o, v in (shared or {}).items() if o in known} | dict(options)
+    return own | {o: v for o, v in shared.items() if o in known} | dict(options)
 
 
 def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,22 +175,15 @@ def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapp
     return {o: v for o, v in given.items() if o not in within or options.get(o) is not None}
 
 
-def _of_named_models() -> set[str]:
-    return {"head_layers"}.union(*(models.options(name) for name in models.names()))
-
-
 def _readers() -> dict[str, list[str]]:
     """Option -> the methods, models and policies that read it."""
-    readers: dict[str, list[str]] = {}
-    for name in RECIPES:
-        for option in routes(name).algorithm:
-            readers.setdefault(option, []).append(name)
-    for name, policy in POLICIES.items():
-        for option in options_of(policy):
-            readers.setdefault(option, []).append(f"participation {name!r}")
-    for name in models.names():
-        for option in (*MODEL_OPTIONS, *models.options(name)):
-            readers.setdefault(option, []).append(f"model {name!r}")
+    read = {name: routes(name).algorithm for name in RECIPES}
+    read |= {f"participation {name!r}": options_of(policy) for name, policy in POLICIES.items()}
+    read |= {f"model {name!r}": dict.fromkeys((*MODEL_OPTIONS, *models.options(name))) for name in models.names()}
+    readers: dict[str, list[str]] = collections.defaultdict(list)
+    for name, options in read.items():
+        for option in options:
+            readers[option].append(name)
     return readers
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from fedjax_srp import data, methods
-from fedjax_srp._checks import check_known, short
+from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
 from fedjax_srp.description import describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum
@@ -97,23 +97,21 @@ class Run:
         """The method by name with its options; None for an object."""
         if not isinstance(self.method, str):
             return None
-        try:
-            return methods.choose(self.method, self.model, self.participation, **self.options)
-        except ValueError as error:
-            raise ValueError(str(error).replace(", or pass it in `shared`", "")) from None
+        return methods.choose(self.method, self.model, self.participation, **self.options)
 
     @functools.cached_property
     def own(self) -> Method:
         """The method given as an object, with its policy."""
-        if isinstance(self.method, Method) or not isinstance(self.method, FederatedAlgorithm):
-            if isinstance(self.method, Method) and self.participation is None:
-                return self.method
-            raise ValueError(f"method={short(self.method)}: give a name or an algorithm; a Method has its policy")
         policy = Full() if self.participation is None else self.participation
+        if isinstance(self.method, Method):
+            if self.participation is not None:
+                raise ValueError(f"participation={short(policy)}: a Method has its own; give its algorithm as method")
+            return self.method
         if isinstance(policy, str):
             policy = build(methods.POLICIES[policy], self.options)
-        name = self.method.name
-        return Method(name if policy.name == "full" else f"{name} + {policy.name}", self.method, policy)
+        algorithm = as_annotated("method", self.method, FederatedAlgorithm)
+        name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
+        return Method(name, algorithm, policy)
 
     @property
     def name(self) -> str:
@@ -126,13 +124,13 @@ class Run:
         if self.choice is None:
             return {name: float(leaf) for name, leaf in self.leaves.items() if isinstance(leaf, numbers.Real)}
         written = self._written()
-        return {written[name]: value for name, value in methods.traced(self.choice).items()}
+        return {written[name]: value for name, value in self.choice.floats().items()}
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
         """The leaves of the algorithm by their dotted names, without those of its model."""
         if self.choice is not None:
-            return methods.leaves(self.choice)
+            return self.choice.leaves()
         return {name: leaf for name, leaf in values_of(self.own.algorithm).items() if not name.startswith("model.")}
 
     @functools.cached_property
@@ -154,9 +152,7 @@ class Run:
 
     def _written(self) -> dict[str, str]:
         """Option of method, policy or model -> its written form."""
-        policy = self.participation if isinstance(self.participation, str) else None
-        model = self.model if isinstance(self.model, str) else None
-        return {name: word for word, name in words.read_by(str(self.method), policy, model).items()}
+        return {name: word for word, name in words.read_by(self.method, self.participation, self.model).items()}
 
     def _described(self, option: str, value: Any) -> Any:
         found = describe(value)
@@ -291,13 +287,9 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
 
 
 def read_by(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that the method of a run reads, see `words.read_by`; an object has those of its policy."""
-    method, policy, model = given.get("method", given.get("algorithm")), given.get("participation"), given.get("model")
-    policy, model = (each if isinstance(each, str) else None for each in (policy, "mlp" if model is None else model))
-    if isinstance(method, str):
-        return words.read_by(method, policy, model)
-    found = methods.routes("fedavg", policy).policy if policy else {}
-    return {words.word("participation", name): name for name in found}
+    """Return the options that the method of a run reads, see `words.read_by`."""
+    model = "mlp" if given.get("model") is None else given["model"]
+    return words.read_by(given.get("method", given.get("algorithm")), given.get("participation"), model)
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:

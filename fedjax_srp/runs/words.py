@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
 from fedjax_srp.engine.simulate import simulate
-from fedjax_srp.methods.options import MODEL_OPTIONS, WHATEVER_MODEL
 from fedjax_srp.options import REQUIRED, Option, written
 from fedjax_srp.runs import clocks
 
@@ -86,18 +85,20 @@ def word(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name in FIXED else name
 
 
-def read_by(method: str, participation: str | None, model: str | None) -> dict[str, str]:
+def read_by(method: Any, participation: Any, model: Any) -> dict[str, str]:
     """Return the options that a method reads: word -> name in `srp.methods.get`.
 
     Args:
-        method: name of a method or an algorithm.
-        participation: name of a policy; None for the method's own.
-        model: name of a model; None for a model object.
+        method: a name, or an object, which leaves the options of its policy.
+        participation: a name, or an object; None for the method's own.
+        model: a name, or an object.
     """
-    route = methods.routes(method, participation)
-    of_model = WHATEVER_MODEL if model is None else (*MODEL_OPTIONS, *models.options(model))
-    of_owner = route.algorithm, route.policy, of_model
-    return {word(owner, name): name for owner, names in zip(OWNERS, of_owner, strict=True) for name in names}
+    if isinstance(method, str):
+        route = methods.routes(method, participation, model)
+        of_owner = zip(OWNERS, (route.algorithm, route.policy, route.model), strict=True)
+    else:
+        of_owner = [("participation", methods.routes("fedavg", participation).policy)] if participation else []
+    return {word(owner, name): name for owner, names in of_owner for name in names}
 
 
 def groups() -> dict[str, dict[str, Option]]:
