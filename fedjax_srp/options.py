@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import check_known, checked, evaluated, short
+from fedjax_srp._checks import as_annotated, check_known, checked, evaluated, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -183,8 +183,6 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
         if not parts.is_part(start):
             raise ValueError(f"{field.name}={short(start)} has no options; give it as a whole")
         changes = _arguments(type(start), of_parts[field.name], start)
-        if unread := [name for name in changes if name not in {f.name for f in dataclasses.fields(start)}]:
-            raise ValueError(f"{field.name}.{unread[0]}: {type(start).__name__} has none; leave it out")
         try:
             arguments[field.name] = dataclasses.replace(start, **changes)
         except ValueError as error:  # name the optimizer of two
@@ -248,24 +246,17 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def own_maker(
     what: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
 ) -> Callable[..., Any]:
-    """Check a user's class or function that makes a named part."""
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"name={short(name)} is no name; give a string")
+    """Check a user's class or function that makes a named part of `given` arguments, and of options with defaults."""
+    as_annotated("name", name, str)
+    as_annotated("factory", maker, Callable[..., Any])
     if name in known:
         raise ValueError(f"name={name!r} is a {what} of the package; choose another name")
-    if not callable(maker) or isinstance(maker, makes):
-        raise ValueError(
-            f"{short(maker)} is no class or function; give the one that makes the {what}, not what it returns"
-        )
     called = getattr(maker, "__name__", type(maker).__name__)
-    parameters = list(inspect.signature(maker).parameters.values())
-    if len(parameters) < given:
-        raise ValueError(f"{called}: takes {len(parameters)} arguments, it is called with {given} and its options")
-    for parameter in parameters[given:]:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ValueError(f"{called}: {parameter} cannot be given by name, as options are; give it a name")
-        if given and parameter.default is parameter.empty:
-            raise ValueError(f"{called}: {parameter.name} has no default, as options of a {what} have; give it one")
+    if given:
+        try:
+            inspect.signature(maker).bind(*[None] * given)
+        except TypeError as error:
+            raise ValueError(f"{called}: {error}; a {what} is made of {given}, others have defaults") from None
     if isinstance(maker, type):
         return maker
 

@@ -504,68 +504,56 @@ def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--method", "fedavg", "--method.alpha", 1), "method.alpha: has no effect on this run, whose method has no"),
-        (
-            ("--method", "fedavg", "--participation.seed", 1),
-            "participation.seed: has no effect on this run",
-        ),
-        (("--method", "mine", "--model.target", 1), "model.target: has no effect on this run, whose model has no such"),
-        (("--method", "mine", "--method.alpha", -1), "alpha=-1.0 must be at least 0"),
-        (
-            ("--method", "mine", "--method.alhpa", 1),
-            "--method.alhpa; did you mean --method.alpha or",
-        ),
+        ("fedavg --method.alpha 1", "method.alpha: has no effect on this run, whose method has no"),
+        ("fedavg --participation.seed 1", "participation.seed: has no effect on this run"),
+        ("mine --model.target 1", "model.target: has no effect on this run, whose model has no such"),
+        ("mine --method.alpha -1", "alpha=-1.0 must be at least 0"),
+        ("mine --method.alhpa 1", "--method.alhpa; did you mean --method.alpha or"),
     ],
 )
 def test_what_is_wrong_with_such_options_is_one_line(words, message, clash, tmp_path, capsys):
-    assert main(*clash, *words, "--out", tmp_path / "run") == 2
+    assert main(*clash, "--method", *words.split(), "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
 DATA = ("--dataset", "digits", "--num-clients", 10, "--classes-per-client", 3)
-ERRORS = [
-    (
-        ("run", "--method", "srpfl", *DATA, "--hidden", "32,16"),
-        "--hidden 32,16: values are separated by spaces, --hidden 32 16",
-    ),
-    (("report", "runs", "--communications", "0,10"), "--communications 0,10: values are separated by spaces, "),
-    (
-        ("run", "--clock", "dynamic:exponential(uniform(0.02, 1))", *DATA, "--num-rounds", "ten"),
-        "--num-rounds: invalid",
-    ),
-    (("rnu",), "unknown command 'rnu' (did you mean run?)"),
-    (("run", "--method", "srpfll", *DATA), "unknown method 'srpfll' (did you mean srpfl"),
-    (("run", "--method", "srpfl", "--dataset", "digit"), "dataset='digit': no such data set (did you mean digits?)"),
-    (("run", "--method", "srpfl", "--dataset", "no.npz"), "dataset='no.npz': no such file"),
-    (("run", "--method", "srpfl", "--dataset", "digits"), "num_clients=None"),
-    (("run", "--method", "srpfl", *DATA, "--num-round", 3), "unknown argument --num-round; did you mean --num-rounds?"),
-    (("run", "--method", "srpfl", *DATA, "--num-rounds", "x"), "--num-rounds: invalid literal for int()"),
-    (("run", "--method", "srpfl", *DATA, "--num-rounds", 0), "num_rounds=0"),
-    (("run", "--method", "srpfl", *DATA, "--chunk-size", 0), "chunk_size=0"),
-    (("run", "--method", "srpfl", *DATA, "--initial", 9, "--pool", 8), "initial=9 is larger than pool=8"),
-    (("run", "--method", "srpfl", *DATA, "--pool", 11), "pool=11 is larger than num_clients=10"),
-    (("run", "--method", "srpfl", *DATA, "--clock", "fixed:exponential(0)"), "rate=0 must be positive"),
-    (("run", "--method", "srpfl", *DATA, "--clock", "fixd"), "unknown clock 'fixd' (did you mean fixed?)"),
-    (("run", "--method", "srpfl", *DATA, "--communication", -1), "communication=-1.0"),
-    (("run", "--method", "srpfl", *DATA, "--redraw", "never"), "'never'"),
-    (("run", "--method", "fedavg", *DATA, "--model", "lstm"), "model='lstm' for data set 'digits': "),
-    (("run", "--method", "fedavg", *DATA, "--learning-rate", -1), "learning_rate=-1.0 must be positive"),
-    (
-        ("run", "--method", "fedavg", *DATA, "--initial=10"),
-        "initial: has no effect on method 'fedavg', only on participation",
-    ),
-    (("run", "--method", "fedavg", *DATA, "--head_epochs", 5), "head_epochs: has no effect on method 'fedavg', only "),
-    (("run", "--method", "srpfl", *DATA, "--redraw", "stage"), "redraw: has no effect without a pool"),
-    (("run", "--method", "srpfl", *DATA, "--seed", 10**23), f"seed={10**23}: must lie between 0 and 4294967295"),
-    (("run", "--method", "srpfl", *DATA, "--seed", -1), "seed=-1: must lie between 0 and 4294967295"),
-    (("run", "--method", "srpfl", *DATA, "--validation", 20), "error: validation=20.0 must be below 1"),
-    (("run", "--method", "srpfl", *DATA, "--partition-seed", -1), "error: partition_seed=-1 must be"),
-    (("run", *DATA), "--method"),
-    (("report",), "FOLDER"),
-    (("demo", "--seeds", 0), "seeds=0"),
-]
+RUN = f"run {' '.join(map(str, DATA))}"
+ERRORS = {
+    f"{RUN} --method srpfl --hidden 32,16": "--hidden 32,16: values are separated by spaces, --hidden 32 16",
+    "report runs --communications 0,10": "--communications 0,10: values are separated by spaces, ",
+    f"{RUN} --clock 'dynamic:exponential(uniform(0.02, 1))' --num-rounds ten": "--num-rounds: invalid literal",
+    "rnu": "unknown command 'rnu' (did you mean run?)",
+    f"{RUN} --method srpfll": "unknown method 'srpfll' (did you mean srpfl",
+    "run --method srpfl --dataset digit": "dataset='digit': no such data set (did you mean digits?)",
+    "run --method srpfl --dataset no.npz": "dataset='no.npz': no such file",
+    "run --method srpfl --dataset digits": "num_clients=None",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round; did you mean --num-rounds?",
+    f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
+    f"{RUN} --method srpfl --chunk-size 0": "chunk_size=0",
+    f"{RUN} --method srpfl --initial 9 --pool 8": "initial=9 is larger than pool=8",
+    f"{RUN} --method srpfl --pool 11": "pool=11 is larger than num_clients=10",
+    f"{RUN} --method srpfl --clock 'fixed:exponential(0)'": "rate=0 must be positive",
+    f"{RUN} --method srpfl --clock fixd": "unknown clock 'fixd' (did you mean fixed?)",
+    f"{RUN} --method srpfl --communication -1": "communication=-1.0",
+    f"{RUN} --method srpfl --redraw never": "'never'",
+    f"{RUN} --method fedavg --model lstm": "model='lstm' for data set 'digits': ",
+    f"{RUN} --method fedavg --learning-rate -1": "learning_rate=-1.0 must be positive",
+    f"{RUN} --method fedavg --initial=10": "initial: has no effect on method 'fedavg', only on participation",
+    f"{RUN} --method fedavg --head_epochs 5": "head_epochs: has no effect on method 'fedavg', only ",
+    f"{RUN} --method srpfl --redraw stage": "redraw: has no effect without a pool",
+    f"{RUN} --method srpfl --seed {10**23}": f"seed={10**23}: must lie between 0 and 4294967295",
+    f"{RUN} --method srpfl --seed -1": "seed=-1: must lie between 0 and 4294967295",
+    f"{RUN} --method srpfl --validation 20": "error: validation=20.0 must be below 1",
+    f"{RUN} --method srpfl --partition-seed -1": "error: partition_seed=-1 must be",
+    RUN: "--method",
+    "report": "FOLDER",
+    "report nowhere": "there is no such folder",
+    f"report {__file__}": "is a file; give a folder",
+    "run --load no.py --method mine --dataset digits": "load='no.py': no such file; give a Python file that registers",
+    "demo --seeds 0": "seeds=0",
+}
 
 
 FILES = {
@@ -589,22 +577,12 @@ def test_a_file_of_ones_own_that_fails_is_one_line(case, command, tmp_path, caps
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("is_file", "message"), [(True, "is a file; give a folder"), (False, "there is no such folder")]
-)
-def test_report_says_what_is_no_folder(is_file, message, tmp_path, capsys):
-    if is_file:
-        (tmp_path / "runs").touch()
-    assert main("report", tmp_path / "runs") == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("words", "message"), ERRORS, ids=[message for _, message in ERRORS])
-def test_an_error_of_use_is_one_line(words, message, tmp_path, capsys):
-    out = () if words[0] in ("rnu", "report") else ("--out", tmp_path / "run")
-    assert main(*words, *out) == 2
+@pytest.mark.parametrize("command", ERRORS, ids=lambda command: command.replace(RUN, "run"))
+def test_an_error_of_use_is_one_line(command, tmp_path, capsys):
+    out = () if command.startswith(("rnu", "report")) else ("--out", tmp_path / "run")
+    assert main(*shlex.split(command), *out) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert ERRORS[command] in error
     assert error.startswith("fedjax-srp: error: ")
     assert error.count("\n") == 1
     assert not list(tmp_path.glob("run/*.json"))
@@ -821,19 +799,6 @@ def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
         ),
     }
     assert {text: clock.parse(text, 4) for text in expected} == expected
-    with pytest.raises(
-        ValueError, match=r"clock='available': not understood \(missing .*\); give available\(...\), see"
-    ):
-        clock.parse("available", 4)
-    for twice in ("failing(fixed(constant(1)), rate=0.1, rate=0.2)", "fixed:exponential(rate=1, rate=2)"):
-        with pytest.raises(ValueError, match=r"not understood \(rate is given twice\); give"):
-            clock.parse(twice, 4)
-    with pytest.raises(ValueError, match=r"not understood \('\*\*N' is unknown\); give"):
-        clock.parse("fixed:exponential(1, **N)", 4)
-    with pytest.raises(ValueError, match=r"clock=3 must be a Clock"):
-        clock.parse("failing(3, 0.1)", 4)
-    with pytest.raises(ValueError, match=r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"):
-        clock.parse("availabel(1)", 4)
     data = ["--dataset", "digits", "--num-clients", 8, "--classes-per-client", 3, "--max-examples", 10]
     folder = str(tmp_path / "run")
     come_and_go = ["--clock", "available(devices(1e6, 1e4, 1e4), markov(10, 5))", "--out", folder]
@@ -859,18 +824,18 @@ def test_an_error_of_use_is_the_same_line_in_a_terminal_without_unicode():
     assert said[0].startswith(b"fedjax-srp: error: --seed: invalid literal for int()")
 
 
-def test_a_trace_with_a_damaged_header_is_refused_in_one_line(tmp_path):
-    header = b"{'descr': ('<f8', "  # whose brackets end nowhere
-    (tmp_path / "times.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
-    with pytest.raises(ValueError, match=r"^clock='trace:.*times.npy': not a table of numbers .*numpy.savetxt$"):
-        clock.parse(f"trace:{tmp_path / 'times.npy'}", 2)
+HEADER = b"{'descr': ('<f8', "  # whose brackets end nowhere
 
 
 @pytest.mark.filterwarnings("ignore")  # as outside of pytest, where they are no errors
-def test_an_empty_trace_is_refused_in_one_line(tmp_path):
-    (tmp_path / "times.csv").write_text("")
-    with pytest.raises(ValueError, match=r"^clock='trace:.*times.csv': not a table of numbers .*numpy.savetxt$"):
-        clock.parse(f"trace:{tmp_path / 'times.csv'}", 2)
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("times.npy", b"\x93NUMPY\x01\x00" + len(HEADER).to_bytes(2, "little") + HEADER), ("times.csv", b"")],
+)
+def test_a_trace_that_is_damaged_or_empty_is_refused_in_one_line(file, content, tmp_path):
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^clock='trace:.*{file}': not a table of numbers .*numpy.savetxt$"):
+        clock.parse(f"trace:{tmp_path / file}", 2)
 
 
 def test_a_trace_is_read_from_a_file(tmp_path):
@@ -882,9 +847,22 @@ def test_a_trace_is_read_from_a_file(tmp_path):
         assert times.realised.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("text", ["fixed:", "fixed:3", "fixed:open('x')", "fixed:constant(M)", "fixed:constant(1/0)"])
-def test_other_words_are_refused(text):
-    with pytest.raises(ValueError, match=r"clock=.*give fixed, random|distribution=3 must be a Distribution; give"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        *[(text, "clock=.*give fixed, random") for text in ("fixed:", "fixed:open('x')", "fixed:constant(M)")],
+        ("fixed:constant(1/0)", "clock=.*give fixed, random"),
+        ("fixed:3", "distribution=3 must be a Distribution; give one of srp.clocks"),
+        ("available", r"clock='available': not understood \(missing .*\); give available\(...\), see"),
+        ("failing(fixed(constant(1)), rate=0.1, rate=0.2)", r"not understood \(rate is given twice\); give"),
+        ("fixed:exponential(rate=1, rate=2)", r"not understood \(rate is given twice\); give"),
+        ("fixed:exponential(1, **N)", r"not understood \('\*\*N' is unknown\); give"),
+        ("failing(3, 0.1)", "clock=3 must be a Clock"),
+        ("availabel(1)", r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"),
+    ],
+)
+def test_other_words_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         clock.parse(text, 4)
 
 

@@ -16,23 +16,9 @@ from flax import nnx
 from reference.small import KEY, assert_same_bits, changed
 
 import fedjax_srp as srp
-from fedjax_srp import models, parts
+from fedjax_srp import models, participation, parts
 from fedjax_srp.description import describe, option_values, rebuild, unknowns
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.participation import (
-    AsynchronousTiers,
-    Buffered,
-    Deadline,
-    Doubling,
-    Fastest,
-    Full,
-    Oort,
-    PartialWork,
-    PowerOfChoice,
-    StatisticalAccuracy,
-    Tiered,
-    Uniform,
-)
 from fedjax_srp.storage import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
@@ -50,24 +36,26 @@ MADE = {
     "empirical": srp.clocks.Fixed(srp.clocks.Empirical([2.0, 0.25])),
     "devices": srp.clocks.Devices(1e9, [2e6, 1e6], srp.clocks.LogNormal(1e6), jitter=srp.clocks.LogNormal(1.0)),
     "trace": srp.clocks.Trace(np.ones((3, 4))),
-    "full": Full(),
-    "uniform": Uniform(3),
-    "fastest": Fastest(2),
-    "doubling": Doubling(initial=5, rounds_per_stage=[1, 2]),
-    "work": PartialWork(3, on_time=0.5),
-    "criterion": StatisticalAccuracy(5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100),
-    "buffered": Buffered(3, concurrency=5),
-    "deadline": Deadline(1.5, 3, Uniform(4)),
+    "full": participation.Full(),
+    "uniform": participation.Uniform(3),
+    "fastest": participation.Fastest(2),
+    "doubling": participation.Doubling(initial=5, rounds_per_stage=[1, 2]),
+    "work": participation.PartialWork(3, on_time=0.5),
+    "criterion": participation.StatisticalAccuracy(
+        5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100
+    ),
+    "buffered": participation.Buffered(3, concurrency=5),
+    "deadline": participation.Deadline(1.5, 3, participation.Uniform(4)),
     "markov": srp.clocks.Available(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])),
     "day and night": srp.clocks.Available(srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)),
     "intervals": srp.clocks.Available(
         srp.clocks.Trace(np.ones((3, 2))), srp.clocks.Intervals([[0.0], [2.0]], [[1.0], [3.0]])
     ),
     "failing": srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), 0.1),
-    "oort": Oort(5, step=0.5),
-    "power": PowerOfChoice(3, candidates=6),
-    "tiered": Tiered(2, tiers=2),
-    "asynchronous tiers": AsynchronousTiers(2, tiers=2),
+    "oort": participation.Oort(5, step=0.5),
+    "power": participation.PowerOfChoice(3, candidates=6),
+    "tiered": participation.Tiered(2, tiers=2),
+    "asynchronous tiers": participation.AsynchronousTiers(2, tiers=2),
     "mlp": MODEL.recut(None),
     "lenet": models.LeNet5((28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"),
     "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),
@@ -391,7 +379,7 @@ def test_a_history_says_what_made_it(data):
     )
     other = srp.data.load("digits", num_clients=4, classes_per_client=5, seed=1)
     from_python = srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1)))
-    config_other = config_of(from_python, other, participation=Uniform(2))
+    config_other = config_of(from_python, other, participation=participation.Uniform(2))
     assert config_other["options"]["learning_rate"] == 0.1
     assert config_other["options"]["k"] == 2
     assert config_other["data_checksum"] != config["data_checksum"]
@@ -454,7 +442,7 @@ class WithK(srp.algorithms.FedAvg):
 
 def test_equal_names_of_algorithm_and_participation_are_told_apart(data):
     for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
-        options = options_of_run(WithK(MODEL), data, participation=Fastest(k))
+        options = options_of_run(WithK(MODEL), data, participation=participation.Fastest(k))
         assert {name: value for name, value in options.items() if name.endswith("k")} == expected
 
 
@@ -465,7 +453,7 @@ def test_what_is_unknown_is_in_the_record(data):
     known = changed(srp.algorithms.FedAvg(MODEL), name="mine")  # a class says what it is by its name
     assert prepare(Request(known, data)).unknown == ()
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    assert prepare(Request(known, data, clock=clock, participation=Full())).unknown == ()
+    assert prepare(Request(known, data, clock=clock, participation=participation.Full())).unknown == ()
 
 
 def test_seeds_with_values_of_their_own_say_which(data):

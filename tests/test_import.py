@@ -8,30 +8,9 @@ import pytest
 
 import fedjax_srp as srp
 
-HEAVY = (
-    *(
-        "flax",
-        "optax",
-        "orbax",
-        "chex",
-        "pandas",
-        "matplotlib",
-        "sklearn",
-        "scipy.stats",
-        "tensorflow_datasets",
-        "tyro",
-    ),
-    *(
-        "PIL",
-        "requests",
-        "array_record",
-        "tensorboardX",
-        "torch",
-        "wandb",
-        "fedjax_srp.algorithms",
-        "fedjax_srp.report",
-    ),
-)
+HEAVY = ("flax", "optax", "orbax", "chex", "pandas", "matplotlib", "sklearn", "scipy.stats", "tensorflow_datasets")
+HEAVY += ("tyro", "PIL", "requests", "array_record", "tensorboardX", "torch", "wandb")
+HEAVY += ("fedjax_srp.algorithms", "fedjax_srp.report")
 LATER = ("algorithms", "methods", "models", "plots")
 
 CODE = f"""

@@ -432,13 +432,6 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
-def test_a_file_of_methods_that_is_not_there_is_one_line(capsys):
-    words = ["run", "--load", "no.py", "--method", "mine", "--pace", "0.1", "--dataset", "digits", "--num-clients", "5"]
-    assert cli.main(words, set_up_cores=False) == 2
-    error = capsys.readouterr().err
-    assert error == "fedjax-srp: error: load='no.py': no such file; give a Python file that registers methods\n"
-
-
 def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "beside_the_loaded.py").write_text("NAME = 'lies_beside'\n")

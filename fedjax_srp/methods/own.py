@@ -60,7 +60,7 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
             method with it, on the command line those with a type.
 
     Raises:
-        ValueError: a name of the package's own, or a factory whose arguments cannot be given by name.
+        ValueError: a name of the package's own.
 
     Example:
         >>> import fedjax_srp as srp

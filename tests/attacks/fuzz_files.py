@@ -126,10 +126,8 @@ def leaf(rng, folder):
             for u, rows in of_user.items()
         }
         files[kind] = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
-    broken, values = (
-        files["train"],
-        (None, 3, "text", [], {}, [[]], [None], float("nan"), 10**30, [10**400], True, [["a"]]),
-    )
+    broken = files["train"]
+    values = (None, 3, "text", [], {}, [[]], [None], float("nan"), 10**30, [10**400], True, [["a"]])
     value = values[rng.integers(len(values))]
     match int(rng.integers(8)):
         case 0:
@@ -171,27 +169,12 @@ def table(rng, folder):
     times = rng.exponential(size=(5, 2))
     path = folder / str(rng.choice(["times.csv", "times.npy", "times.txt"]))
     if path.suffix == ".npy":
-        what, data = (
-            "npy",
-            np.array(
-                [times, times.astype(object), times[:0], -times, times * np.nan, times[..., None]][rng.integers(5)]
-            ),
-        )
+        tables = [times, times.astype(object), times[:0], -times, times * np.nan, times[..., None]]
+        what, data = "npy", np.array(tables[rng.integers(5)])
         np.save(path, data, allow_pickle=True)
     else:
-        cells = [
-            ["1,2", "3,x"],
-            ["1,2", "3"],
-            [""],
-            ["nan,1"],
-            ["inf,1"],
-            ["-1,2"],
-            ["1e400,1"],
-            ["\x00\xff"],
-            ["1;2"],
-            ["1,2,3"],
-        ]
-        what, text = "text", "\n".join(cells[rng.integers(len(cells))])
+        texts = ["1,2\n3,x", "1,2\n3", "", "nan,1", "inf,1", "-1,2", "1e400,1", "\x00\xff", "1;2", "1,2,3"]
+        what, text = "text", texts[rng.integers(len(texts))]
         path.write_text(text)
     if rng.integers(3) == 0:
         path.write_bytes(shuffled_bytes(rng, path.read_bytes() or b"0"))
@@ -232,9 +215,8 @@ def attack(rng, folder, maker):
             found = load()
     except ValueError as error:
         lines = str(error)
-        finding = (
-            None if "\n" not in lines and is_ours(error) else f"{type(error).__name__} from elsewhere: {lines[:200]}"
-        )
+        is_one_line = "\n" not in lines and is_ours(error)
+        finding = None if is_one_line else f"{type(error).__name__} from elsewhere: {lines[:200]}"
         return kind, "refused", finding
     except Exception as error:
         return kind, "failed", f"{type(error).__name__}: {str(error)[:200]}"

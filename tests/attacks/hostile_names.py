@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import itertools
 import json
 import re
 import sys
@@ -25,83 +24,16 @@ from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
 
 BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "'=", "=cmd|' /C calc'!A0", "+1+cmd", "@SUM(1)", "-2+3", "=1", "-", "|")
-TEX = (
-    "$",
-    "$$",
-    r"$\frac{1}{$",
-    r"$$\require{x}$$",
-    r"\(x\)",
-    r"\[x\]",
-    "$x$",
-    "a_b^c",
-    r"\textbf{",
-    "%",
-    "#",
-    "&",
-    "~",
-)
-MARKUP = (
-    "<script>alert(1)</script>",
-    "</script><script>",
-    "<img src=x onerror=alert(1)>",
-    "&lt;",
-    "<!--",
-    "]]>",
-    '"',
-    "'",
-)
-MARKUP += ("`", "{{7*7}}", "${7*7}", "<svg/onload=alert(1)>", "javascript:alert(1)", "<b>", "</style>", "\\u003cscript")
-PATHS = (
-    "../..",
-    "/etc/passwd",
-    "a/b",
-    "a\\b",
-    ".",
-    "..",
-    "~",
-    "CON",
-    "a" * 300,
-    " ",
-    "  a",
-    "a  ",
-    "*",
-    "?",
-    "-rf",
-    "--help",
-)
-TEXTS = (
-    "\0",
-    "a\0b",
-    "",
-    "\n",
-    "a\nb",
-    "\u2028",
-    "\u202e",
-    "\ufeff",
-    "é",
-    "e\u0301",
-    "\U0001f600",
-    "ﷺ",
-    "\x1b[31m",
-    "\x07",
-)
-TEXTS += (
-    "nan",
-    "inf",
-    "None",
-    "True",
-    "0",
-    "1e999",
-    "a,b",
-    'a"b',
-    "a;b",
-    "_",
-    "__",
-    "_a",
-    "nolegend",
-    "_nolegend_",
-    "a;b",
-)
+TEX = ("$", "$$", r"$\frac{1}{$", r"$$\require{x}$$", r"\(x\)", r"\[x\]", "$x$", "a_b^c", r"\textbf{", "%", "#", "&")
+TEX += ("~",)
+MARKUP = ("<script>alert(1)</script>", "</script><script>", "<img src=x onerror=alert(1)>", "&lt;", "<!--", "]]>", '"')
+MARKUP += ("'", "`", "{{7*7}}", "${7*7}", "<svg/onload=alert(1)>", "javascript:alert(1)", "<b>", "</style>")
+MARKUP += ("\\u003cscript",)
+PATHS = ("../..", "/etc/passwd", "a/b", "a\\b", ".", "..", "~", "CON", "a" * 300, " ", "  a", "a  ", "*", "?", "-rf")
+PATHS += ("--help",)
+TEXTS = ("\0", "a\0b", "", "\n", "a\nb", "\u2028", "\u202e", "\ufeff", "é", "e\u0301", "\U0001f600", "ﷺ", "\x1b[31m")
+TEXTS += ("\x07", "nan", "inf", "None", "True", "0", "1e999", "a,b", 'a"b', "a;b", "_", "__", "_a", "nolegend")
+TEXTS += ("_nolegend_", "a;b")
 NAMES = (*BEGINNINGS, *TEX, *MARKUP, *PATHS, *TEXTS, *(f"fedavg + {each}" for each in (*BEGINNINGS, *TEX)))
 AT_ONCE = 8  # runs of a report
 
@@ -151,7 +83,8 @@ def main():
     given = parser.parse_args()
     found, wrong = {"names": len(NAMES), "findings": 0, "tracebacks": 0}, []
     warnings.simplefilter("ignore")  # fonts lack letters
-    for together in itertools.batched(NAMES, AT_ONCE) if hasattr(itertools, "batched") else _batched(NAMES):
+    for start in range(0, len(NAMES), AT_ONCE):
+        together = NAMES[start : start + AT_ONCE]
         with tempfile.TemporaryDirectory() as folder:
             try:
                 wrong += attack(together, Path(folder))
@@ -165,10 +98,6 @@ def main():
     if given.out:
         given.out.write_text(json.dumps(found) + "\n")
     return int(bool(wrong))
-
-
-def _batched(names):
-    return [names[start : start + AT_ONCE] for start in range(0, len(names), AT_ONCE)]
 
 
 if __name__ == "__main__":
