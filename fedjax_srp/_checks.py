@@ -118,8 +118,8 @@ def is_real(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
-def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = False, max_ndim: int = 1) -> None:
-    """Raise a ValueError of one line unless `value` holds finite numbers >= 0 (> 0 if `positive`).
+def check_numbers(argument: str, value: Any, remedy: str, *, max_ndim: int = 1) -> None:
+    """Raise a ValueError of one line unless `value` holds finite numbers >= 0.
 
     They must stay so as floats of a program, float32 unless x64 is on. Tracers pass, since their values are unknown.
     """
@@ -132,14 +132,13 @@ def check_numbers(argument: str, value: Any, remedy: str, *, positive: bool = Fa
         return
     with np.errstate(over="ignore", under="ignore"):
         in_program = numbers.astype(jnp.result_type(float))
-    bad = ~np.isfinite(in_program) | (in_program <= 0 if positive else numbers < 0)
+    bad = ~np.isfinite(in_program) | (numbers < 0)
     if np.any(bad):
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         place = f" at index {index[0] if len(index) == 1 else index}" if index else ""
-        sign = "positive" if positive else ">= 0"
-        lost = np.isfinite(numbers[index]) and (numbers[index] > 0 or (not positive and numbers[index] >= 0))
+        lost = np.isfinite(numbers[index]) and numbers[index] >= 0
         as_float = f", which is {in_program[index]} as {in_program.dtype}" if lost else ""
-        raise ValueError(f"{argument} must be finite and {sign}, got {numbers[index]}{as_float}{place}; {remedy}")
+        raise ValueError(f"{argument} must be finite and >= 0, got {numbers[index]}{as_float}{place}; {remedy}")
 
 
 def per_example(losses: Any, num_examples: int) -> Any:
@@ -391,10 +390,7 @@ _KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
 } | dict.fromkeys((*_SEQUENCES, Iterable, Collection), _SEVERAL)
 
 
-def is_ours(error: BaseException, folder: Path = Path(__file__).parent) -> bool:
-    """Return True if code in a folder, this package by default, raised an error on purpose.
-
-    An error from deeper is a bug and keeps its traceback.
-    """
+def is_ours(error: BaseException) -> bool:
+    """Return True if this package raised an error on purpose; one from deeper is a bug and keeps its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(folder)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)

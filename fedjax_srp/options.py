@@ -34,6 +34,11 @@ class Option(NamedTuple):
     is_optional: bool = False  # in a part that is None by default
 
     @property
+    def field(self) -> str:
+        """The last word of its path."""
+        return self.path.rpartition(".")[2]
+
+    @property
     def type(self) -> Any:
         """The part of its type that a command line can express, without bounds; None if there is none."""
         return None if self.is_part else _plain_type(self.hint)
@@ -79,11 +84,8 @@ def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
     inner = maker.func if isinstance(maker, functools.partial) else maker
     found = _of_class(inner) if parts.is_part(inner) else _of_function(inner)
     found = [option for option in found if option.path.partition(".")[0] not in fixed]
-    last = collections.Counter(option.path.rpartition(".")[2] for option in found if not option.is_optional)
-    names = (
-        o.path if o.is_optional or last[o.path.rpartition(".")[2]] > 1 else o.path.rpartition(".")[2] for o in found
-    )
-    return dict(zip(names, found, strict=True))
+    number = collections.Counter(option.field for option in found if not option.is_optional)
+    return {o.path if o.is_optional or number[o.field] > 1 else o.field: o for o in found}
 
 
 def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[Option]:

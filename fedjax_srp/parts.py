@@ -92,7 +92,6 @@ class Axes(NamedTuple):
     most: int
 
 
-Bound = AtLeast | AtMost | Above | Below
 Count = Annotated[int, AtLeast(1)]
 StepSize = Annotated[float, Above(0), "give a step size, e.g. 0.1"]
 Share = Annotated[float, AtLeast(0), AtMost(1), "give a number from 0 to 1"]

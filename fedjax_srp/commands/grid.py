@@ -22,11 +22,7 @@ OPTIONS = {
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Run a grid and print its results.
-
-    Args:
-        arguments: option -> value.
-    """
+    """Run a grid with these values of its options, and print its results."""
     workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
     if workers or arguments["launcher"] != "local":
         jax.config.update("jax_platforms", "cpu")  # of this process, which only plans: GPUs are for the workers

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
-from fedjax_srp.runs.clocks import DISTRIBUTIONS
+from fedjax_srp.runs.clocks import CALLED, DISTRIBUTIONS
 
 _ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from so many on; else below, moved in
 
@@ -59,9 +59,7 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
         ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
-        ["devices(...)", _first_line(clocks.Devices)],
-        ["available(...)", _first_line(clocks.Available)],
-        ["failing(...)", _first_line(clocks.Failing)],
+        *([f"{name}(...)", _first_line(cls)] for name, cls in CALLED.items()),
     ]
     parts.append(_section("Clocks (--clock)", words, width))
     distributions = [[_call(name, cls), _first_line(cls)] for name, cls in DISTRIBUTIONS.items()]

@@ -15,11 +15,7 @@ _NAMED = 12  # of the runs that are left out
 
 
 def report(
-    folder: str,
-    target: float | None,
-    communications: Sequence[float],
-    out: str | None,
-    evaluation: str | None = None,
+    folder: str, target: float | None, communications: Sequence[float], out: str | None, evaluation: str | None = None
 ) -> str:
     """One table and one figure for every data set and number of clients among the runs, and one page for all.
 

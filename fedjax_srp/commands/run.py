@@ -13,11 +13,7 @@ from fedjax_srp.runs.run import from_words
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Simulate, or resume, a run of these options.
-
-    Args:
-        arguments: option -> value, for every option of `fedjax_srp.runs.words.groups`.
-    """
+    """Simulate, or resume, a run with these values for every option of `fedjax_srp.runs.words.groups`."""
     made = from_words(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
     out = Path(arguments["out"] or default)

@@ -9,15 +9,7 @@ from fedjax_srp import models
 from fedjax_srp._checks import check_known
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.methods.options import option_names
-from fedjax_srp.methods.table import (
-    BUILT_IN,
-    BUILT_IN_POLICIES,
-    POLICIES,
-    RECIPES,
-    Factory,
-    Recipe,
-    check_factory,
-)
+from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES, Factory, Recipe, check_factory
 from fedjax_srp.options import options_of, own_maker
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from fedjax_srp.base import FederatedAlgorithm, Method
+from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.history import History
 
 EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes first
@@ -13,15 +13,10 @@ EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes fi
 
 def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     """Group methods by training: those of a list differ only in name and first evaluation."""
-    found: list[tuple[tuple[object, object], list[Method]]] = []
+    found: dict[tuple[FederatedAlgorithm, ParticipationPolicy], list[Method]] = {}
     for method in methods:
-        trained = trained_by(method.algorithm), method.participation
-        same = next((of for other, of in found if other == trained), None)
-        if same is None:
-            found.append((trained, [method]))
-        else:
-            same.append(method)
-    return [of for _, of in found]
+        found.setdefault((trained_by(method.algorithm), method.participation), []).append(method)
+    return list(found.values())
 
 
 def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:

@@ -47,15 +47,9 @@ class Run:
         model: name of a model, or an object.
         options: the given ones of method, policy and model, as for `srp.methods.get`.
         clock: words, see `fedjax_srp.runs.clocks`, or an object.
-        seed: of all randomness except the partition of the data.
-        communication: cost of a communicating round in time units, for the summary and the figure.
-        num_rounds: as in `srp.simulate`, and so are eval_every to record_loss.
-        checkpoint: save the state after every evaluation.
-        models: save the final states of the server and of all clients.
-        tensorboard: folder for TensorBoard; changes no simulation, as `wandb`.
-        wandb: project of Weights & Biases.
-        load: Python files that register names.
         names: option -> name of its object, for one without a description.
+
+    The others are options of `fedjax-srp run`, see `words`.
     """
 
     method: str | FederatedAlgorithm | Method

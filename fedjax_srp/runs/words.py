@@ -47,10 +47,7 @@ _DIVISION = {name: each for name, each in _OF_LOAD.items() if name not in ("name
 DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
 SIMULATION = written(
     simulate,
-    leave_out=(
-        *("algorithm", "data", "participation", "clock", "key", "checkpoint_dir", "keep_clients", "callback"),
-        *("throw", "name"),
-    ),
+    leave_out=("checkpoint_dir", "keep_clients", "throw", "name"),
     num_rounds=150,  # as in the SRPFL authors' code
 )
 REST = table(
