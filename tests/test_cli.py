@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-import typing
-from typing import Annotated, Literal, get_args
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,6 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.commands import cli
 from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.history import History
-from fedjax_srp.options import REQUIRED, argument_help, written
 from fedjax_srp.runs import clocks as clock
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import words as run_words
@@ -73,9 +71,7 @@ def test_a_reader_that_leaves_is_no_error(length):
     code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
     words = [sys.executable, "-c", code + "raise SystemExit(cli.main(['list']))"]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False, env=buffered
-    )
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -625,12 +621,7 @@ def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files
         ("lg_srpfl", "numbers", "--clock random --pool 5 --redraw stage --model mlp --hidden 4 4", [2, 4, 5]),
         ("flanp_fedavg_ft", "pixels", "--clock ordered:fixed --model lenet5 --channels 2 8 --hidden 4 4", [2, 4, 6]),
         ("hf_maml", "tokens", "--clock dynamic:exponential(2) --pool 4 --model lstm --features 4 --dense 4", [4] * 3),
-        (
-            "fedrep",
-            "pixels",
-            "--clock trace:TIMES --model mlp --hidden 4 --augment crop_flip --initialization torch",
-            [6] * 3,
-        ),
+        ("fedrep", "pixels", "--clock trace:TIMES --hidden 4 --augment crop_flip --initialization torch", [6] * 3),
     ],
 )
 def test_methods_clocks_pools_and_models_go_together(method, name, options, cohorts, files, tmp_path):
@@ -691,83 +682,6 @@ def test_defaults_come_from_the_functions():
     assert ("global", "fine_tune", "fine_tune_all", "neighbours") in choices
 
 
-@srp.part
-class Model:
-    """A part with fields of every kind.
-
-    Args:
-        optimizer: a part, no option.
-        rate: with bounds.
-        widths: several.
-        kind: one of two.
-        pace: or an array.
-        step: or a schedule.
-        share: that shapes the program.
-        anything: no option.
-    """
-
-    optimizer: srp.SGD = srp.SGD(0.3)
-    rate: Annotated[float, srp.AtLeast(0), "a remedy"] | None = None
-    widths: tuple[Annotated[int, srp.AtLeast(1)], ...] = (4, 2)
-    kind: Literal["a", "b"] = "a"
-    pace: jax.Array | float | int = 0.5
-    step: float | typing.Callable[[int], float] = 0.5
-    share: srp.Static[float] = 0.5
-    anything: typing.Any = None
-
-
-def test_options_follow_the_fields_of_a_part():
-    found = {name: (option.type, option.default, option.help) for name, option in written(Model).items()}
-    of_sgd = argument_help(srp.SGD)
-    assert found == {
-        "learning_rate": (float, 0.3, of_sgd["learning_rate"]),
-        "momentum": (float | None, None, of_sgd["momentum"]),
-        "weight_decay": (float | None, None, of_sgd["weight_decay"]),
-        "rate": (float | None, None, "with bounds."),
-        "widths": (tuple[int, ...], (4, 2), "several."),
-        "kind": (Literal["a", "b"], "a", "one of two."),
-        "pace": (float, 0.5, "or an array."),
-        "step": (float, 0.5, "or a schedule."),
-        "share": (float, 0.5, "that shapes the program."),
-    }
-
-
-def test_options_follow_a_signature():
-    def function(data, size: int, rate: float = 0.5, kind: Literal["a", "b"] = "a", shape: list[int] | None = None):
-        """Does nothing.
-
-        Args:
-            data: no option, it has no type.
-            size: how
-                many.
-            rate: in between: 0 to 1.
-            kind: of thing.
-            shape: of it.
-
-        Returns:
-            None.
-        """
-
-    found = written(function)
-    assert list(found) == ["size", "rate", "kind", "shape"]
-    assert found["size"].default is REQUIRED
-    assert found["size"].help == "how many."
-    assert found["rate"].help == "in between: 0 to 1."
-    assert get_args(found["kind"].type) == ("a", "b")
-    assert found["shape"].type == tuple[int, ...] | None
-
-
-def test_what_does_not_resolve_is_no_option():
-    def function(model: "NoSuchModel", sizes: "list[NoSuchSize]" = (), pace: "float" = 0.5, *, steps: int = 2):  # noqa: F821
-        """Annotated for type checkers."""
-
-    def bare(names: typing.Sequence = (), pace: float = 0.5):
-        """Items of no type."""
-
-    assert [(name, option.type) for name, option in written(function).items()] == [("pace", float), ("steps", int)]
-    assert [*written(bare)] == ["pace"]
-
-
 @pytest.mark.parametrize(
     ("text", "name", "expected"),
     [
@@ -789,9 +703,7 @@ def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
     exponential, fixed = srp.clocks.Exponential(1.0), srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     devices = srp.clocks.Devices(1e9, srp.clocks.LogNormal(1e6, 1.0), 1e6)
     expected = {
-        "available(fixed(exponential(1)), markov(10, off=5))": srp.clocks.Available(
-            fixed, srp.clocks.Markov(10.0, 5.0)
-        ),
+        "available(fixed(exponential(1)), markov(9, off=5))": srp.clocks.Available(fixed, srp.clocks.Markov(9.0, 5.0)),
         "failing(dynamic(exponential(1)), rate=1/N)": srp.clocks.Failing(srp.clocks.Dynamic(exponential), 0.25),
         "devices(1e9, lognormal(1e6, 1), 1e6)": devices,
         "failing(available(devices(1e9, lognormal(1e6, 1), 1e6), daynight(24, 0.5)), 0.1)": srp.clocks.Failing(
@@ -799,12 +711,9 @@ def test_clocks_of_devices_and_of_clients_that_come_and_go_in_words(tmp_path):
         ),
     }
     assert {text: clock.parse(text, 4) for text in expected} == expected
-    data = ["--dataset", "digits", "--num-clients", 8, "--classes-per-client", 3, "--max-examples", 10]
-    folder = str(tmp_path / "run")
-    come_and_go = ["--clock", "available(devices(1e6, 1e4, 1e4), markov(10, 5))", "--out", folder]
-    assert (
-        main("run", "--method", "fedavg", *data, "--hidden", 4, "--num-rounds", 2, "--no-progress", *come_and_go) == 0
-    )
+    words = f"{RUN} --max-examples 10 --method fedavg --hidden 4 --num-rounds 2 --no-progress".split()
+    come_and_go = ("--clock", "available(devices(1e6, 1e4, 1e4), markov(10, 5))")
+    assert main(*words, *come_and_go, "--out", tmp_path) == 0
 
 
 def test_the_random_clock_is_the_one_of_the_paper():
@@ -1008,13 +917,8 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.
     code = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += "runpy.run_module('fedjax_srp.commands.cli', run_name='__main__')"
-    words = [
-        sys.executable,
-        "-c",
-        code,
-        *map(str, ("run", "--method", "fedavg", *DATA, "--hidden", 4, "--out", tmp_path)),
-    ]
-    words += "--hidden 4 --num-rounds 1000000 --eval-every 2 --no-progress".split()  # noqa: SIM905
+    command = f"{RUN} --method fedavg --hidden 4 --num-rounds 1000000 --eval-every 2 --no-progress"
+    words = [sys.executable, "-c", code, *command.split(), "--out", str(tmp_path)]
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 120

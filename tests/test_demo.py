@@ -94,13 +94,7 @@ def test_times_in_the_table_are_those_of_the_histories(found):
         for cost in demo.COMMUNICATIONS:
             times = [run.time_to(result.target.accuracy, cost) for run in runs]
             assert rows.loc[name, f"time_{cost}"] == pytest.approx(np.mean(times))
-    for label in (
-        "SRPFL",
-        "FedRep",
-        "quarters %, fastest first",
-        "time at C = 10",
-        "95 % of the final accuracy of FedRep",
-    ):
+    for label in ("SRPFL", "quarters %, fastest first", "time at C = 10", "95 % of the final accuracy of FedRep"):
         assert label in result.text
     for runs in result.histories.values():  # every quarter of the clients, in one column
         quarters = 100 * np.mean([run.speed_quartiles() for run in runs], axis=0)

