@@ -500,9 +500,9 @@ def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("fedavg --method.alpha 1", "method.alpha: has no effect on this run, whose method has no"),
+        ("fedavg --method.alpha 1", "method.alpha: has no effect on this run"),
         ("fedavg --participation.seed 1", "participation.seed: has no effect on this run"),
-        ("mine --model.target 1", "model.target: has no effect on this run, whose model has no such"),
+        ("mine --model.target 1", "model.target: has no effect on this run"),
         ("mine --method.alpha -1", "alpha=-1.0 must be at least 0"),
         ("mine --method.alhpa 1", "--method.alhpa; did you mean --method.alpha or"),
     ],

@@ -42,7 +42,7 @@ class Run:
 
     Attributes:
         method: name of a method or of an algorithm, or an object.
-        data: arguments of `srp.data.load`; or {"data": an object, "validation": ..., "seed": ...}, see `load_data`.
+        data: options of the data, or {"data": an object, "validation": ..., "partition_seed": ...}, see `load_data`.
         participation: name of a policy, or an object; None for the method's own.
         model: name of a model, or an object.
         options: the given ones of method, policy and model, as for `srp.methods.get`.
@@ -160,9 +160,8 @@ class Run:
         return {"called": self.names[option], "described": found}
 
     def _record_of_data(self) -> dict[str, Any]:
-        written = {"name": "dataset", "seed": "partition_seed"}
-        found = {written.get(name, name): value for name, value in self.data.items() if name != "data"}
-        if (own := self.data.get("data")) is not None:
+        found = dict(self.data)
+        if (own := found.pop("data", None)) is not None:
             found["dataset"] = {"name": getattr(own, "name", type(own).__name__), "checksum": data_checksum(own)}
         return found
 
@@ -240,12 +239,11 @@ def load_data(given: Mapping[str, Any]) -> FederatedSource:
     """Return the data of a run; a data object has a share held out if `validation` is given."""
     if "data" in given:
         own, share = given["data"], given["validation"]
-        return own if share is None else data.holdout(own, share, given["seed"])
+        return own if share is None else data.holdout(own, share, given["partition_seed"])
     try:
-        return data.load(**given)
+        return data.load(**{{"dataset": "name", "partition_seed": "seed"}.get(o, o): v for o, v in given.items()})
     except ValueError as error:  # `load` has other names for two options
-        named = {"name=": "dataset=", "seed=": "partition_seed="}
-        raise ValueError(re.sub("^(name|seed)=", lambda match: named[match[0]], str(error))) from None
+        raise ValueError(re.sub("^name=", "dataset=", re.sub("^seed=", "partition_seed=", str(error)))) from None
 
 
 def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
@@ -265,11 +263,9 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
     read = read_by(given)
     options = {}
     for word in sorted(given.keys() - words.FIXED - {"data"}):
-        owner, dot, _ = word.partition(".")
-        if word not in read and dot and owner in words.OWNERS:  # else `methods.choose` says so
-            raise ValueError(f"{word}: has no effect on this run, whose {owner} has no such option; leave it out")
-        if word not in read and not isinstance(method, str):
-            raise ValueError(f"{word}: has no effect on a method that is given as an object; leave it out")
+        is_known_by_name = isinstance(method, str) and word.partition(".")[0] not in words.OWNERS
+        if word not in read and not is_known_by_name:  # else `methods.choose` says which methods read it
+            raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
     fields = {field.name for field in dataclasses.fields(Run)} - {"method", "data", "options", "names"}
     of_run = {name: value for name, value in given.items() if name in fields}
@@ -290,11 +286,8 @@ def _data(given: Mapping[str, Any]) -> dict[str, Any]:
     if ("data" in given) == ("dataset" in given):
         what = "dataset is missing; fedjax-srp list shows data sets"
         raise ValueError("data and dataset: give one of the two" if "data" in given else what)
-    named = {name: given.get(name, each.default) for name, each in words.DATA.items() if name != "dataset"}
-    seed = named.pop("partition_seed")
-    if "dataset" in given:
-        return {"name": given["dataset"], **named, "seed": seed}
-    for name in words.DATA:
-        if name in given and name not in OF_OBJECTS:
-            raise ValueError(f"{name}: has no effect on data that are given as an object; leave it out")
-    return {"data": given["data"], "validation": named["validation"], "seed": seed}
+    known = OF_OBJECTS if "data" in given else words.DATA
+    if unread := [name for name in words.DATA if name in given and name not in known]:
+        raise ValueError(f"{unread[0]}: has no effect on data that are given as an object; leave it out")
+    found = {name: given.get(name, words.DATA[name].default) for name in known}
+    return {"data": given["data"], **found} if "data" in given else found
