@@ -64,14 +64,9 @@ def _plain(kind: Any) -> Any:
 
 
 def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any) -> dict[str, Option]:
-    """The options of a maker that a command line can express, by short names.
+    """The options of a maker that a command line can express, by short names, with other defaults for some.
 
     Arguments without a resolvable annotation are none, nor are parts, whose fields are options instead.
-
-    Args:
-        maker: as for `options_of`.
-        leave_out: names that are no options.
-        **defaults: other defaults for the command line.
     """
     found = {name: option for name, option in options_of(maker).items() if name not in leave_out and option.type}
     return {name: option._replace(default=defaults.get(name, option.default)) for name, option in found.items()}

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.adaptation import params_of, some
@@ -151,27 +152,22 @@ def test_linear_heads_are_least_squares():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"epochs": 0}, ["epochs=0", "at least 1"]),
-        ({"part": "body"}, ["part='body'", "head"]),
-        ({"num_samples": [0]}, ["num_samples", "at least 1"]),
-        ({"num_samples": []}, ["num_samples is empty", "None for all"]),
-        ({"server_state": None}, ["server_state=None", "models=True"]),
-        ({"server_state": (1, 2)}, ["server_state=", "representation", "SplitParams"]),
-        ({"server_state": {"params": {"representation": {}, "head": {}}}}, ["server_state lacks", "same model"]),
-        ({"model": "mlp"}, ["model='mlp'", "srp.models.MLP"]),
-        ({"model": LINEAR}, ["model=LinearFedRep", "must be a SplitModel", "srp.models.MLP"]),
-        ({"key": jax.random.split(KEY)}, ["key has shape (2,)", "one key"]),
-        ({"optimizer": lambda round: SGD}, ["optimizer=", "must be an Optimizer", "srp.SGD(0.01)"]),
+        ({"epochs": 0}, "^epochs=0 must be at least 1"),
+        ({"part": "body"}, "^part='body' .* head"),
+        ({"num_samples": [0]}, "^num_samples.* at least 1"),
+        ({"num_samples": []}, "^num_samples is empty; .* None for all"),
+        ({"server_state": None}, "^server_state=None.* models=True"),
+        ({"server_state": (1, 2)}, "^server_state=.* representation .* give srp.models.SplitParams"),
+        ({"server_state": {"params": {"representation": {}, "head": {}}}}, "^server_state lacks .* same model"),
+        ({"model": "mlp"}, "^model='mlp' .* srp.models.MLP"),
+        ({"model": LINEAR}, "^model=LinearFedRep.* must be a SplitModel; .* srp.models.MLP"),
+        ({"key": jax.random.split(KEY)}, r"^key has shape \(2,\).* one key"),
+        ({"optimizer": lambda round: SGD}, r"^optimizer=.* must be an Optimizer; .* srp.SGD\(0.01\)"),
     ],
 )
 def test_bad_input_is_answered_in_one_line(data, params, change, words):
-    given = {"model": MODEL, "data": data, "server_state": params, "key": KEY} | change
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        srp.adapt(**given)
-    assert "\n" not in str(error.value)
-    for word in words:
-        assert word in str(error.value)
-    assert "fine_tune" not in str(error.value)
+    with refused(words):
+        srp.adapt(**{"model": MODEL, "data": data, "server_state": params, "key": KEY} | change)
 
 
 def test_a_task_needs_numbers_of_samples_and_a_representation():

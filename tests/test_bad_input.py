@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.histories import made_history
-from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, made_policy, model, numbers
+from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, made_policy, model, numbers, refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Cohort
@@ -48,10 +48,8 @@ MISPLACED = {
 @pytest.mark.parametrize("case", MISPLACED)
 def test_parts_in_the_wrong_place_are_told_where_they_belong(case):
     wrong, words = MISPLACED[case]
-    with pytest.raises(ValueError, match=r"\w") as caught:
+    with refused(re.escape(words)):
         srp.simulate(**RUN | wrong)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def own_clock(expected, realised):

@@ -91,14 +91,8 @@ def test_a_log_has_the_rounds(finished):
 
 
 def test_the_folder_says_what_made_it(finished):
-    assert sorted(path.name for path in finished.iterdir()) == [
-        "accuracy.png",
-        "checkpoint",
-        "clients.csv",
-        "config.json",
-        "history.csv",
-        "summary.json",
-    ]
+    names = "accuracy.png checkpoint clients.csv config.json history.csv summary.json"
+    assert sorted(path.name for path in finished.iterdir()) == names.split()
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
     named = {option for group in run_words.groups().values() for option in group}
     assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
@@ -789,11 +783,8 @@ def test_list_says_what_a_folder_holds(tmp_path, capsys):
     np.savez(tmp_path / "mine.npz", x_train=np.zeros(1))
     assert main("list", "--data-dir", tmp_path) == 0
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
-    assert [line for line in lines if line[0] in ("mine", "digits", "mnist")] == [
-        ["digits", "ready"],
-        ["mine", "ready"],
-        ["mnist", "-"],
-    ]
+    found = [line for line in lines if line[0] in ("mine", "digits", "mnist")]
+    assert found == [["digits", "ready"], ["mine", "ready"], ["mnist", "-"]]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160, 400])

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 import sys
 import textwrap
 
@@ -13,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from reference.small import KEY, assert_same_bits, changed
+from reference.small import KEY, assert_same_bits, changed, refused
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation, parts
@@ -285,10 +286,8 @@ REFUSED = {
 def test_what_cannot_be_made_again_is_refused_in_a_line(case):
     value, words = REFUSED[case]
     description = value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
-    with pytest.raises(ValueError, match=r"\w") as caught:
+    with refused(re.escape(words)):
         rebuild(description)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_record_without_a_field_that_came_later_has_its_default():

@@ -82,12 +82,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     Clients' times are Exp(1), drawn once a seed; every method meets the same clients, times and batches. The division
     of the digits among clients is the same for all seeds.
 
-    Args:
-        out: folder to write to: `table.txt`, `table.csv`, `accuracy.png`, `accuracy.pdf`, `report.html` and run folders
-            `<method>/seed_<seed>`.
-        seeds: number of seeds; seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`.
-        plan: `FULL` or `QUICK`.
-        progress: show a progress bar.
+    Seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`; its runs are in `<method>/seed_<s>`.
     """
     check_integer("seeds", seeds, 1)
     folder = writable(out)

@@ -22,12 +22,7 @@ def width_of_stdout() -> int | None:
 
 
 def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
-    """Methods, data sets, models, clocks and policies as text.
-
-    Args:
-        data_dir: the folder of data sets; None for the default one.
-        width: longest line, in letters; None for any.
-    """
+    """Methods, data sets, models, clocks and policies as text, in lines of at most `width` letters."""
     shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)  # any: names do not depend on it
     rows = []
     for name in methods.names():

@@ -37,14 +37,8 @@ def execute(
 ) -> None:
     """Simulate a run into a folder, or resume it; a finished one is not changed.
 
-    Args:
-        run: to simulate.
-        folder: created if missing.
-        overwrite: run it again; the folder keeps its content until the new run is finished.
-        progress: show a progress bar.
-        say: prints one line.
-        load: returns the data of an unfinished run; None for `load_data`.
-        callback: as in `simulate`.
+    With `overwrite` it runs again, and the folder keeps its content until the new run is finished. `load` returns the
+    data of an unfinished run; None for `load_data`.
 
     Raises:
         ValueError: an argument out of range, a folder that holds another run, cannot be written to, or that another
@@ -154,7 +148,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
         return _Found(place, begun=bool(snapshots(place)))
     place = folder / "checkpoint"
     finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
-    other = "give another --out, or --overwrite"
+    other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
     try:
         if finished or (not begun and (folder / "config.json").exists()):
             known = made(folder)
@@ -163,15 +157,13 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
     except storage.DamagedError as error:
         if begun:
             return _Found(place, begun=True)  # the checkpoints check their run
-        raise ValueError(f"out={str(folder)!r}: {error}; {other}") from None
+        raise ValueError(f"{out}: {error}; {other}") from None
     if not (finished or begun) and (name := run_folder.foreign(folder)):
-        raise ValueError(f"out={str(folder)!r}: its {name} was not written by fedjax_srp; {other}")
+        raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
     for name in {**what, **known}:
         if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
-            raise ValueError(
-                f"out={str(folder)!r}: holds another run, with {name}={known.get(name)!r} where this one has "
-                f"{what.get(name)!r}; {other}"
-            )
+            differs = f"{name}={known.get(name)!r} where this one has {what.get(name)!r}"
+            raise ValueError(f"{out}: holds another run, with {differs}; {other}")
     if not finished:
         return _Found(place, begun=begun)
     longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
@@ -181,7 +173,7 @@ def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
         return _Found(place, finished=True, asks_anew=is_anew)
     if not (begun and run.checkpoint):
         has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
-        raise ValueError(f"out={str(folder)!r}: holds this run with {has}, and no checkpoint to go on from; {other}")
+        raise ValueError(f"{out}: holds this run with {has}, and no checkpoint to go on from; {other}")
     return _Found(place, begun=True)
 
 

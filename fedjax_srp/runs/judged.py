@@ -26,13 +26,7 @@ def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
-    """Return the run of a method of equal training as one of this method.
-
-    Args:
-        history: with these evaluations, and others.
-        method: gives the name and the first evaluation of the record.
-        evaluations: in their order.
-    """
+    """Return the run of a method of equal training as one of this method, with these evaluations in their order."""
     made, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}
     own = {EVALUATION: getattr(method.algorithm, EVALUATION)} if EVALUATION in made["algorithm"] else {}
     config["method"] = {**made, "name": method.name, "algorithm": {**made["algorithm"], **own}}

@@ -15,12 +15,9 @@ from fedjax_srp.runs.run import Run
 
 @contextlib.contextmanager
 def loggers(run: Run, folder: Path, among_others: bool = False) -> Iterator[list[watch.Callback]]:
-    """Callbacks that log a run; a resumed run continues under the same name.
+    """Callbacks that log a run in a folder; a resumed run continues under the same name.
 
-    Args:
-        run: with its options.
-        folder: of the run.
-        among_others: the run is one of a grid, where each has its own folder within TensorBoard's.
+    A run `among_others` is one of a grid, where each has its own folder within TensorBoard's.
     """
     found: list[watch.Callback] = []
     with contextlib.ExitStack() as stack:
