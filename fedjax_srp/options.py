@@ -84,7 +84,7 @@ def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[Option]:
-    """The options of a class of parts, or of the instance `default` if it is another part's field."""
+    """The options of a class of parts, with the values of an instance instead of its defaults if there is one."""
     found, texts = [], argument_help(cls)
     for field in dataclasses.fields(cls):
         hint = parts.fields(cls).hints[field.name]
@@ -130,6 +130,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 
+@functools.lru_cache(maxsize=512)
 def argument_help(documented: Any) -> dict[str, str]:
     """Argument -> its text in the Google-style docstring of a function or class, or of its bases, in one line."""
     if parts.is_part(documented):
@@ -197,25 +198,14 @@ def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Short name -> value of every option of a part, nested parts by their own options.
+    """Short name -> value of every option of a part but some fields, nested parts by their own options.
 
     Optional parts that are None, and objects without a description, are unchanged.
     """
-    found: dict[str, Any] = {}
-
-    def walk(node: Any, prefix: str) -> None:
-        for field in dataclasses.fields(node):
-            path, value = f"{prefix}{field.name}", getattr(node, field.name)
-            if path in leave_out:
-                continue
-            if parts.is_part(value):
-                walk(value, f"{path}.")
-            else:
-                found[path] = value
-
-    walk(given, "")
     short_names = {option.path: name for name, option in options_of(type(given)).items()}
-    return {short_names.get(path, path): value for path, value in found.items()}
+    found = {o.path: o.default for o in _of_class(type(given), given) if not o.is_optional}
+    plain = {path: value for path, value in found.items() if not parts.is_part(value)}
+    return {short_names.get(o, o): value for o, value in plain.items() if o.partition(".")[0] not in leave_out}
 
 
 def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,12 +141,6 @@ def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
     assert {name for name in before if before[name] != contents(folder)[name]} == set()
 
 
-def test_another_run_does_not_overwrite_it(finished, capsys):
-    words = (*TINY, "--out", finished, "--seed", 4, "--target", 0.99, "--communication", 10)
-    assert main(*words) == 2
-    assert "seed=3 where this one has 4; give another --out, or --overwrite" in capsys.readouterr().err
-
-
 def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
     folder = shutil.copytree(finished, tmp_path / "run")
     words = (*TINY, *WITH, "--data-dir", tmp_path / "elsewhere", "--out", folder)
@@ -246,7 +240,10 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
     for words, message in (
         (("--num-rounds", 5), "num_rounds=5: checkpoint_dir="),
         (("--num-rounds", 7, "--target", 0.01), "holds 7 rounds of this run, it would end after 2; give the limits"),
-        (("--num-rounds", 7, "--seed", 4), "holds another run, with seed=3 where this one has 4"),
+        (
+            ("--num-rounds", 7, "--seed", 4),
+            "another run, with seed=3 where this one has 4; give another --out, or",
+        ),
     ):
         assert main(*TINY, *WITH, "--out", folder, *words) == 2
         assert message in capsys.readouterr().err

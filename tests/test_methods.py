@@ -489,20 +489,6 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
 
 
-def test_an_option_called_as_one_of_the_data_is_told_apart_on_the_command_line():
-    def mine(model, alpha: float = 0.5):
-        """Mine.
-
-        Args:
-            model: of it.
-            alpha: which is an option of the data as well.
-        """
-        return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(alpha)))
-
-    srp.methods.register("mine", mine)
-    assert run_words.read_by("mine", None, "mlp")["method.alpha"] == "alpha"
-
-
 def test_a_module_in_place_of_a_model_is_told_how_to_become_one():
     with pytest.raises(ValueError, match=r"model=Dense.* must be a text or a SplitModel; give .* or from_module\("):
         srp.methods.get("fedrep", dataset=SHAPES, model=nn.Dense(3))
