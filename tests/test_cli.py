@@ -404,13 +404,6 @@ import fedjax_srp as srp
 
 @srp.part
 class Mine(srp.algorithms.FedAvg):
-    \"\"\"Mine.
-
-    Args:
-        alpha: of mine.
-        checkpoint: a switch.
-    \"\"\"
-
     name = "mine"
     alpha: Annotated[float, srp.AtLeast(0)] = 0.5
     checkpoint: bool = False
@@ -418,25 +411,11 @@ class Mine(srp.algorithms.FedAvg):
 
 @srp.part
 class Few(srp.participation.Uniform):
-    \"\"\"Few.
-
-    Args:
-        seed: of few.
-        alpha: of few.
-    \"\"\"
-
     seed: int = 3
     alpha: Annotated[float, srp.AtLeast(0)] = 0.1
 
 
 def small(input_shape, num_classes, target: int = 4):
-    \"\"\"Small.
-
-    Args:
-        input_shape: of one example.
-        num_classes: width of the output.
-        target: width of the layer.
-    \"\"\"
     return srp.models.MLP(input_shape, num_classes, hidden=(target,))
 
 

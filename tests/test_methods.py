@@ -442,14 +442,9 @@ def test_a_factory_that_returns_nothing_is_named():
 
 @srp.part
 class Slowest(srp.participation.Fastest):
-    """Those who take longest.
+    """Those who take longest."""
 
-    Args:
-        k: a name that policies of the package give to a number of clients.
-        m: how many take part.
-    """
-
-    k: float = 0.5
+    k: float = 0.5  # policies of the package give this name to a number of clients
     m: parts.Count = 2
 
     def select(self, key, state, times):
@@ -457,12 +452,6 @@ class Slowest(srp.participation.Fastest):
 
 
 def slowest(m: int = 2, k: float = 0.5):
-    """As `Slowest`.
-
-    Args:
-        m: how many take part.
-        k: a name that policies of the package give to a number of clients.
-    """
     return Slowest(k=k, m=m)
 
 

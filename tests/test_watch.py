@@ -20,12 +20,7 @@ DATA = numbers(3.0, -1.0, 4.0)
 
 @srp.part
 class FewLines(srp.FederatedAlgorithm):
-    """Its server keeps the mean message, its model is one number.
-
-    Args:
-        weight: of the number in the metric.
-        twist: of the number in the metric.
-    """
+    """Its server keeps the mean message, its model is one number; the metric is this number, weighted and twisted."""
 
     name = "few_lines"
     weight: float = 1.0
