@@ -235,7 +235,7 @@ def own_maker(
 ) -> Callable[..., Any]:
     """Check a user's class or function that makes a named part of `given` arguments, and of options with defaults."""
     as_annotated("name", name, str)
-    as_annotated("factory", maker, Callable[..., Any])
+    as_annotated(what, maker, Callable[..., Any])
     if name in known:
         raise ValueError(f"name={name!r} is a {what} of the package; choose another name")
     called = getattr(maker, "__name__", type(maker).__name__)
@@ -243,7 +243,7 @@ def own_maker(
         try:
             inspect.signature(maker).bind(*[None] * given)
         except TypeError as error:
-            raise ValueError(f"{called}: {error}; a {what} is made of {given}, others have defaults") from None
+            raise ValueError(f"{called}: {error}; it gets {given} arguments, its options have defaults") from None
     if isinstance(maker, type):
         return maker
 

@@ -32,14 +32,14 @@ MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods
     [
         (MODELS, "mlp", narrow, "name='mlp' is a model of the package; choose another name"),
         (MODELS, 3, narrow, "name=3 must be a text"),
-        (MODELS, "mine", srp.models.MLP((4,), 2), r"factory=MLP\(.* must be a function"),
-        (MODELS, "mine", lambda shape: None, "<lambda>: too many positional arguments; a model is made of 2, others"),
-        (MODELS, "mine", lambda shape, classes, width: None, "<lambda>: missing a required argument: 'width'; a model"),
+        (MODELS, "mine", srp.models.MLP((4,), 2), r"model=MLP\(.* must be a function"),
+        (MODELS, "mine", lambda shape: None, "<lambda>: too many positional arguments; it gets 2 arguments"),
+        (MODELS, "mine", lambda shape, classes, width: None, "<lambda>: missing a required argument: 'width'; it gets"),
         (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
         (CLOCKS, "two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
-        (CLOCKS, "mine", two_speeds(), r"factory=Fixed\(.* must be a function"),
+        (CLOCKS, "mine", two_speeds(), r"clock=Fixed\(.* must be a function"),
         (POLICIES, "full", lambda: None, "name='full' is a participation of the package; choose another name"),
-        (POLICIES, "mine", 3, "factory=3 must be a function"),
+        (POLICIES, "mine", 3, "participation=3 must be a function"),
     ],
 )
 def test_what_is_registered_is_checked(register, name, factory, message):
