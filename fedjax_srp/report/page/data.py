@@ -1,4 +1,4 @@
-"""Data of the report page: every run's rounds and scores, packed.
+"""Data of the report page: every run's rounds and scores.
 
 The page recomputes curves and times from `compute_time` and `communicated` of each round, and from scores of each
 evaluation (the mean, the worst and the slowest tenth), all floats bit for bit. Of the clients it has the last
@@ -22,7 +22,7 @@ from fedjax_srp.storage import jsonable
 
 MAX_POINTS = 300  # clients of a run, up to which each is a dot
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
-_ARRAYS = ("compute_time", "stage", "cohort_size", "eval_round")
+_ARRAYS = ("compute_time", "communicated", "stage", "cohort_size", "eval_round")
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
 
 
@@ -35,49 +35,14 @@ class Comparison(NamedTuple):
     communications: Sequence[float]
 
 
-class _Packer:
-    """Concatenated arrays, each once."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.size = 0
-        self._places: dict[tuple[str, bytes], list[Any]] = {}
-
-    def put(self, values: Any) -> list[Any]:
-        """Return the place of an array: [type, first byte, length]; floats in half the bytes if lossless."""
-        array = np.asarray(values)
-        if array.dtype == np.float64:
-            with np.errstate(over="ignore"):
-                single = array.astype(np.float32)
-            array = single if np.array_equal(single.astype(np.float64), array, equal_nan=True) else array
-        elif array.dtype.kind in "iu" and array.dtype != np.uint8:
-            array = array.astype(np.int32)
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        content = (array.dtype.name, array.tobytes())
-        if content not in self._places:
-            self.parts.append(b"\0" * (-self.size % 8))  # typed arrays begin at a multiple of their size
-            self.size += len(self.parts[-1])
-            self._places[content] = [array.dtype.name, self.size, array.size]
-            self.parts.append(content[1])
-            self.size += len(content[1])
-        return self._places[content]
-
-
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """Return the data of the page as text: JSON and arrays, deflated, in base64.
-
-    The first four bytes are the length of the JSON, little-endian; the JSON is filled up with blanks to a multiple of
-    8 bytes after them.
-    """
-    packer = _Packer()
-    content = {"comparisons": [_comparison(each, packer) for each in comparisons], "quantiles": list(QUANTILES)}
-    text = json.dumps(jsonable(content), allow_nan=False).encode()
-    text += b" " * (-(4 + len(text)) % 8)
-    raw = b"".join([len(text).to_bytes(4, "little"), text, *packer.parts])
-    return base64.b64encode(zlib.compress(raw, 9)).decode()
+    """Return the data of the page as text: JSON, deflated, in base64. Numbers that JSON cannot say are words in it."""
+    content = {"comparisons": [_comparison(each) for each in comparisons], "quantiles": QUANTILES}
+    text = json.dumps(jsonable(content), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     rows = comparison.rows
     names = list(rows.histories)
     styles = drawing.styles(names)
@@ -100,15 +65,15 @@ def _comparison(comparison: Comparison, packer: _Packer) -> dict[str, Any]:
                 "judged_on": rows.histories[name][0].judged_on,
                 "shares": shares.texts(shares.shares(rows.histories[name], comparison.target.accuracy)),
                 **{f"{what}_seconds": table.seconds(rows.histories[name], what) for what in ("compile", "host")},
-                "distributions": _distributions(rows.histories[name], packer),
-                "runs": [_run(run, packer) for run in rows.runs[name]],
+                "distributions": _distributions(rows.histories[name]),
+                "runs": [_run(run) for run in rows.runs[name]],
             }
             for name in names
         ],
     }
 
 
-def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
+def _run(run: repeats.Run) -> dict[str, Any]:
     history = run.history
     few = history.num_clients <= MAX_POINTS
     seen = history.test_count > 0
@@ -120,28 +85,27 @@ def _run(run: repeats.Run, packer: _Packer) -> dict[str, Any]:
         "environment": history.environment,
         "diverged": history.diverged,
         "default": history.evaluation,
-        "communicated": packer.put(history.communicated.astype(np.uint8)),
-        **{name: packer.put(getattr(history, name)) for name in _ARRAYS},
-        "map": None if shares is None else {"shape": shares.shape, "shares": packer.put(shares.ravel())},
+        **{name: getattr(history, name) for name in _ARRAYS},
+        "map": None if shares is None else {"shape": shares.shape, "shares": shares.ravel()},
         "test_points": float(np.median(history.test_count[seen])) if seen.any() else 0.0,
         "evaluations": {
             name: {
-                "mean": packer.put(history.mean_scores(name)),
-                "worst": packer.put(history.worst_scores(name)),
-                "slowest": packer.put(history.slowest_scores(name)),
-                "quartiles": history.speed_quartiles(name).tolist(),
-                "clients": packer.put(history.scores(name)[-1][seen]) if few else None,
+                "mean": history.mean_scores(name),
+                "worst": history.worst_scores(name),
+                "slowest": history.slowest_scores(name),
+                "quartiles": history.speed_quartiles(name),
+                "clients": history.scores(name)[-1][seen] if few else None,
             }
             for name in history.accuracies
         },
     }
 
 
-def _distributions(runs: Sequence[History], packer: _Packer) -> dict[str, Any]:
+def _distributions(runs: Sequence[History]) -> dict[str, Any]:
     """Return evaluation -> quantiles over the clients of all runs with test points, after the last round."""
     found = {}
     for name in runs[0].accuracies:
         if all(name in run.accuracies for run in runs):
             scores = np.concatenate([run.scores(name)[-1][run.test_count > 0] for run in runs])
-            found[name] = packer.put(np.quantile(scores, QUANTILES) if scores.size else np.full(len(QUANTILES), np.nan))
+            found[name] = np.quantile(scores, QUANTILES) if scores.size else np.full(len(QUANTILES), np.nan)
     return found

@@ -3,32 +3,23 @@
 "use strict";
 
 const numbers = (() => {
-  const TYPES = {float32: Float32Array, float64: Float64Array, int32: Int32Array, uint8: Uint8Array};
-
-  // The content of the page: JSON, in it [type, first byte, length] where an array is, which `array` reads.
+  // The content of the page, with its lists of numbers as arrays.
   async function unpack(base64) {
     const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const buffer = await new Response(stream).arrayBuffer();
-    const length = new DataView(buffer).getUint32(0, true);
-    const content = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-    const array = ([type, begin, count]) => new TYPES[type](buffer, 4 + length + begin, count);
+    const content = await new Response(stream).json();
+    const toArrays = (object, names) => {
+      for (const name of names) object[name] = object[name] && Float64Array.from(object[name], number);
+    };
     for (const comparison of content.comparisons) {
       comparison.target = number(comparison.target);
       for (const row of comparison.rows) {
         row.host_seconds = number(row.host_seconds);
         row.compile_seconds = number(row.compile_seconds);
-        row.distributions = mapped(row.distributions, array);
+        toArrays(row.distributions, Object.keys(row.distributions));
         for (const run of row.runs) {
-          for (const name of ["compute_time", "communicated", "stage", "cohort_size", "eval_round"]) {
-            run[name] = array(run[name]);
-          }
-          if (run.map) run.map.shares = array(run.map.shares);
-          for (const found of Object.values(run.evaluations)) {
-            for (const name of ["mean", "worst", "slowest"]) found[name] = array(found[name]);
-            found.quartiles = found.quartiles.map(number);
-            found.clients = found.clients && array(found.clients);
-          }
+          toArrays(run, ["compute_time", "communicated", "stage", "cohort_size", "eval_round"]);
+          for (const found of Object.values(run.evaluations)) toArrays(found, Object.keys(found));
         }
       }
     }
@@ -38,10 +29,6 @@ const numbers = (() => {
   // Numbers that JSON cannot say are words in it.
   function number(value) {
     return typeof value === "string" ? {inf: Infinity, "-inf": -Infinity, nan: NaN}[value] : value;
-  }
-
-  function mapped(object, change) {
-    return Object.fromEntries(Object.entries(object).map(([name, value]) => [name, change(value, name)]));
   }
 
   const last = (values) => (values.length ? values[values.length - 1] : NaN);
