@@ -1,6 +1,6 @@
 """Attacks on kept runs: kills at random moments, bits flipped in checkpoints, Ctrl-C while a program starts and runs.
 
-    python tests/attacks/kept_runs.py [--kills 40] [--flips 60] [--interrupts 35] [--out FILE.json]
+    python tests/attacks/kept_runs.py [--kills 40] [--flips 60] [--interrupts 35] > FILE.json
 
 Says how many ended with a difference to a run that was left alone, with a traceback, or late. What it found, on 2 CPU
 cores, stands in `kept_runs.json`.
@@ -126,7 +126,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("kills", 40), ("flips", 60), ("interrupts", 35), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found, rng = {"seed": given.seed}, random.Random(given.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -135,15 +134,13 @@ def main():
             import conftest as conftest  # the devices of the tests
 
             found |= flips_of_a_run(given.flips, Path(folder), rng)
-            print(json.dumps(found), flush=True)
+            print(json.dumps(found), file=sys.stderr, flush=True)
         if given.kills:
             found |= kills(given.kills, Path(folder), rng)
-            print(json.dumps(found), flush=True)
+            print(json.dumps(found), file=sys.stderr, flush=True)
         if given.interrupts:
             found |= interrupts(given.interrupts, Path(folder), rng)
     print(json.dumps(found, indent=1))
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(found.get(name) for name in ("differences", "silent_differences", "failures", "wrong")))
 
 

@@ -1,6 +1,6 @@
 """Attacks on a grid: its process, or one of its workers, is killed at random moments until the grid is finished.
 
-    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] [--out FILE.json]
+    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] > FILE.json
 
 The grid has 18 runs, three methods with two rates and three seeds each, in two batches: FedAvg and FedAvg-FT are one
 training. Says how many runs ended with a difference, byte for byte, to a grid that was left alone. What it found, on 2
@@ -134,15 +134,12 @@ def main():
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, help="seconds until a kill; default those of a whole grid")
-    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = {"seed": given.seed} | attack(
             given.kills, Path(folder), random.Random(given.seed), longest=given.longest
         )
     print(json.dumps(found, indent=1))
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
     return int(bool(found["differences"] or found["outlived"] or found["failures"]))
 
 
