@@ -2,26 +2,16 @@
 
 import numpy as np
 import pytest
+from reference.histories import made_history
 
 from fedjax_srp import plots, theory
-from fedjax_srp.history import History
 
 SIZES = (4, 4, 4, 8, 8, 16, 16, 16)
 
 
 def run(scale=1.0, sizes=SIZES, metric="distance"):
-    rounds = len(sizes)
-    return History(
-        name="linear_fedrep",
-        round=np.arange(1, rounds + 1),
-        stage=np.unique(sizes, return_inverse=True)[1],
-        cohort_size=np.array(sizes),
-        compute_time=np.ones(rounds),
-        communicated=np.ones(rounds),
-        finite=np.ones(rounds),
-        client_time=np.ones(16),
-        metrics={metric: scale * 0.8 ** np.arange(1, rounds + 1)},
-    )
+    metrics = {metric: scale * 0.8 ** np.arange(1, len(sizes) + 1)}
+    return made_history(np.zeros(len(sizes)), np.ones(len(sizes)), clients=16, cohort_size=sizes, metrics=metrics)
 
 
 def drawn(ax):

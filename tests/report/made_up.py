@@ -1,8 +1,7 @@
 """Runs that nobody simulated."""
 
 import numpy as np
-
-from fedjax_srp.history import History
+from reference.histories import made_history
 
 
 def made(name, seed, rounds, clients, every=1, own=False, **fields):
@@ -17,38 +16,11 @@ def made(name, seed, rounds, clients, every=1, own=False, **fields):
     found = {"fine_tune": np.round(0.95 * rise * counts) / counts}
     if own:
         found["own_head"] = np.round(0.8 * rise * counts) / counts
-    config = {
-        "name": name,
-        "algorithm": name,
-        "participation": "doubling",
-        "clock": "fixed",
-        "dataset": "digits",
-        "options": {"learning_rate": 0.1},
-        "clock_options": {},
-        "dataset_options": {},
-        "data_checksum": "1a2b3c4d",
-        "num_clients": clients,
-        "unknown": [],
-        "key": [0, seed],
-        "seed": seed,
-    }
-    return History(
-        **{
-            "name": name,
-            "round": np.arange(1, rounds + 1),
-            "stage": stage,
-            "cohort_size": sizes,
-            "compute_time": np.sort(client_time)[sizes - 1],
-            "communicated": random.uniform(size=rounds) < 0.9,
-            "finite": np.ones(rounds, bool),
-            "client_time": client_time,
-            "eval_round": evaluated,
-            "accuracies": found,
-            "test_count": counts,
-            "compile_seconds": random.uniform(0, 1),
-            "host_seconds": random.uniform(1, 50),
-            "asynchronous": name == "fedbuff",
-            "config": config,
-        }
-        | fields
-    )
+    config = {"name": name, "algorithm": name, "participation": "doubling", "options": {"learning_rate": 0.1}}
+    config |= {"dataset": "digits", "dataset_options": {}, "data_checksum": "1a2b3c4d", "num_clients": clients}
+    config |= {"clock": "fixed", "clock_options": {}, "unknown": [], "key": [0, seed], "seed": seed}
+    given = {"name": name, "stage": stage, "cohort_size": sizes, "communicated": random.uniform(size=rounds) < 0.9}
+    given |= {"client_time": client_time, "eval_round": evaluated, "accuracies": found, "test_count": counts}
+    given |= {"compile_seconds": random.uniform(0, 1), "host_seconds": random.uniform(1, 50), "config": config}
+    times = fields.pop("compute_time", np.sort(client_time)[sizes - 1])
+    return made_history((), times, **given | {"asynchronous": name == "fedbuff"} | fields)
