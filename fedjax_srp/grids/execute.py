@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fedjax_srp.base import FederatedSource
 from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.simulate import SEEDS_OPTIONS, seeds_at_once
@@ -134,13 +133,12 @@ def plan(
             judges = point.run.name, point.run.evaluations  # the rest is the same program
             try:
                 _ = point.run.leaves  # which the parts judge
+                if judges not in asked:
+                    asked[judges] = _checked(point, datasets, devices)
+                if isinstance(refusal := asked[judges], ValueError):
+                    raise refusal
             except ValueError as error:
                 problems.add(error, point.name)
-                continue
-            if judges not in asked:
-                asked[judges] = _checked(point, datasets, devices)
-            if isinstance(refusal := asked[judges], ValueError):
-                problems.add(refusal, point.name)
         most = min(len({point.run.training for point in alike}), share if batch is None else batch)
         if batch is None and most * alike[0].run.num_rounds < WORTH_IT:
             most = 1
@@ -157,22 +155,18 @@ def plan(
 def _checked(point: Point, datasets: Datasets, devices: int | None) -> Request | ValueError:
     """What is asked of the engine, with devices of this process to plan on where a worker has more; or the error."""
     try:
-        return _request(point, datasets(point.run.data), devices)
+        given = point.run.simulation(datasets(point.run.data))
+        asked = given["devices"]
+        if asked is not None:
+            if devices is not None and asked > devices:
+                raise ValueError(f"devices={asked}: a run has {devices} here; give no more, or fewer workers")
+            given["devices"] = min(asked, len(jax.devices()))
+        request = Request(given["algorithm"], given["data"], **{n: given[n] for n in SEEDS_OPTIONS if n in given})
+        evaluations = prepare(request).evaluations
+        Limits(**{name: given[name] for name in Limits._fields}).check()
+        return request._replace(evaluations=evaluations)
     except ValueError as error:
         return error
-
-
-def _request(point: Point, dataset: FederatedSource, devices: int | None) -> Request:
-    given = point.run.simulation(dataset)
-    asked = given["devices"]
-    if asked is not None:
-        if devices is not None and asked > devices:
-            raise ValueError(f"devices={asked}: a run has {devices} here; give no more, or fewer workers")
-        given["devices"] = min(asked, len(jax.devices()))
-    request = Request(given["algorithm"], given["data"], **{n: given[n] for n in SEEDS_OPTIONS if n in given})
-    evaluations = prepare(request).evaluations
-    Limits(**{name: given[name] for name in Limits._fields}).check()
-    return request._replace(evaluations=evaluations)
 
 
 def described(planned: Sequence[Unit], left: Sequence[Unit], folder: Path) -> str:

@@ -216,11 +216,8 @@ class _Coerced:
         return Spec(self._table(spec.options, ""), axes, variants, rules)
 
     def _axis(self, name: str, given: Any) -> list[Any]:
-        is_object = name in _OBJECTS
-        if isinstance(given, str) or not isinstance(given, Iterable) or (isinstance(given, Mapping) and not is_object):
-            listed = []
-        else:
-            listed = list(given.values() if isinstance(given, Mapping) else given)
+        named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
+        listed = given if isinstance(given, list) else list(named)
         if not listed:
             self._note(f"axes: {name}={short(given)} must be a list with a value at least")
         values = [self._value(name, value, "axes: ") for value in listed]

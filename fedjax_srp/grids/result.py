@@ -21,20 +21,12 @@ from fedjax_srp.storage import writable
 if TYPE_CHECKING:
     import pandas as pd
 
-_SUMMARY = (
-    *(
-        "evaluation",
-        "judged_on",
-        "score",
-        "final_accuracy",
-        "worst_decile",
-        "simulated_time",
-        "time_to_target",
-        "num_rounds",
-    ),
+_LARGER = ("final_accuracy", "worst_decile")  # better where scores are accuracies
+_NUMBERS = (
+    *(*_LARGER, "simulated_time", "time_to_target", "num_rounds"),
     *("diverged", "total_bytes_up", "total_bytes_down"),
 )
-_LARGER = ("final_accuracy", "worst_decile")  # better where scores are accuracies
+_SUMMARY = ("evaluation", "judged_on", "score", *_NUMBERS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +122,7 @@ class Grid:
             ValueError: no such number, no finished run, or a run that was judged by other data.
         """
         check_choice("judged_on", judged_on, ("validation", "test"))
-        check_choice("by", by, [name for name in _SUMMARY if name not in ("evaluation", "score")])
+        check_choice("by", by, _NUMBERS)
         settings: dict[str, list[str]] = {}
         for name in self.folders:
             run = self.points[name].run

@@ -247,14 +247,13 @@ def _read(out: Path) -> dict[str, dict[str, str]]:
 def _held(out: Path) -> Iterator[None]:
     """Holds the book of a folder, as soon as whoever holds it lets go of it."""
     patience = time.monotonic() + _PATIENCE
-    while True:
-        with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        while True:
             try:
                 stack.enter_context(storage.held(out / TOGETHER, "out"))
+                break
             except storage.HeldError:
                 if time.monotonic() > patience:
                     raise
                 time.sleep(0.05)
-                continue
-            yield
-            return
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import traceback
 from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ class Worker:
     """Runs units one after the other; keeps data and programs between them."""
 
     def __init__(self) -> None:
-        self._datasets, self._loaded = Datasets(), set[str]()
+        self._datasets, self._load = Datasets(), functools.cache(lambda file: words.load([file]))
 
     def perform(self, task: str, unit: Unit, tell: Tell) -> Done:
         """Do a task, "run" or "measure"; an error is one line, with a traceback in the unit's folder if it is a bug."""
@@ -67,9 +68,7 @@ class Worker:
         try:
             with as_recorded(run.record):
                 for file in run.load:
-                    if file not in self._loaded:
-                        words.load([file])
-                        self._loaded.add(file)
+                    self._load(file)
                 return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
         except Exception as error:
             full = storage.as_full_disk(error, unit.shared)
