@@ -407,9 +407,6 @@ def test_errors_name_the_value_and_the_remedy(tmp_path):
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("history.csv", lambda text: text.replace("cohort_size", "size")),
-        ("history.csv", lambda text: text[: len(text) // 2]),
-        ("history.csv", lambda text: ""),
         ("history.csv", lambda text: text.replace("0.5", "0.6")),
         ("clients.csv", lambda text: text[: text.rindex("\n", 0, -1) + 1]),
         ("config.json", lambda text: text[:20]),

@@ -179,15 +179,14 @@ ANOTHER_RUN = {
 @pytest.mark.short("key", "rate", "work", "labels", "step_size", "clients", "policy")
 @pytest.mark.parametrize(("change", "word"), ANOTHER_RUN.values(), ids=ANOTHER_RUN)
 def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_folder):
-    with pytest.raises(ValueError, match=r"checkpoint_dir=.*belongs to a run with") as caught:
+    remedies = {
+        "chunk_size=2": "give the chunk_size of before",
+        "num_devices=2": r"give devices=2, behind srp.use_all_cores\(2\) as the first call",
+    }
+    with refused(
+        rf"^checkpoint_dir=.{{,200}}belongs to a run with.*{word}.*; {remedies.get(word, 'choose another folder')}"
+    ):
         job.run(one_folder, num_rounds=2, **change)
-    message = str(caught.value)
-    assert word in message
-    assert "choose another folder" in message
-    assert ("give the chunk_size of before" in message) == (word == "chunk_size=2")
-    assert ("give devices=2, behind srp.use_all_cores(2) as the first call" in message) == (word == "num_devices=2")
-    assert "\n" not in message
-    assert len(message) < 450
 
 
 @pytest.mark.short("*-program")
@@ -345,19 +344,6 @@ def test_a_snapshot_does_not_grow_with_what_was_recorded(folder):
     assert sum(path.stat().st_size for step in (6, 8) for path in files_of(folder / str(step))) < wide.nbytes / 4
 
 
-def test_bits_flipped_anywhere_are_never_silent(folder, capsys):
-    rng, files = np.random.default_rng(1), files_of(folder / "4")
-    sizes = np.array([path.stat().st_size for path in files])
-    for path in rng.choice(np.array(files, object), 20, p=sizes / sizes.sum()):
-        intact = path.read_bytes()
-        flip(path, rng)
-        is_silent = restored(folder) == 4
-        assert is_silent == (capsys.readouterr().err == "")
-        # What JSON means does not depend on every bit of its spaces: then the state is as it was, see `restored`.
-        assert not is_silent or path.name == storage.SEAL
-        path.write_bytes(intact)
-
-
 def test_a_run_never_goes_on_from_a_flipped_bit(tmp_path):
     found = kept_runs.flips_of_a_run(5, tmp_path, random.Random(0))
     assert found["silent_differences"] == 0
@@ -428,16 +414,11 @@ def test_a_full_disk_is_one_line_and_loses_nothing(folder):
     assert_same_bits(found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1))
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(28, "No space left on device"), ValueError("x: No space left on device [y]")]
-)
-def test_no_space_is_recognised_from_whoever_says_so(error, folder, monkeypatch):
-    import orbax.checkpoint as ocp
-
+def test_no_space_is_recognised_in_the_words_of_tensorstore(folder, monkeypatch):
     def full(*args, **options):
-        raise error
+        raise ValueError("x: No space left on device [y]")
 
-    monkeypatch.setattr(ocp.Checkpointer, "save", full)
+    monkeypatch.setattr("orbax.checkpoint.Checkpointer.save", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*6'; what was written before is intact; make room"):
         gone_on(folder, 4).save(6, small_state(6), times(4, 6))
     assert restored(folder) == 4
