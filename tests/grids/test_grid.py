@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from attacks import killed_grid
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -56,17 +57,19 @@ def members_of(out):
     return [len(members) for members in storage.read_json(Path(out) / units.BOOK).values()]
 
 
-def test_a_batch_is_the_runs_one_by_one(whole):
+def simulated(method, seed=0, num_rounds=2, **options):
+    """A run with the options of a grid, without one."""
     data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
+    given = {"num_rounds": num_rounds, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
+    return srp.simulate(srp.methods.get(method, dataset=data, hidden=(4,), **options), data, clock=clock, **given)
+
+
+def test_a_batch_is_the_runs_one_by_one(whole):
     assert members_of(whole.folder) == [4]
     for name, (rate, seed) in zip(whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True):
         assert name == f"fedavg, learning_rate={rate}, seed={seed}"
-        method = srp.methods.get("fedavg", dataset=data, hidden=(4,), learning_rate=rate)
-        expected = srp.simulate(
-            method, data, clock=clock, num_rounds=2, eval_every=1, devices=1, key=jax.random.key(seed), progress=False
-        )
-        history = whole.histories[name]
+        expected, history = simulated("fedavg", seed, learning_rate=rate), whole.histories[name]
         np.testing.assert_array_equal(history.compute_time, expected.compute_time)
         np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
         recorded = history.config["arguments"]
@@ -84,14 +87,9 @@ def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_p
     (unit,) = planned(tmp_path, axes, fine_tune_epochs=2, num_rounds=1, **own)
     values = units.batch_of([member.point for member in unit.members]).values
     assert values.keys() == {"training.optimizer.learning_rate", "fine_tune_optimizer.learning_rate"}
-    data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
-    clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
     for name, rate in zip(found.folders, RATES, strict=True):
-        method = srp.methods.get("fedavg_ft", dataset=data, hidden=(4,), learning_rate=rate, fine_tune_epochs=2, **own)
-        assert method.algorithm.fine_tune_optimizer == srp.SGD(rate, 0.5)
-        history = srp.simulate(
-            method, data, clock=clock, num_rounds=1, devices=1, key=jax.random.key(0), progress=False
-        )
+        history = simulated("fedavg_ft", num_rounds=1, learning_rate=rate, fine_tune_epochs=2, **own)
+        assert history.method.algorithm.fine_tune_optimizer == srp.SGD(rate, 0.5)
         np.testing.assert_allclose(found.histories[name].accuracy, history.accuracy, atol=1e-5)
         options = found.histories[name].config["options"]
         assert options["fine_tune_optimizer.learning_rate"] == options["learning_rate"] == pytest.approx(rate)
@@ -441,9 +439,8 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
 
 def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(tmp_path):
     axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
-    with pytest.raises(ValueError, match=r"2 things are wrong: .*learning_rate=-1.*and 3 more runs.*clock") as caught:
+    with refused(r"2 things are wrong: .*learning_rate=-1.*and 3 more runs.*clock"):
         grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
-    assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*/"))
 
 
@@ -630,6 +627,14 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.rglob("summary.json"))
 
 
+def toml(file, options, **axes):
+    """Writes a grid."""
+    lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
+    lines += ["[axes]", *(f"{name} = {json.dumps(value)}" for name, value in axes.items())]
+    file.write_text("\n".join(["[options]", *lines]))
+    return str(file)
+
+
 def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys):
     def measure(self, unit):
         if unit.members[0].point.values["epochs"] == 2:
@@ -637,10 +642,8 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
         return Cost(1.0, 1.0)
 
     monkeypatch.setattr(Worker, "measure", measure)
-    file = tmp_path / "grid.toml"
-    lines = [f"{name} = {json.dumps(value)}" for name, value in OPTIONS.items()]
-    file.write_text("\n".join(["[options]", *lines, 'method = "fedavg"', "[axes]", "epochs = [1, 2]"]))
-    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--dry-run", "--no-progress"]
+    file = toml(tmp_path / "grid.toml", OPTIONS | {"method": "fedavg"}, epochs=[1, 2])
+    words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "0", "--dry-run", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
     assert printed.out.startswith("failed: epochs=2: ValueError: too large; see ")
@@ -650,9 +653,7 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
 
 def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, capsys):
     """Of two worker processes, the first one is killed as soon as it has a unit."""
-    file = tmp_path / "grid.toml"
-    lines = [f"{name} = {json.dumps(value)}" for name, value in (OPTIONS | {"num_rounds": 1}).items()]
-    file.write_text("\n".join(["[options]", *lines, "[axes]", 'method = ["fedavg"]', "seed = [0, 1]"]))
+    file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
     processes, start = [], launch._Seat.start
 
     def start_and_kill(self, task, unit):
@@ -663,7 +664,7 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
         return future
 
     monkeypatch.setattr(launch._Seat, "start", start_and_kill)
-    words = ["grid", str(file), "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
+    words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
     assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.out

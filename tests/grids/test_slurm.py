@@ -86,6 +86,18 @@ class Cluster:
         self.jobs = out / units.TOGETHER / "slurm"
         return grid(out, num_runs)
 
+    def interrupted_grid(self, out, monkeypatch, num_runs=3):
+        """The command ends while its first jobs run."""
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self, "step", interrupt)
+            patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)
+            with pytest.raises(KeyboardInterrupt):
+                self.grid(out, num_runs)
+
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
@@ -119,14 +131,7 @@ def test_a_grid_that_slurm_takes_no_job_of_is_told_why_in_a_line(cluster, tmp_pa
 
 
 def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
-    def kill():
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster, "step", kill)
-        patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)  # as the command ends
-        with pytest.raises(KeyboardInterrupt):
-            cluster.grid(tmp_path / "out")
+    cluster.interrupted_grid(tmp_path / "out", monkeypatch)
     assert cluster.states() == {"101": "RUNNING", "102": "RUNNING"}
     (cluster.folder / "101.state").write_text("FAILED")
     (cluster.folder / "room").write_text("1")
@@ -137,15 +142,8 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
 
 
 def test_a_job_of_an_earlier_call_that_was_asked_for_less_is_followed_by_another(cluster, tmp_path, monkeypatch):
-    def kill():
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(launch, "_WAIT", 0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster, "step", kill)
-        patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)
-        with pytest.raises(KeyboardInterrupt):
-            cluster.grid(tmp_path / "out", num_runs=1)
+    cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
     monkeypatch.setitem(OPTIONS, "num_rounds", 3)
     found = cluster.grid(tmp_path / "out", num_runs=1)
     assert len(found.folders) == 1
