@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_srp import measures, run_folder
-from fedjax_srp._checks import check_known, check_numbers, checked, is_number, short
+from fedjax_srp._checks import check_known, check_numbers, checked
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
@@ -228,6 +228,7 @@ class History:
     mean_accuracy = property(mean_scores, doc="(E,) mean over clients of the default evaluation, by test points.")
     worst_decile = property(worst_scores, doc="(E,) mean of the worst tenth of the clients in the default evaluation.")
 
+    @checked
     def time_to(
         self, target: float, communication: float = 0.0, evaluation: str | None = None, metric: str | None = None
     ) -> float:
@@ -243,8 +244,6 @@ class History:
             Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, and nan
             never reaches it.
         """
-        if not is_number(target):
-            raise ValueError(f"target={short(target)} must be a number, e.g. 0.5")
         if metric is not None:
             check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
             reached, times = self.metrics[metric] <= target, self.elapsed(communication)

@@ -205,7 +205,7 @@ def test_a_target_that_no_accuracy_can_reach_is_refused(target):
 @pytest.mark.parametrize("target", ["0.5", None, True, [0.5], (0.5, 0.6)])
 @pytest.mark.parametrize("options", [{}, {"metric": "distance"}])
 def test_a_target_is_a_number(target, options):
-    with pytest.raises(ValueError, match=rf"^target={re.escape(repr(target))} must be a number, e\.g\. 0\.5$"):
+    with pytest.raises(ValueError, match=rf"^target={re.escape(repr(target))} must be a number$"):
         small().time_to(target, **options)
     assert small().time_to(np.float32(0.5), **options) == small().time_to(0.5, **options)
 

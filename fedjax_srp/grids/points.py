@@ -148,9 +148,6 @@ def points(spec: Spec) -> list[Point]:
 
     An option that a method does not read is left out of its runs; runs that become equal by that are one.
     """
-    for name in ("options", "axes", "variants"):
-        if not isinstance(getattr(spec, name), Mapping):
-            raise ValueError(f"{name}={short(getattr(spec, name))} must be a dict of options by name")
     spec = spec._replace(axes={name: _listed(each) for name, each in spec.axes.items()})
     count = math.prod(len(each) for each in spec.axes.values() if isinstance(each, Sized)) * max(len(spec.variants), 1)
     if count > _MOST:

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_srp import storage
-from fedjax_srp._checks import check_choice, check_known
+from fedjax_srp._checks import check_choice, check_known, checked
 from fedjax_srp.grids.execute import Failure, How, execute
 from fedjax_srp.grids.points import Own, Point, rerun_of
 from fedjax_srp.history import History
@@ -108,7 +108,8 @@ class Grid:
         storage.replace({runs: storage.as_csv(self.summary(communication=communication)), rounds: write_rounds})
         return [runs, rounds]
 
-    def best(self, by: str = "final_accuracy", judged_on: str = "validation") -> list[str]:
+    @checked
+    def best(self, by: str = "final_accuracy", judged_on: Literal["validation", "test"] = "validation") -> list[str]:
         """Returns the names of the runs of the best setting, one for each seed: what `rerun` takes.
 
         Runs that differ in nothing but the seed are one setting, judged by their mean.
@@ -121,7 +122,6 @@ class Grid:
         Raises:
             ValueError: no such number, no finished run, or a run that was judged by other data.
         """
-        check_choice("judged_on", judged_on, ("validation", "test"))
         check_choice("by", by, _NUMBERS)
         settings: dict[str, list[str]] = {}
         for name in self.folders:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
-from fedjax_srp._checks import check_choice
-from fedjax_srp.history import X
+from fedjax_srp.history import History, X
 from fedjax_srp.methods import RECIPES
 from fedjax_srp.report import repeats
 
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedjax_srp.history import History
-
-    Histories = History | Sequence[History] | Mapping[Any, History | Sequence[History]]
-
-
+Histories = History | Sequence[History] | Mapping[Any, History | Sequence[History]]
 Spread = Literal["range", "std", "seeds"]
 BANDS: dict[str, str] = {"range": "lowest to highest", "std": "± standard deviation"}
 
@@ -88,7 +83,6 @@ ROW, AXIS = 0.2, 0.5  # height of a line of text in a legend, and of an axis wit
 
 def accuracy_curve(communication: float, evaluation: str | None, x: X = "time") -> Callable[[History], Curve]:
     """Return the curve of mean scores, over simulated time or over rounds."""
-    check_choice("x", x, ("time", "rounds"))
     if x == "rounds":
         return lambda history: Curve(history.eval_round, history.mean_scores(evaluation), history.round)
     return lambda history: Curve(
@@ -110,7 +104,6 @@ def draw(
     """
     from matplotlib.lines import Line2D
 
-    check_choice("spread", spread, (*BANDS, "seeds"))
     handles: dict[str, Any] = {}
     counts, is_staged, is_held, is_single = set(), False, False, False
     for label, runs in groups.items():

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_srp import theory
-from fedjax_srp._checks import check_known, check_numbers
+from fedjax_srp._checks import check_known, checked
 from fedjax_srp.report import drawing, table
-from fedjax_srp.report.drawing import Curve, Spread, X
+from fedjax_srp.report.drawing import Curve, Histories, Spread, X
 from fedjax_srp.report.page import report_page
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedjax_srp.history import History
-    from fedjax_srp.report.drawing import Histories
 
 __all__ = ["accuracy_over_time", "contraction_over_run", "figure3", "metric_over_time", "report_page"]
 
 
+@checked
 def accuracy_over_time(
     histories: Histories,
     communication: float = 0.0,
@@ -68,6 +68,7 @@ def accuracy_over_time(
     return _single(groups, curve, labels, _x_label(communication, x), drawing.score_label(groups, names), ax, spread)
 
 
+@checked
 def metric_over_time(
     histories: Histories,
     metric: str | None = None,
@@ -169,6 +170,7 @@ def contraction_over_run(
         return ax.figure  # pyright: ignore[reportReturnType]
 
 
+@checked
 def figure3(
     histories_by_dataset: Mapping[str, Histories],
     communications: Sequence[float] = (0, 10, 100),
@@ -193,11 +195,6 @@ def figure3(
     """
     import matplotlib as mpl
 
-    if not isinstance(histories_by_dataset, Mapping):
-        raise ValueError(
-            f"histories_by_dataset is a {type(histories_by_dataset).__name__}: give a dict from data set to histories, "
-            "e.g. {'digits': histories}; accuracy_over_time draws one data set"
-        )
     columns = {title: drawing.checked_groups(histories) for title, histories in histories_by_dataset.items()}
     table.check_communications(communications)
     if not columns:
@@ -241,7 +238,6 @@ def figure3(
 def _x_label(communication: float, x: X) -> str:
     if x == "rounds":
         return "round"
-    check_numbers("communication", communication, "give a cost in time units, e.g. 10.0", max_ndim=0)
     return drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else "")
 
 

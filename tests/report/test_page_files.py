@@ -13,12 +13,7 @@ from report.made_up import made
 
 import fedjax_srp as srp
 from fedjax_srp.commands.report import report
-from fedjax_srp.report import drawing, page
-
-
-def test_nothing_to_show_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="comparisons is empty: give at least one"):
-        page.write(tmp_path / "report.html", [])
+from fedjax_srp.report import drawing
 
 
 def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
