@@ -251,27 +251,26 @@ def test_rows_of_one_training_say_so_and_options_that_are_none_are_left_out():
     assert not [name for name in found.runs if "None" in name]
 
 
-def test_nested_options_of_one_name_do_not_clash(save, tmp_path):
-    def config(rate, fine_tune_rate, key):
-        return made_by(key=key, options={"learning_rate": rate, "fine_tune_optimizer.learning_rate": fine_tune_rate})
+OTHER_RATE, OTHER_DATA = "fine_tune_optimizer.learning_rate", {"data_checksum": "5e6f7a8b"}
+NAMES = {  # of several rows: what made them -> their names, in the order of the table
+    "nested options of one name": {
+        f"FedRep, learning_rate={a}, {OTHER_RATE}={b}": made_by(options={"learning_rate": a, OTHER_RATE: b})
+        for a, b in ((1, 2), (2, 1))
+    },
+    "options of method and data of one name": {
+        f"FedRep, method.alpha={a}, data.alpha={b}": made_by(
+            options={"alpha": a}, dataset_options={**DATA, "alpha": float(b)}, **(OTHER_DATA if b == 6 else {})
+        )
+        for a, b in ((0.1, 5), (0.1, 6), (0.9, 5))
+    },
+    "a huge number": {f"FedRep, learning_rate={n:g}": made_by(options={"learning_rate": n}) for n in (2.0, 1e30)},
+}
 
-    save(*(run(config=config(*rates, key)) for rates in ((1.0, 2.0), (2.0, 1.0)) for key in range(2)))
-    found, _ = rows(tmp_path)
-    assert found["runs"].to_dict() == {
-        f"FedRep, learning_rate={a}, fine_tune_optimizer.learning_rate={b}": 2 for a, b in ((1, 2), (2, 1))
-    }
 
-
-def test_options_of_method_and_data_with_one_name_are_told_apart(save, tmp_path):
-    data = {**DATA, "alpha": 5.0}
-    save(*(run(config=made_by(options={"alpha": alpha}, dataset_options=data)) for alpha in (0.1, 0.9)))
-    other = {"dataset_options": {**DATA, "alpha": 6.0}, "data_checksum": "5e6f7a8b"}
-    save(run(config=made_by(options={"alpha": 0.1}, **other)))
-    assert list(rows(tmp_path)[0].index) == [
-        "FedRep, method.alpha=0.1, data.alpha=5",
-        "FedRep, method.alpha=0.1, data.alpha=6",
-        "FedRep, method.alpha=0.9, data.alpha=5",
-    ]
+@pytest.mark.parametrize("made", NAMES.values(), ids=NAMES)
+def test_rows_are_called_by_what_tells_them_apart(made, save, tmp_path):
+    save(*(run(config=config) for config in made.values()))
+    assert list(rows(tmp_path)[0].index) == list(made)
 
 
 def test_an_optimizer_beside_that_of_training_is_named_by_what_it_has_of_its_own(save, tmp_path):
@@ -302,12 +301,6 @@ def test_a_long_value_is_shortened_and_still_told_apart(save, tmp_path):
     names = list(rows(tmp_path)[0].index)
     assert len(set(names)) == 2
     assert max(map(len, names)) < 70
-
-
-def test_a_huge_number_is_written_as_one(save, tmp_path):
-    save(*(run(config=made_by(options={"learning_rate": rate})) for rate in (1e30, 2.0)))
-    found, _ = rows(tmp_path)
-    assert set(found.index) == {"FedRep, learning_rate=1e+30", "FedRep, learning_rate=2"}
 
 
 def test_methods_differ_in_their_own_nature_without_a_word(save, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_srp._checks import as_annotated
 from fedjax_srp.history import History
+from fedjax_srp.measures import last
 from fedjax_srp.methods import RECIPES, label
 from fedjax_srp.parts import AtLeast
 from fedjax_srp.report.shares import shares
@@ -107,9 +108,7 @@ def comparison(
         row["diverged"] = sum(run.diverged is not None for run in runs)
         row["clock_communication"] = _in_the_clock(runs)
         row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
-        row["worst_decile"], row["worst_decile_std"] = _spread(
-            [run.worst_decile[-1] if len(run.worst_decile) else math.nan for run in runs]
-        )
+        row["worst_decile"], row["worst_decile_std"] = _spread([last(run.worst_decile) for run in runs])
         quarters = np.array([run.speed_quartiles() for run in runs])
         for quarter, values in zip(QUARTERS, quarters.T, strict=True):
             row[quarter], row[f"{quarter}_std"] = _spread(values.tolist())
@@ -138,7 +137,8 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     runs = sorted(set(frame["runs"]))
     times = [f"time at C = {cost}" for cost in costs]
     lines = [["method", "accuracy %", "worst tenth %", "quarters %, fastest first", *times, "compiling s", "running s"]]
-    for row in frame.to_dict("records"):
+    rows = frame.to_dict("records")
+    for row in rows:
         accuracy = [_percent(row[name], row[f"{name}_std"]) for name in ("final_accuracy", "worst_decile")]
         quarters = "/".join(_percent(row[name]) for name in QUARTERS)
         times = [_time(row, cost) for cost in costs]
@@ -146,7 +146,6 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         host = [f"{each:.1f}" if math.isfinite(each) else "-" for each in (compiling, everything - compiling)]
         lines.append([named(row["method"]), *accuracy, quarters, *times, *host])
     spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds" if runs[-1] > 1 else "one seed"
-    rows = frame.to_dict("records")
     names = frame["method"].map(named)
     without_options = names.str.partition(", ")[0]
     if len({*zip(without_options, frame["evaluation"], strict=True)}) == len({*without_options}):
