@@ -11,13 +11,12 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from reference.histories import made_history
+from reference.histories import made_history, without_figures
 
 import fedjax_srp as srp
 from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
-from fedjax_srp.history import History
 from fedjax_srp.report import panels, repeats, table
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
@@ -65,19 +64,13 @@ def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
 @pytest.fixture
 def save(tmp_path, monkeypatch):
     """Saves runs in numbered folders; figures are left out."""
-    monkeypatch.setattr(History, "plot", lambda *_: NoFigure())
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: NoFigure())
+    without_figures(monkeypatch)
     count = iter(range(100))
 
     def put(*histories):
         return [history.save(tmp_path / f"run{next(count)}") for history in histories]
 
     return put
-
-
-class NoFigure:
-    def savefig(self, *_, **__):
-        pass
 
 
 def rows(folder, communications=(0,), target=None):

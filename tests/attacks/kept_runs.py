@@ -54,7 +54,8 @@ def kills(number, folder, rng):
     assert start(folder / "whole", cache=cache).wait() == 0
     longest, expected = time.monotonic() - begin, contents(folder / "whole")
     found = {"kills": 0, "runs": 0, "differences": 0, "failures": []}
-    while found["kills"] < number:
+    is_killed = True
+    while is_killed or found["kills"] < number:
         process = start(folder / "run", cache=cache)
         try:
             _, error = process.communicate(timeout=rng.uniform(0, longest) if found["kills"] < number else None)
@@ -62,10 +63,9 @@ def kills(number, folder, rng):
             process.kill()
             process.communicate()
             found["kills"] += 1
-            if found["kills"] < number:
-                continue
-            process = start(folder / "run", cache=cache)
-            _, error = process.communicate()
+            is_killed = True
+            continue
+        is_killed = False
         if process.returncode:
             found["failures"].append(error[-300:])
             shutil.rmtree(folder / "run")

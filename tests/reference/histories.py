@@ -1,5 +1,7 @@
 """Histories that nobody simulated."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from fedjax_srp.history import History
@@ -22,3 +24,10 @@ def made_history(scores, compute_time, evaluation="fine_tune", clients=1, **fiel
         "test_count": np.ones(clients, int),
     }
     return History(**made | fields)
+
+
+def without_figures(monkeypatch):
+    """Runs and reports are written without their figures, which take longer than all the rest."""
+    figure = SimpleNamespace(savefig=lambda *_, **__: None)
+    monkeypatch.setattr(History, "plot", lambda *_: figure)
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: figure)
