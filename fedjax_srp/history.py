@@ -244,21 +244,19 @@ class History:
             Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, and nan
             never reaches it.
         """
-        if metric is not None:
-            check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
-            reached, times = self.metrics[metric] <= target, self.elapsed(communication)
-        else:
+        if metric is None:
             place, times = self.reached(target, evaluation), self.eval_elapsed(communication)
-            return math.inf if place is None else float(times[place])
-        return float(times[np.argmax(reached)]) if reached.any() else math.inf
+        else:
+            check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
+            place, times = _first(self.metrics[metric] <= target), self.elapsed(communication)
+        return math.inf if place is None else float(times[place])
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:
         """Return the index of the first evaluation whose mean score reaches the target; None if there is none."""
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
         scores = self.mean_scores(evaluation)
-        reached = scores <= target if self.smaller_is_better else scores >= target
-        return int(np.argmax(reached)) if reached.any() else None
+        return _first(scores <= target if self.smaller_is_better else scores >= target)
 
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
         """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
@@ -425,6 +423,10 @@ class History:
                 del vars(history)[name]
             vars(history)[run_folder.MODELS] = models.absolute()
         return history
+
+
+def _first(holds: np.ndarray) -> int | None:
+    return int(np.argmax(holds)) if holds.any() else None
 
 
 def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:

@@ -261,14 +261,11 @@ class _Coerced:
             return {}
         rule: dict[str, list[Any]] = {}
         for name, wanted in given.items():
-            several = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+            several = rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
                 for unknown in (value for value in several if value not in variants):
                     self._note(f"exclude: no variant {short(unknown)}{nearest(str(unknown), variants)}")
-                rule[name] = several
-            elif name == "data":
-                rule[name] = several
-            else:
+            elif name != "data":
                 try:
                     rule[name] = [coerce(name, self._options[name], wanted)]
                 except (ValueError, KeyError):
@@ -294,12 +291,10 @@ def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dic
         of_variant = spec.variants[values[VARIANT]] if VARIANT in values else {}
         given = {**spec.options, **of_variant, **{n: v for n, v in values.items() if n != VARIANT}}
         all_values = {**given, **values}
-        is_out = False
-        for place, rule in enumerate(spec.exclude):
-            if all(all_values.get(name) in wanted for name, wanted in rule.items()):
-                hits[place] += 1
-                is_out = True
-        if not is_out:
+        applies = [all(all_values.get(name) in wanted for name, wanted in rule.items()) for rule in spec.exclude]
+        for place, is_hit in enumerate(applies):
+            hits[place] += is_hit
+        if not any(applies):
             yield values, given
 
 

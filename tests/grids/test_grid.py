@@ -101,16 +101,16 @@ def trained(monkeypatch):
     """How many runs each program trains, in the order of the programs."""
     found = []
 
-    def count(keys):
-        def counted(**given):
-            found.append(len(given[keys]) if keys == "keys" else 1)
-            return getattr(simulate, "simulate_seeds" if keys == "keys" else "simulate")(**given)
+    def counted(train):
+        def call(**given):
+            found.append(len(given.get("keys", [0])))
+            return train(**given)
 
-        return counted
+        return call
 
-    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", count("keys"))
-    monkeypatch.setattr("fedjax_srp.grids.work.simulate", count("key"))
-    monkeypatch.setattr("fedjax_srp.runs.folder.simulate", count("key"))
+    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", counted(simulate.simulate_seeds))
+    for place in ("grids.work", "runs.folder"):
+        monkeypatch.setattr(f"fedjax_srp.{place}.simulate", counted(simulate.simulate))
     return found
 
 
