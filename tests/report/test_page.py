@@ -18,6 +18,7 @@ from fedjax_srp.report import drawing, page, repeats, shares, table
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install chromium to test the page")
 
 COSTS, TARGETS = (0, 0.37, 10, 123.4), (0.02, 0.6, 0.93, 0.949)
+AXIS = "drawing.model('rounds', 'x').document.roots()[0].left.find((one) => 'axis_label' in one)"
 METHODS = ("srpfl", "fedrep", "lg_srpfl", "lg_fedavg", "flanp_fedavg", "fedavg", "fedbuff", "flanp_fedavg_ft", "apfl")
 
 
@@ -49,6 +50,16 @@ def opened(tab, large, tmp_path_factory):
     assert not tab.errors
 
 
+@pytest.fixture
+def show(tab, tmp_path):
+    """Opens the page of runs, or of several comparisons."""
+
+    def shown(runs=(), target=0.6, comparisons=(), title="", **how):
+        tab.open(page.write(tmp_path / "report.html", comparisons or [compared(runs, target)], title), **how)
+
+    return shown
+
+
 @pytest.fixture(autouse=True)
 def no_errors(tab):
     tab.errors.clear()
@@ -69,6 +80,11 @@ def cells(tab, name="table"):
         f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
     )
     return [[text.strip() for text in row] for row in tab.ask(rows)]
+
+
+def said(tab, name):
+    """The text of an element of the page."""
+    return tab.ask(f"document.getElementById('{name}').innerText")
 
 
 def as_printed(rows):
@@ -177,8 +193,7 @@ def test_the_curves_are_those_of_the_figures(opened, large, cost):
         banded += 1
     assert (place, banded) == (len(lines["xs"]), len(bands["xs"]))
     assert len(lines["xs"]) > len(over_time)
-    note = opened.ask("document.getElementById('curves-note').innerText")
-    assert "Thinner: some runs have ended and keep their last value." in note
+    assert "Thinner: some runs have ended and keep their last value." in said(opened, "curves-note")
 
 
 def test_a_key_on_a_slider_moves_the_curves_and_the_table(opened):
@@ -257,14 +272,14 @@ def quarter_means(frame):
     return [np.average(part["accuracy"], weights=part["test_count"]) for part in parts]
 
 
-def test_a_sweep_is_filtered_by_its_options(tmp_path, tab):
+def test_a_sweep_is_filtered_by_its_options(tab, show):
     def sweep(rate, seed):
         run = made("fedrep", seed, 6, 5)
         return dataclasses.replace(run, config=run.config | {"options": {"learning_rate": rate}})
 
     rates = compared([*(sweep(rate, seed) for rate in (0.1, 0.5) for seed in range(2)), made("fedavg", 0, 6, 5)])
     other = compared([made("apfl", 0, 6, 5, cohort_size=[2] * 6)])
-    tab.open(page.write(tmp_path / "report.html", [rates, other]), "only.learning_rate=0.5")
+    show(comparisons=[rates, other], state="only.learning_rate=0.5")
     assert [row[0] for row in cells(tab)[1:]] == ["FedRep, learning_rate=0.5"]
     drawn = tab.ask("Number(document.body.dataset.drawn)")
     everything = "(one) => { one.value = ''; one.dispatchEvent(new Event('change')); }"
@@ -277,7 +292,7 @@ def test_a_sweep_is_filtered_by_its_options(tmp_path, tab):
     assert len(cells(tab)) == 1
     choose(tab, "data=1")
     assert [row[0] for row in cells(tab)[1:]] == ["APFL"]
-    assert "do not tell who took part" in tab.ask("document.getElementById('map-note').innerText")
+    assert "do not tell who took part" in said(tab, "map-note")
     assert source(tab, "map", "image")["x"] == []
 
 
@@ -286,27 +301,26 @@ def test_ten_thousand_clients_are_quantiles(tmp_path, tab):
     path = page.write(tmp_path / "report.html", [comparison])
     assert path.stat().st_size < 2e6
     tab.open(path)
-    assert "10000 clients are too many for dots" in tab.ask("document.getElementById('clients-note').innerText")
-    assert "10000 clients in 100 bands" in tab.ask("document.getElementById('map-note').innerText")
+    assert "10000 clients are too many for dots" in said(tab, "clients-note")
+    assert "10000 clients in 100 bands" in said(tab, "map-note")
     assert source(tab, "clients", "dots")["x"] == []
 
 
 @pytest.mark.parametrize("score", ["worst", "slowest"])
-def test_curves_of_a_tenth_of_the_clients(tmp_path, tab, score):
+def test_curves_of_a_tenth_of_the_clients(tab, score, show):
     """On a phone, by the control: of single runs, so that each line is a history's."""
-    comparison = compared([made(name, 0, 30, 40) for name in ("srpfl", "fedrep")])
-    tab.open(page.write(tmp_path / "report.html", [comparison]), "whole=1", width=390, phone=True)
-    axis = "drawing.model('rounds', 'x').document.roots()[0].left.find((one) => 'axis_label' in one)"
-    assert tab.ask(f"{axis}.axis_label") == "mean test accuracy (%)"
+    runs = [made(name, 0, 30, 40) for name in ("srpfl", "fedrep")]
+    show(runs, state="whole=1", width=390, phone=True)
+    assert tab.ask(f"{AXIS}.axis_label") == "mean test accuracy (%)"
     tab.ask(f"element('score').value = '{score}', element('score').dispatchEvent(new Event('change')), true")
     tab.wait(f"location.hash.includes('curves={score}')")
     for state in (None, f"curves={score}&whole=1&C=2"):  # the control, and an address that was sent
         if state:
             choose(tab, state)
-        tab.wait(f"{axis}.axis_label === 'test accuracy of the {score} tenth (%)'")
+        tab.wait(f"{AXIS}.axis_label === 'test accuracy of the {score} tenth (%)'")
         assert tab.ask("document.getElementById('score').selectedOptions[0].text") == f"{score} tenth"
         over_time, over_rounds = source(tab, "time", "lines"), source(tab, "rounds", "lines")
-        for place, (run,) in enumerate(comparison.rows.histories.values()):
+        for place, run in enumerate(runs):
             expected = 100 * getattr(run, f"{score}_scores")()
             assert not np.allclose(expected, 100 * run.mean_scores(), atol=0.1)
             np.testing.assert_array_equal(over_time["xs"][place], run.eval_elapsed(2 if state else 0))
@@ -316,8 +330,8 @@ def test_curves_of_a_tenth_of_the_clients(tmp_path, tab, score):
     assert tab.ask("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
-    tab.open(page.write(tmp_path / "report.html", [large]), width=390, phone=True)
+def test_a_phone_has_no_sideways_scrolling(tab, large, show):
+    show(comparisons=[large], width=390, phone=True)
     assert tab.ask("document.documentElement.scrollWidth") <= 390
     widths = tab.ask("[...document.querySelectorAll('.figure > *')].map((one) => one.getBoundingClientRect().width)")
     assert min(widths) > 300
@@ -325,10 +339,10 @@ def test_a_phone_has_no_sideways_scrolling(tmp_path, tab, large):
 
 @pytest.mark.short("500")
 @pytest.mark.parametrize("width", [1280, 500])
-def test_long_names_without_blanks_are_broken(tmp_path, tab, width):
+def test_long_names_without_blanks_are_broken(tab, width, show):
     runs = [made("long_name_" * 11 + str(place), 0, 6, 5, finite=np.arange(6) < 3) for place in range(3)]
     comparison = compared(runs)._replace(title="data_" * 60)
-    tab.open(page.write(tmp_path / "report.html", [comparison], title="title_" * 60), width=width)
+    show(comparisons=[comparison], title="title_" * 60, width=width)
     assert tab.ask("document.documentElement.scrollWidth") <= width
     lines = "[...document.querySelectorAll('.choice label')].map((one) => one.getBoundingClientRect().height)"
     assert max(tab.ask(lines)) < 40  # but not the words beside a choice
@@ -336,17 +350,14 @@ def test_long_names_without_blanks_are_broken(tmp_path, tab, width):
 
 @pytest.mark.short("400-True")
 @pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
-def test_long_names_leave_room_for_what_they_name(tmp_path, tab, width, phone):
+def test_long_names_leave_room_for_what_they_name(tab, width, phone, show):
     def sweep(rate):
         run = made("flanp_fedavg", 0, 6, 5, own=True)
-        options = {
-            "learning_rate": rate,
-            "fine_tune_learning_rate": 10 * rate,
-            "participation_initial": int(100 * rate),
-        }
+        options = {"learning_rate": rate, "fine_tune_learning_rate": 10 * rate}
+        options["participation_initial"] = int(100 * rate)
         return dataclasses.replace(run, config=run.config | {"options": options})
 
-    tab.open(page.write(tmp_path / "report.html", [compared([sweep(0.123456), sweep(0.2)])]), width=width, phone=phone)
+    show([sweep(0.123456), sweep(0.2)], width=width, phone=phone)
     names = [row[0] for row in cells(tab)[1:]]
     assert min(map(len, names)) > 70
     assert tab.ask("document.documentElement.scrollWidth") <= width
@@ -368,25 +379,25 @@ def bounds(tab, figure, axis="x"):
     return tab.ask(f"[drawing.model('{figure}', '{axis}').start, drawing.model('{figure}', '{axis}').end]")
 
 
-def test_time_is_cut_after_the_target_and_the_page_says_so(tmp_path, tab):
+def test_time_is_cut_after_the_target_and_the_page_says_so(tab, show):
     rise = {"fine_tune": np.tile(np.linspace(0.1, 0.9, 9)[:, None], 5)}
     run = made("fedrep", 0, 9, 5, accuracies=rise)
     length = float(run.elapsed()[-1])
-    tab.open(page.write(tmp_path / "report.html", [compared([run])]))  # target 0.6, reached in round 6 of 9
+    show([run])  # target 0.6, reached in round 6 of 9
     end = 1.25 * run.time_to(0.6)
-    note = "document.getElementById('cut-note').innerText"
     assert bounds(tab, "time") == pytest.approx([0, end])
     assert bounds(tab, "cohort") == pytest.approx([0, length])
-    assert re.fullmatch(rf"Time ends at {end:.3g} of {length:.3g} time units, .*tick 'whole runs'.*", tab.ask(note))
+    words = rf"Time ends at {end:.3g} of {length:.3g} time units, .*tick 'whole runs'.*"
+    assert re.fullmatch(words, said(tab, "cut-note"))
     choose(tab, "whole=1")
     assert bounds(tab, "time") == pytest.approx([0, length])
-    assert tab.ask(note) == ""
+    assert not said(tab, "cut-note")
     tab.ask("document.getElementById('whole').click()")
     tab.wait("!location.hash.includes('whole')")
     assert bounds(tab, "time") == pytest.approx([0, end])
     choose(tab, "target=90")  # 1.25 times its time is more than there is
     assert bounds(tab, "time") == pytest.approx([0, length])
-    assert tab.ask(note) == ""
+    assert not said(tab, "cut-note")
 
 
 @pytest.mark.long
@@ -408,10 +419,10 @@ def test_a_cut_that_would_hide_most_of_every_run_waits_until_it_is_asked_for(tmp
     assert bounds(tab, "time") == pytest.approx([0, end])
 
 
-def test_numbers_beyond_bounds_are_drawn_and_printed(tmp_path, tab):
+def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
     long = made("fedrep", 0, 6, 5, compute_time=np.full(6, 2e30), host_seconds=math.nan)
     comparison = compared([long, made("srpfl", 0, 6, 5)], target=0.2)
-    tab.open(page.write(tmp_path / "report.html", [comparison]))
+    show(comparisons=[comparison])
     expected, _ = rendered(comparison, 0.2, (0, 10))
     header, *found = cells(tab)
     assert as_printed(cells(tab))[1:] == expected[1:]
@@ -425,33 +436,33 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tmp_path, tab):
 
 
 @pytest.mark.long
-def test_lines_of_one_evaluation_are_dots(tmp_path, tab):
+def test_lines_of_one_evaluation_are_dots(tab, show):
     def last(name, seed):
         run = made(name, seed, 6, 5)
         scores = {key: values[-1:] for key, values in run.accuracies.items()}
         return dataclasses.replace(run, eval_round=[6], accuracies=scores)
 
     runs = [last(name, seed) for name in ("srpfl", "fedrep") for seed in range(2)]
-    tab.open(page.write(tmp_path / "report.html", [compared(runs)]))
+    show(runs)
     for figure, xs in (("time", [run.elapsed()[-1] for run in runs]), ("rounds", [6] * 4)):
         dots = source(tab, figure, "dots")
         np.testing.assert_allclose(dots["x"], xs)
         np.testing.assert_allclose(dots["y"], [100 * run.final_accuracy for run in runs])
         assert dots["marker"] == ["circle", "circle", "square", "square"]  # twins have one colour
         assert bounds(tab, figure)[1] > max(xs)
-    note = tab.ask("document.getElementById('curves-note').innerText")
+    note = said(tab, "curves-note")
     assert "Dots, or squares for dashed lines: evaluations that are joined to no other." in note
     assert "Thin lines" not in note
     assert "mean of" not in note
     scores = np.tile([[0.1], [0.2], [np.nan], [0.4], [np.nan], [0.6]], 5)
-    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 6, 5, accuracies={"a": scores})])]))
+    show([made("fedrep", 0, 6, 5, accuracies={"a": scores})])
     assert source(tab, "rounds", "dots")["x"] == [4, 6]  # 1 and 2 are joined
 
 
-def test_a_page_on_which_nothing_is_known(tmp_path, tab):
+def test_a_page_on_which_nothing_is_known(tab, show):
     scores = {name: np.full((3, 5), math.nan) for name in ("a", "b")}
     for fields in ({"accuracies": scores}, {"test_count": np.zeros(5)}):
-        tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 3, 5, **fields)], math.nan)]))
+        show([made("fedrep", 0, 3, 5, **fields)], target=math.nan)
         text = tab.ask("document.querySelector('main').innerText")
         assert "No client has a known accuracy." in text
         assert "too many" not in text
@@ -463,10 +474,10 @@ def test_a_page_on_which_nothing_is_known(tmp_path, tab):
                 assert high >= 100
 
 
-def test_a_round_that_never_ends_hides_none_before(tmp_path, tab):
+def test_a_round_that_never_ends_hides_none_before(tab, show):
     times = np.array([1.0, 1.0, 1.0, math.inf, 1.0])
     run = made("fedrep", 0, 5, 5, compute_time=times)
-    tab.open(page.write(tmp_path / "report.html", [compared([run], 0.999)]))
+    show([run], target=0.999)
     assert bounds(tab, "time") == bounds(tab, "cohort") == [0, 3]
     assert source(tab, "cohort", "lines")["xs"] == [[0, 1, 2, 3]]
 
@@ -487,58 +498,55 @@ def test_a_label_asks_no_network_for_mathematics(text, tmp_path, tab):
     assert [name.replace("\u200b", "") for name in source(tab, "clients", "names")["text"]] == [text]
 
 
-def test_the_page_says_which_data_judged(tmp_path, tab):
+def test_the_page_says_which_data_judged(tab, show):
     run = made("fedrep", 0, 6, 5)
     tuned = dataclasses.replace(run, config=run.config | {"dataset_options": {"validation": 0.2}})
     for history, judged in ((run, "test"), (tuned, "validation")):
-        tab.open(page.write(tmp_path / "report.html", [compared([history])]))
-        assert f"on {judged} data." in tab.ask("document.getElementById('state').innerText")
-        axis = "drawing.model('rounds', 'x').document.roots()[0].left.find((one) => 'axis_label' in one)"
-        assert tab.ask(f"{axis}.axis_label") == f"mean {judged} accuracy (%)"
+        show([history])
+        assert f"on {judged} data." in said(tab, "state")
+        assert tab.ask(f"{AXIS}.axis_label") == f"mean {judged} accuracy (%)"
 
 
 @pytest.mark.long
-def test_the_page_of_one_run_speaks_of_one(tmp_path, tab):
-    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", 0, 6, 5)], target=0.2)]))
-    assert tab.ask("document.getElementById('about').innerText") == "digits, made up: 1 line, 1 run"
+def test_the_page_of_one_run_speaks_of_one(tab, show):
+    show([made("fedrep", 0, 6, 5)], target=0.2)
+    assert said(tab, "about") == "digits, made up: 1 line, 1 run"
     text = "document.querySelector('main').innerText"
     for words in ("standard deviation", "Not reached:", "seed of each line", "coincide"):
         assert words not in tab.ask(text)
-    assert "C (time units)" in tab.ask("document.getElementById('sliders').innerText")
+    assert "C (time units)" in said(tab, "sliders")
     choose(tab, "target=100")
     assert "Not reached:" in tab.ask(text)
-    tab.open(page.write(tmp_path / "report.html", [compared([made("fedrep", seed, 6, 5) for seed in (0, 1)])]))
-    assert tab.ask("document.getElementById('about').innerText") == "digits, made up: 1 line, 2 runs"
+    show([made("fedrep", seed, 6, 5) for seed in (0, 1)])
+    assert said(tab, "about") == "digits, made up: 1 line, 2 runs"
     assert "Mean ± sample standard deviation" in tab.ask(text)
     assert "stroke: standard deviation" in tab.ask(text)
 
 
-def test_runs_that_diverged_have_a_page(tmp_path, tab):
+def test_runs_that_diverged_have_a_page(tab, show):
     scores = {"fine_tune": np.full((3, 5), math.nan)}
     broken = made("fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False]))
-    tab.open(page.write(tmp_path / "report.html", [compared([broken], target=math.nan)]))
-    assert "Diverged: FedRep, seed 0, in round 2" in tab.ask("document.getElementById('curves-note').innerText")
+    show([broken], target=math.nan)
+    assert "Diverged: FedRep, seed 0, in round 2" in said(tab, "curves-note")
     assert "not reached" in cells(tab)[1]
     assert cells(tab)[1][0] == "FedRep (diverged in round 2)"
-    both = [broken, made("fedrep", 1, 3, 5)]
-    tab.open(page.write(tmp_path / "report.html", [compared(both)]))
+    show([broken, made("fedrep", 1, 3, 5)])
     assert cells(tab)[1][0] == "FedRep (1 diverged)"
 
 
-def test_twins_break_even_where_the_page_says(tab, tmp_path):
+def test_twins_break_even_where_the_page_says(tab, show):
     """At that cost, mean times to the target are equal; below and above it, one or the other is faster."""
     rounds, runs = np.arange(1, 21), []
     for name, time, speed in (("srpfl", 1.0, 0.04), ("fedrep", 10.0, 0.1)):  # cheap rounds, and more of them
         scores = {"fine_tune": np.minimum(speed * rounds, 0.9)[:, None].repeat(4, 1)}
         fields = {"eval_round": rounds, "accuracies": scores, "communicated": np.ones(20, bool)}
         runs += [made(name, seed, 20, 4, compute_time=np.full(20, time + seed), **fields) for seed in range(2)]
-    comparison = compared(runs)
-    tab.open(page.write(tmp_path / "page.html", [comparison]), "target=60")
-    text = tab.ask("document.getElementById('table-notes').textContent")
+    show(runs, state="target=60")
+    text = said(tab, "table-notes")
     even = float(re.search(r"need the same time: SRPFL and FedRep ([\d.]+\d)", text)[1])
 
     def times(cost):
-        return [np.mean([run.time_to(0.6, cost) for run in runs]) for runs in comparison.rows.histories.values()]
+        return [np.mean([run.time_to(0.6, cost) for run in of_row]) for of_row in (runs[:2], runs[2:])]
 
     srpfl, fedrep = times(even)
     assert srpfl == pytest.approx(fedrep, rel=0.01)
@@ -546,9 +554,9 @@ def test_twins_break_even_where_the_page_says(tab, tmp_path):
     assert (less < more) != (less_above < more_above)
 
 
-def test_logarithmic_time_starts_at_the_first_evaluation(tab, tmp_path):
+def test_logarithmic_time_starts_at_the_first_evaluation(tab, show):
     runs = [made("fedrep", seed, 50, 10) for seed in range(2)]
-    tab.open(page.write(tmp_path / "page.html", [compared(runs)]), "log=1&whole=1")
+    show(runs, state="log=1&whole=1")
     start, scale = tab.ask(
         "[drawing.model('time', 'x').start, drawing.model('time', 'x').document.roots()[0].x_scale.type]"
     )
@@ -559,17 +567,17 @@ def test_logarithmic_time_starts_at_the_first_evaluation(tab, tmp_path):
     assert tab.ask("drawing.model('time', 'x').start") == 0
 
 
-def test_clients_with_few_test_points_have_no_quartiles(tab, tmp_path):
+def test_clients_with_few_test_points_have_no_quartiles(tab, show):
     few = dataclasses.replace(made("fedrep", 0, 6, 10), test_count=np.full(10, 9))
-    tab.open(page.write(tmp_path / "page.html", [compared([few])]))
+    show([few])
     boxes = source(tab, "clients", "boxes")
     assert boxes["q25"] == [None]
     assert boxes["q50"] == [pytest.approx(100 * few.final_accuracy)]
     assert "9 in the median, so that quartiles would say nothing" in tab.ask("document.body.textContent")
 
 
-def test_the_page_follows_dark_and_light(tab, tmp_path):
-    tab.open(page.write(tmp_path / "page.html", [compared([made("fedrep", 0, 6, 4)])]))
+def test_the_page_follows_dark_and_light(tab, show):
+    show([made("fedrep", 0, 6, 4)])
     found = {}
     for scheme in ("light", "dark"):
         tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
