@@ -214,12 +214,13 @@ def _sealed(value: Mapping[str, Any]) -> str:
     return json.dumps({**value, _CHECKSUM: checksum}, indent=2, allow_nan=False) + "\n"
 
 
-def replace(files: Mapping[Path, Callable[[Path], object]], follow: bool = False) -> None:
+def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
     """Write files, all or none: each in a temporary folder beside its place, then into their places.
 
+    A link is replaced, and what it leads to is left as it is.
+
     Args:
-        files: path -> function that writes the file to a given path. A device or a pipe is written directly.
-        follow: write the file that a link leads to; otherwise the link is replaced, and that file is left as it is.
+        files: path -> function that writes the file to a given path.
 
     Raises:
         OSError: the disk is full; existing files are intact.
@@ -228,12 +229,11 @@ def replace(files: Mapping[Path, Callable[[Path], object]], follow: bool = False
     with contextlib.ExitStack() as stack:
         try:
             for path, write_to in files.items():
-                if path.is_file() or not path.exists() or (path.is_symlink() and not follow):
-                    options = {"prefix": ".", "suffix": ".writing", "dir": (path.resolve() if follow else path).parent}
-                    beside[path] = Path(stack.enter_context(tempfile.TemporaryDirectory(**options)), path.name)
-                write_to(beside.get(path, path))
+                folder = tempfile.TemporaryDirectory(prefix=".", suffix=".writing", dir=path.parent)
+                beside[path] = Path(stack.enter_context(folder), path.name)
+                write_to(beside[path])
             for path, temporary in beside.items():
-                temporary.replace(path.resolve() if follow else path)
+                temporary.replace(path)
         except Exception as error:
             raise as_full_disk(error, next(iter(files)).parent) or error from None
 

@@ -104,17 +104,3 @@ def test_tables_are_written_with_harmless_cells(tmp_path):
     frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
     storage.as_csv(frame)(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
-
-
-def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path):
-    link, pipe = tmp_path / "latest", tmp_path / "pipe"
-    (tmp_path / "file").write_text("old")
-    link.symlink_to("file")
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    storage.replace({path: lambda place: place.write_text("new") for path in (link, pipe)}, follow=True)
-    assert link.is_symlink()
-    assert (tmp_path / "file").read_text() == "new"
-    assert pipe.is_fifo()
-    assert os.read(reader, 9) == b"new"
-    os.close(reader)

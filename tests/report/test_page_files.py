@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import os
 import re
 import zlib
 from pathlib import Path
@@ -13,7 +14,7 @@ from report.made_up import made
 
 import fedjax_srp as srp
 from fedjax_srp.commands.report import report
-from fedjax_srp.report import drawing
+from fedjax_srp.report import drawing, page
 
 
 def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
@@ -42,6 +43,22 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
         srp.plots.report_page(never, tmp_path / "own.html")
     with pytest.raises(ValueError, match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0"):
         srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
+
+
+def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "writer", lambda *_: lambda place: place.write_text("new"))
+    link, pipe = tmp_path / "latest", tmp_path / "pipe"
+    (tmp_path / "file").write_text("old")
+    link.symlink_to("file")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    for path in (link, pipe):
+        page.write(path, [])
+    assert link.is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    assert pipe.is_fifo()
+    assert os.read(reader, 9) == b"new"
+    os.close(reader)
 
 
 def content(path):

@@ -102,8 +102,12 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
 
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
-    """Write the page to a file and return its path; see `writer`."""
-    storage.replace({path: writer(comparisons, title)}, follow=True)
+    """Write the page to a file, a device or what a link leads to, and return the path; see `writer`."""
+    write_to = writer(comparisons, title)
+    if path.exists() and not path.is_file():
+        write_to(path)
+    else:
+        storage.replace({path.resolve(): write_to})
     return path
 
 
