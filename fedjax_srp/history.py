@@ -406,7 +406,10 @@ class History:
         Raises:
             ValueError: the directory cannot be written to, or has tables or models that were not written by `save`.
         """
-        return run_folder.save(self, Path(directory), target, communication, models)
+        folder = Path(directory)
+        if name := run_folder.foreign(folder):
+            raise ValueError(f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another one")
+        return run_folder.write(self, folder, target, communication, models)
 
     @classmethod
     @checked

@@ -40,15 +40,8 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 }
 
 
-def save(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
-    """Write the folder of a run, unless it has tables that were not written here; see `History.save`."""
-    if name := foreign(folder):
-        raise ValueError(f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another directory")
-    return write(history, folder, target, communication, models)
-
-
 def write(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
-    """Write the folder of a run over whatever tables are there."""
+    """Write the folder of a run over whatever tables are there; see `History.save`."""
     if models and history.server_state is None:
         raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
     config = {

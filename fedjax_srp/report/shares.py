@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,8 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     return {name: float(np.mean(values)) if values else math.nan for name, values in found.items()}
 
 
-def _metric(run: History, name: str, of: object) -> float:
-    return float(of(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan  # type: ignore[operator]
+def _metric(run: History, name: str, of: Callable[[np.ndarray], Any]) -> float:
+    return float(of(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan
 
 
 def texts(found: dict[str, float]) -> list[str]:

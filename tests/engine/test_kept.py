@@ -85,7 +85,7 @@ def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, f
 @pytest.mark.parametrize("file", ["config.json", "history.csv", "clients.csv", "summary.json"])
 def test_tables_of_something_else_are_kept(file, history, tmp_path):
     (tmp_path / file).write_text("{}")
-    with pytest.raises(ValueError, match=f"its {file} was not written by fedjax_srp; give another directory"):
+    with pytest.raises(ValueError, match=f"its {file} was not written by fedjax_srp; give another one"):
         history.save(tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(file, "{}")]
 

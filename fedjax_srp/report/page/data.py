@@ -60,15 +60,15 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "color": styles[name].color,
                 "dash": _DASHES[styles[name].linestyle],
                 "twin": names.index(rows.twins[name]) if rows.twins.get(name) in rows.histories else None,
-                "options": {"method": label(rows.runs[name][0].history.name)} | rows.options[name],
-                "takes_cost": rows.histories[name][0].takes_communication,
-                "judged_on": rows.histories[name][0].judged_on,
-                "shares": shares.texts(shares.shares(rows.histories[name], comparison.target.accuracy)),
-                **{f"{what}_seconds": table.seconds(rows.histories[name], what) for what in ("compile", "host")},
-                "distributions": _distributions(rows.histories[name]),
+                "options": {"method": label(runs[0].name)} | rows.options[name],
+                "takes_cost": runs[0].takes_communication,
+                "judged_on": runs[0].judged_on,
+                "shares": shares.texts(shares.shares(runs, comparison.target.accuracy)),
+                **{f"{what}_seconds": table.seconds(runs, what) for what in ("compile", "host")},
+                "distributions": _distributions(runs),
                 "runs": [_run(run) for run in rows.runs[name]],
             }
-            for name in names
+            for name, runs in rows.histories.items()
         ],
     }
 
