@@ -48,19 +48,14 @@ def check_communications(costs: Sequence[float]) -> None:
         raise ValueError("communications is empty: give at least one cost, e.g. 0")
 
 
-def common_target(histories: Repeats, fraction: float = 0.95, reference: str = "fedrep") -> Target:
-    """Return a fraction of the reference's final accuracy, mean over its runs; without it, of the best method's.
+def common_target(histories: Repeats, fraction: float = 0.95) -> Target:
+    """Return a fraction of FedRep's final accuracy, mean over its runs; without it, of the best method's.
 
-    It is rounded to 0.1 %, as accuracies are shown. Of several rows of the reference the best counts; of rows equal at
-    0.1 %, the first.
-
-    Args:
-        histories: method -> its runs.
-        fraction: of that accuracy.
-        reference: the method whose accuracy sets the target.
+    It is rounded to 0.1 %, as accuracies are shown. Of several rows of FedRep the best counts; of rows equal at 0.1 %,
+    the first.
     """
     final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
-    referred = [name for name, runs in histories.items() if reference in (name, runs[0].name)] or list(final)
+    referred = [name for name, runs in histories.items() if "fedrep" in (name, runs[0].name)] or list(final)
     best = max(referred, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
     percent = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
     reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"

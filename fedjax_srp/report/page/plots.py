@@ -25,8 +25,8 @@ class Empty(NamedTuple):
 def figures() -> list[Empty]:
     """Return every figure of the page."""
     return [
-        Empty("time", _curves("simulated time (time units)", target=True)),
-        Empty("rounds", _curves("round", target=True)),
+        Empty("time", _curves("simulated time (time units)")),
+        Empty("rounds", _curves("round")),
         Empty("cohort", _cohorts()),
         Empty("map", _map()),
         Empty("quarters", _quarters()),
@@ -80,14 +80,14 @@ def _hover(drawn: Figure, renderer: Any, *tooltips: tuple[str, str], **options: 
     drawn.add_tools(HoverTool(renderers=[renderer], tooltips=list(tooltips), visible=False, **options))
 
 
-def _lines(drawn: Figure, name: str = "lines") -> Any:
-    source = _source(name, "xs", "ys", "color", "dash", "width", "name")
+def _lines(drawn: Figure) -> Any:
+    source = _source("lines", "xs", "ys", "color", "dash", "width", "name")
     return drawn.multi_line(
         "xs", "ys", line_color="color", line_dash="dash", line_width="width", line_join="round", source=source
     )
 
 
-def _curves(x: str, target: bool) -> Figure:
+def _curves(x: str) -> Figure:
     """Return lines with bands, marks of the beginnings of stages, and the target."""
     from bokeh.models import Span
 
@@ -99,9 +99,8 @@ def _curves(x: str, target: bool) -> Figure:
     drawn.scatter("x", "y", size=7, fill_color="white", line_color="color", line_width=1.4, source=stages)
     dots = _source("dots", "x", "y", "color", "name", "marker")
     points = drawn.scatter("x", "y", size=7, color="color", marker="marker", source=dots)
-    if target:
-        span = Span(name="target", dimension="width", location=0, line_color=MUTED, line_dash="dotted", line_width=1.5)
-        drawn.add_layout(span)
+    span = Span(name="target", dimension="width", location=0, line_color=MUTED, line_dash="dotted", line_width=1.5)
+    drawn.add_layout(span)
     for renderer in (lines, points):
         _hover(drawn, renderer, ("", "@name"), (x, "$x{0.[0]}"), ("%", "$y{0.0}"), line_policy="nearest")
     return drawn

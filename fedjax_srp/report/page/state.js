@@ -1,8 +1,7 @@
 // What the reader has chosen: in the address behind the #, so that a view can be kept and sent.
 "use strict";
 
-const state = {comparison: 0, cost: 0, target: NaN, evaluation: "", score: "mean", whole: false, log: false, off: new Set(), filters: {},
-  row: 0, run: 0};
+const state = {}; // see `initial`
 
 const element = (id) => document.getElementById(id);
 
