@@ -7,6 +7,7 @@ tensorflow-datasets finds archives, compares their checksums and writes records;
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import sys
@@ -16,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from fedjax_srp import storage
 from fedjax_srp._checks import check_known, checked
 from fedjax_srp.data import records
-from fedjax_srp.data.cache import replacing
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and without a byte
@@ -130,8 +131,10 @@ def _fetch(builder: Any, data_dir: Path) -> None:
         ):
             absent[info.filename] = url, info
     for place, (name, (url, info)) in enumerate(absent.items()):
+        target = _by_hand(data_dir) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _download(url, info, _by_hand(data_dir) / name)
+            storage.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
             what = type(error).__name__ if error.response is None else f"status {error.response.status_code}"
             left = list(absent.items())[place:]
@@ -139,25 +142,24 @@ def _fetch(builder: Any, data_dir: Path) -> None:
             raise _MissingError(f"{what} at {urlsplit(url).hostname}", sources) from error
 
 
-def _download(url: str, info: Any, target: Path) -> None:
+def _download(url: str, info: Any, path: Path) -> None:
     import requests
 
     from fedjax_srp.bars import tqdm
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with (
-        replacing(target) as file,
+        path.open("wb") as file,
         requests.get(url, stream=True, timeout=_TIMEOUT) as response,
-        tqdm(total=info.size, desc=target.name, unit="B", unit_scale=True, disable=None, leave=False) as bar,
+        tqdm(total=info.size, desc=path.name, unit="B", unit_scale=True, disable=None, leave=False) as bar,
     ):
         response.raise_for_status()
         for block in response.iter_content(2**20):
             file.write(block)
             digest.update(block)
             bar.update(len(block))
-        if digest.hexdigest() != info.checksum:
-            raise requests.exceptions.ContentDecodingError("the server sends something else")
+    if digest.hexdigest() != info.checksum:
+        raise requests.exceptions.ContentDecodingError("the server sends something else")
 
 
 @contextlib.contextmanager

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
+import shutil
 import time
-import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
+
+from fedjax_srp import storage
 
 FOLDER = ".fedjax_srp"
 _FORMAT = 2  # increment it when a `decode` returns other arrays for the same files
@@ -57,8 +58,8 @@ def cached(
     for file in files:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(file) as stored:
-                np.savez(stored, **named)
+            _tidy(file.parent)
+            storage.replace({file: lambda path: np.savez(path, **named)})
             return arrays
         except OSError as error:  # read-only, or full
             reasons.append(" ".join(str(error).split()))
@@ -70,18 +71,8 @@ def cached(
     return arrays
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file beside `path` that replaces it once complete."""
-    begun = f".{path.name}.unfinished-"
-    for left in path.parent.glob(f"{glob.escape(begun)}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _DAY:  # a killed process left it
-                left.unlink()
-    unfinished = path.with_name(f"{begun}{uuid.uuid4().hex}")
-    try:
-        with unfinished.open("xb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+def _tidy(folder: Path) -> None:
+    """Remove what processes that were killed more than a day ago left of `storage.replace`."""
+    for left in folder.glob(".*.writing"):
+        if time.time() - left.stat().st_mtime > _DAY:
+            shutil.rmtree(left, ignore_errors=True)

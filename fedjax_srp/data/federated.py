@@ -14,6 +14,12 @@ from jax.core import Tracer
 from fedjax_srp.base import Array, Examples, Predict
 
 
+def register(cls: type[Any], *static: str) -> None:
+    """Make a dataclass of data a pytree. `static` fields are no leaves; `options` are lost in transformations."""
+    leaves = [field.name for field in dataclasses.fields(cls) if field.name not in (*static, "options")]
+    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
     """Labelled examples of all clients, a pytree to pass to jitted functions.
@@ -124,16 +130,7 @@ class FederatedData:
         return f"FederatedData({', '.join(parts)})"
 
 
-jax.tree_util.register_dataclass(
-    FederatedData,
-    data_fields=[
-        field.name
-        for field in dataclasses.fields(FederatedData)
-        if field.name not in ("name", "num_classes", "options")
-    ],
-    meta_fields=["name", "num_classes"],
-    drop_fields=["options"],
-)
+register(FederatedData, "name", "num_classes")
 
 
 def _take(array: Array, ids: Array) -> Array:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
+from fedjax_srp.data.federated import register
 from fedjax_srp.description import with_origin
 from fedjax_srp.linear import LinearClient, orthonormalize
 from fedjax_srp.parts import Count
@@ -81,12 +82,7 @@ class LinearTask:
         return f"LinearTask({self.name!r}, {self.num_clients} clients, dim {self.dim}, rank {self.rank})"
 
 
-jax.tree_util.register_dataclass(
-    LinearTask,
-    data_fields=["representation", "heads", "noise_std", "key"],
-    meta_fields=["name"],
-    drop_fields=["options"],
-)
+register(LinearTask, "name")
 
 
 @with_origin

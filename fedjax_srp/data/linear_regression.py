@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
+from fedjax_srp.data.federated import register
 from fedjax_srp.description import with_origin
 from fedjax_srp.parts import AtLeast, Below, Count
 
@@ -97,12 +98,7 @@ class LinearRegression:
         return f"LinearRegression({self.name!r}, {clients} clients, {samples} samples each, dim {dim})"
 
 
-jax.tree_util.register_dataclass(
-    LinearRegression,
-    data_fields=["x", "y", "hessian", "minimiser"],
-    meta_fields=["name"],
-    drop_fields=["options"],
-)
+register(LinearRegression, "name")
 
 
 @with_origin

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike
 from fedjax_srp._checks import checked
 from fedjax_srp.base import Array, Examples, Predict
 from fedjax_srp.data.arrays import as_array, pad
-from fedjax_srp.data.federated import FederatedData
+from fedjax_srp.data.federated import FederatedData, register
 from fedjax_srp.parts import Count
 
 
@@ -35,12 +34,7 @@ class NextTokens(FederatedData):
         return jnp.sum(is_correct & is_real, dtype=dtype), jnp.sum(is_real, dtype=dtype)
 
 
-jax.tree_util.register_dataclass(
-    NextTokens,
-    data_fields=[f.name for f in dataclasses.fields(NextTokens) if f.name not in ("name", "num_classes", "options")],
-    meta_fields=["name", "num_classes"],
-    drop_fields=["options"],
-)
+register(NextTokens, "name", "num_classes")
 
 
 @checked

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_srp import storage
 from fedjax_srp._checks import checked, nearest
-from fedjax_srp.data.cache import replacing
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expanded
@@ -39,20 +39,13 @@ def read(path: Path) -> RawArrays:
         absent = f"no such file{hint}; give the path of an .npz file"
         problem = absent if isinstance(error, FileNotFoundError) else damaged
         raise ValueError(f"name={str(path)!r}: {problem}") from error
-    users = "user" if "user_train" in arrays or "user_test" in arrays else "writer"
-    columns = ["x", "y", users] if f"{users}_train" in arrays or f"{users}_test" in arrays else ["x", "y"]
-    missing = [f"{column}_{kind}" for kind in ("train", "test") for column in columns]
-    if missing := [name for name in missing if name not in arrays]:
+    users = [name for name in ("user", "writer") if {f"{name}_train", f"{name}_test"} & {*arrays}]
+    columns = {"x": "x", "y": "y"} | ({"users": users[0]} if users else {})
+    names = {f"{field}_{kind}": f"{column}_{kind}" for kind in ("train", "test") for field, column in columns.items()}
+    if missing := [name for name in names.values() if name not in arrays]:
         raise ValueError(f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}")
-    return RawArrays(
-        arrays["x_train"],
-        arrays["y_train"],
-        arrays["x_test"],
-        arrays["y_test"],
-        arrays.get(f"{users}_train"),
-        arrays.get(f"{users}_test"),
-        **{name: arrays[name] for name in _FACTS if name in arrays},
-    )
+    facts = {name: arrays[name] for name in _FACTS if name in arrays}
+    return RawArrays(**{field: arrays[name] for field, name in names.items()}, **facts)
 
 
 @checked
@@ -106,5 +99,4 @@ def save(data: FederatedData, path: str | Path) -> None:
             f"y_{kind}": y[rows],
             f"user_{kind}": np.repeat(np.arange(len(counts)), counts),
         }
-    with replacing(file) as stored:
-        np.savez(stored, **arrays)
+    storage.replace({file: lambda path: np.savez(path, **arrays)})

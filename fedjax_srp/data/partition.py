@@ -301,7 +301,7 @@ def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np
         reasons = " and ".join(reason for reason in why if not reason.startswith("0 "))
         warnings.warn(
             f"natural: {left_out} of {len(users) + left_out} users are left out: {reasons}; {len(users)} remain",
-            stacklevel=6,
+            stacklevel=8,
         )
 
 

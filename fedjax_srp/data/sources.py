@@ -56,11 +56,11 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 class _Division(NamedTuple):
-    """A partition: its arguments of `load`, and the function to call with the given ones."""
+    """A partition: its function, and the function's arguments that `load` has too."""
 
-    needs: tuple[str, ...]
-    may_have: tuple[str, ...]
-    divide: Callable[..., Partition]  # (arrays, num_clients, seed, **given)
+    function: Callable[..., Partition]
+    needs: tuple[str, ...] = ()
+    may_have: tuple[str, ...] = ()
     is_by_class: bool = False  # a client is tested only on classes that it trains on
 
     @property
@@ -68,34 +68,16 @@ class _Division(NamedTuple):
         return self.needs + self.may_have
 
 
-def _by_labels(function: Callable[..., Partition]) -> Callable[..., Partition]:
-    def divide(raw: RawArrays, num_clients: int, seed: int, **given: Any) -> Partition:
-        return function(raw.y_train, raw.y_test, num_clients, seed=seed, **given)
-
-    return divide
-
-
-def _natural(raw: RawArrays, num_clients: int | None, seed: int) -> Partition:
-    users_train: Any = raw.users_train  # checked by `_choose_partition`
-    users_test: Any = raw.users_test
-    return partitions.natural(users_train, users_test, num_clients, seed)
-
-
 PARTITIONS: dict[str, _Division] = {
     "classes": _Division(
-        ("classes_per_client",),
-        ("reserved_classes", "reserved_fraction"),
-        _by_labels(partitions.by_classes),
-        is_by_class=True,
+        partitions.by_classes, ("classes_per_client",), ("reserved_classes", "reserved_fraction"), is_by_class=True
     ),
-    "shards": _Division(("shards_per_client",), (), _by_labels(partitions.shards), is_by_class=True),
-    "consecutive": _Division(
-        ("classes_per_client", "examples_per_class"), (), _by_labels(partitions.consecutive), is_by_class=True
-    ),
-    "dirichlet": _Division(("alpha",), ("min_examples",), _by_labels(partitions.dirichlet), is_by_class=True),
-    "lognormal": _Division(("sigma",), (), _by_labels(partitions.lognormal_sizes)),
-    "natural": _Division((), (), _natural),
-    "iid": _Division((), (), _by_labels(partitions.iid)),
+    "shards": _Division(partitions.shards, ("shards_per_client",), is_by_class=True),
+    "consecutive": _Division(partitions.consecutive, ("classes_per_client", "examples_per_class"), is_by_class=True),
+    "dirichlet": _Division(partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True),
+    "lognormal": _Division(partitions.lognormal_sizes, ("sigma",)),
+    "natural": _Division(partitions.natural),
+    "iid": _Division(partitions.iid),
 }
 
 
@@ -199,8 +181,8 @@ def load(
             partitions.check_tested_classes(parts, train, raw.y_train, raw.y_test, max_examples)
     scale, offset = raw.scale, raw.offset
     if scale is None and offset is None and raw.x_train.dtype == np.uint8 and name in NORMALISATION:
-        mean, std = (np.array(values) for values in NORMALISATION[name])
-        scale, offset = _per_channel(1 / (255 * std)), _per_channel(-mean / std)  # (x / 255 - mean) / std
+        mean, std = map(np.squeeze, NORMALISATION[name])  # grey images may have no axis of channels
+        scale, offset = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std
     data = from_arrays(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
@@ -214,7 +196,8 @@ def divided(
     """The partition of that name, or the one of the given arguments, and its name; None is not given."""
     given = {argument: value for argument, value in given.items() if value is not None}
     kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
-    return kind, PARTITIONS[kind].divide(raw, num_clients, seed, **given)
+    columns = (raw.users_train, raw.users_test) if kind == "natural" else (raw.y_train, raw.y_test)
+    return kind, PARTITIONS[kind].function(*columns, num_clients, seed=seed, **given)
 
 
 def _check_columns(raw: RawArrays) -> None:
@@ -223,11 +206,6 @@ def _check_columns(raw: RawArrays) -> None:
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
         if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
             raise ValueError(f"users_{kind}: shape is {users.shape}, y_{kind} has {y.shape}; give one user per example")
-
-
-def _per_channel(values: np.ndarray) -> np.ndarray:
-    """One number for grey images, whether or not they have a channel axis; else one per channel, the last axis."""
-    return values[0] if len(values) == 1 else values
 
 
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:

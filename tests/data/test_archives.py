@@ -315,7 +315,7 @@ def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert re.search(rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes", error)
     assert error.count("\n") == 1
-    assert not list(file.parent.glob("*unfinished*"))
+    assert not list(file.parent.glob("*.writing"))
 
 
 @pytest.mark.parametrize(

@@ -153,20 +153,18 @@ def test_a_cache_that_was_not_finished_is_not_trusted(data_dir, monkeypatch):
 
     def killed(file, **arrays):
         savez(file, **arrays)
-        file.flush()
-        shutil.copy(file.name, place.with_name("left"))  # as by SIGKILL: nothing is tidied up
+        for name, age in (("old", 2 * 86_400), ("young", 60)):  # as by SIGKILL: nothing is tidied up
+            left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
+            os.utime(left, (time.time() - age,) * 2)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", killed)
         with pytest.raises(KeyboardInterrupt):
             records.read("mnist", data_dir)
-    assert [path.name for path in place.parent.iterdir()] == ["left"]
-    for name, age in (("old", 2 * 86_400), ("young", 60)):
-        shutil.copy(place.with_name("left"), place.with_name(f".3.0.1.npz.unfinished-{name}"))
-        os.utime(place.with_name(f".3.0.1.npz.unfinished-{name}"), (time.time() - age,) * 2)
+    assert sorted(path.name for path in place.parent.iterdir()) == [".old.writing", ".young.writing"]
     assert len(records.read("mnist", data_dir).x_train) == 60
-    assert sorted(path.name for path in place.parent.iterdir()) == [".3.0.1.npz.unfinished-young", "3.0.1.npz", "left"]
+    assert sorted(path.name for path in place.parent.iterdir()) == [".young.writing", "3.0.1.npz"]
 
 
 def test_read_only_data_is_kept_elsewhere(data_dir, tmp_path, monkeypatch):
