@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.clocks import read_availability, read_devices
@@ -111,11 +112,8 @@ def test_pickles_are_refused_unread(tmp_path):
     path = tmp_path / "client_device_capacity"
     path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
     for read in (read_devices, read_availability):
-        with pytest.raises(
-            ValueError, match=r"is a pickle, and reading one executes .* convert it first: python -c"
-        ) as error:
+        with refused(r"is a pickle, and reading one executes .* convert it first: python -c"):
             read(path)
-        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +143,8 @@ def test_pickles_are_refused_unread(tmp_path):
     ],
 )
 def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message) as error:
         read(written(tmp_path, content))
-    assert "\n" not in str(error.value)
     assert "traces.json" in str(error.value)
-    with pytest.raises(ValueError, match="cannot be read"):
+    with refused("cannot be read"):
         read(tmp_path / "missing.json")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import small_archives
 import tensorflow_datasets as tfds
+from reference.small import refused
 from tensorflow_datasets.core.download import resource
 
 from fedjax_srp.commands import cli
@@ -25,6 +26,15 @@ def _originals():
 
 def main(*words):
     return cli.main([str(word) for word in ("data", "prepare", *words)], set_up_cores=False)
+
+
+def error_of(capsys, *words):
+    """What the command says of what it does not prepare, in one line."""
+    assert main(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-srp: error: ")
+    assert error.count("\n") == 1
+    return error
 
 
 @pytest.mark.parametrize("name", ["mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100", "sentiment140"])
@@ -97,8 +107,7 @@ def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
     assert capsys.readouterr().out.count("is prepared already in") == 2
     records_file = data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
     records_file.write_bytes(records_file.read_bytes()[:5000])
-    assert main("mnist", "--data-dir", data_dir) == 2
-    error = capsys.readouterr().err
+    error = error_of(capsys, "mnist", "--data-dir", data_dir)
     assert "is damaged (" in error
     assert f"delete {data_dir / 'mnist' / '3.0.1'} and run fedjax-srp data prepare mnist" in error
 
@@ -114,10 +123,7 @@ def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, 
     path = data_dir / "mnist" / "3.0.1" / "dataset_info.json"
     text = path.read_text()
     path.write_text(text.replace(old, new, 1))
-    assert main("mnist", "--data-dir", data_dir) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in error_of(capsys, "mnist", "--data-dir", data_dir)
     assert path.read_text() != text
 
 
@@ -144,16 +150,14 @@ def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network
     small_archives.mnist(tmp_path)
     manual = tmp_path / "downloads" / "manual"
     (manual / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert main("mnist", "emnist", "cifar10", "sentiment140", "--data-dir", tmp_path) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("fedjax-srp: error: cannot download (ConnectionError at ")
-    assert error.count("\n") == 1
+    error = error_of(capsys, "mnist", "emnist", "cifar10", "sentiment140", "--data-dir", tmp_path)
+    assert "cannot download (ConnectionError at " in error
     assert f"put these files into {manual} by hand: t10k-labels-idx1-ubyte.gz (39 bytes, from https://" in error
     assert "train-images" not in error
     for file in ("gzip.zip (561,753,746 bytes", "cifar-10-binary.tar.gz (170,052,171", "trainingandtestdata.zip (81,3"):
         assert error.count(file) == 1
     assert no_network
-    with pytest.raises(ValueError, match="has not been prepared"):
+    with refused("has not been prepared"):
         load("mnist", 2, data_dir=tmp_path)
 
 
@@ -170,11 +174,9 @@ def test_another_archive_is_refused(content, tmp_path, no_network, capsys):
     small_archives.emnist(tmp_path)
     path = tmp_path / "downloads" / "manual" / "gzip.zip"
     path.write_bytes(content(path.read_bytes()))
-    assert main("emnist/digits", "--data-dir", tmp_path) == 2
-    error = capsys.readouterr().err
+    error = error_of(capsys, "emnist/digits", "--data-dir", tmp_path)
     assert f"{path}, has wrong checksum: " in error
     assert error.endswith("delete a file that is not the original, make room, or give another data_dir\n")
-    assert error.count("\n") == 1
     assert not no_network
 
 
@@ -198,8 +200,7 @@ def test_what_tensorflow_datasets_downloaded_is_compared_too(spoil, tmp_path, no
         (manual / file).unlink()
         path = downloaded(tmp_path, file, good)
     path.write_bytes(spoil(good))
-    assert main("mnist", "--data-dir", tmp_path) == 2
-    error = capsys.readouterr().err
+    error = error_of(capsys, "mnist", "--data-dir", tmp_path)
     assert re.search(r"cannot prepare mnist there \(.+\); delete a file that is not the original", error)
     path.write_bytes(good)
     assert main("mnist", "--data-dir", tmp_path) == 0
@@ -211,8 +212,8 @@ def test_a_download_that_tensorflow_datasets_would_not_use_is_missing(tmp_path, 
     file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
     downloaded(tmp_path, file.name, file.read_bytes(), with_info=False)
     file.unlink()
-    assert main("mnist", "--data-dir", tmp_path) == 2
-    assert f"put these files into {file.parent} by hand: {file.name} (39 bytes" in capsys.readouterr().err
+    error = error_of(capsys, "mnist", "--data-dir", tmp_path)
+    assert f"put these files into {file.parent} by hand: {file.name} (39 bytes" in error
 
 
 def test_a_killed_preparation_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
@@ -231,7 +232,7 @@ def test_a_killed_preparation_is_not_taken_for_a_finished_one(tmp_path, monkeypa
         patch.setattr(_builders, "_digits", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(["mnist"], tmp_path, say=lambda _: None)
-    with pytest.raises(ValueError, match=r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"):
+    with refused(r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"):
         load("mnist", 2, data_dir=tmp_path)
     (tmp_path / "mnist" / "3.0.1").mkdir()  # as a copy that was interrupted
     prepare(["mnist"], tmp_path, say=lambda _: None)
@@ -243,16 +244,20 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def download_from(address, monkeypatch):
+    """Make the archives of MNIST those of a server."""
+    monkeypatch.setattr(_builders.MNIST, "URL", address)
+    infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
+    monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
+
+
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     """The archives of MNIST on a server of this machine, and an empty data_dir."""
     small_archives.mnist(tmp_path / "server")
     files = tmp_path / "server" / "downloads" / "manual"
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(files)))
-    address = f"http://127.0.0.1:{server.server_port}/"
-    monkeypatch.setattr(_builders.MNIST, "URL", address)
-    infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
-    monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
+    download_from(f"http://127.0.0.1:{server.server_port}/", monkeypatch)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield files, tmp_path / "data"
@@ -271,22 +276,19 @@ def test_archives_are_downloaded(served):
     }
 
 
-def test_a_download_of_something_else_is_refused(served, capsys):
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda file: file.write_bytes(b"a page that asks for a login"), "ContentDecodingError"),
+        (Path.unlink, "status 404"),
+    ],
+    ids=["something else", "nothing"],
+)
+def test_a_server_without_the_file_is_like_no_network(spoil, reason, served, capsys):
     files, data_dir = served
-    (files / "t10k-labels-idx1-ubyte.gz").write_bytes(b"a page that asks for a login")
-    assert main("mnist", "--data-dir", data_dir) == 2
-    error = capsys.readouterr().err
-    assert "cannot download (ContentDecodingError at 127.0.0.1); put these files into" in error
-    assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
-    assert error.count("\n") == 1
-
-
-def test_a_server_without_the_file_is_like_no_network(served, capsys):
-    files, data_dir = served
-    (files / "t10k-labels-idx1-ubyte.gz").unlink()
-    assert main("mnist", "--data-dir", data_dir) == 2
-    error = capsys.readouterr().err
-    assert "cannot download (status 404 at 127.0.0.1); put these files into" in error
+    spoil(files / "t10k-labels-idx1-ubyte.gz")
+    error = error_of(capsys, "mnist", "--data-dir", data_dir)
+    assert f"cannot download ({reason} at 127.0.0.1); put these files into" in error
     assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
 
 
@@ -298,10 +300,8 @@ def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
     file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
     file.unlink()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address, connections = f"http://127.0.0.1:{server.getsockname()[1]}/", []
-        monkeypatch.setattr(_builders.MNIST, "URL", address)
-        infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
-        monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
+        download_from(f"http://127.0.0.1:{server.getsockname()[1]}/", monkeypatch)
+        connections = []
 
         def answer():
             connections.append(server.accept()[0])
@@ -309,12 +309,10 @@ def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        assert main("mnist", "--data-dir", tmp_path) == 2
+        error = error_of(capsys, "mnist", "--data-dir", tmp_path)
         thread.join()
         connections[0].close()
-    error = capsys.readouterr().err
     assert re.search(rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes", error)
-    assert error.count("\n") == 1
     assert not list(file.parent.glob("*.writing"))
 
 
@@ -328,7 +326,5 @@ def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
 )
 def test_errors_of_use(words, message, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert main(*(word.replace("{}", str(tmp_path)) for word in words)) == 2
-    error = capsys.readouterr().err
-    assert f"fedjax-srp: error: {message.replace('{}', str(tmp_path))}" in error
-    assert error.count("\n") == 1
+    error = error_of(capsys, *(word.replace("{}", str(tmp_path)) for word in words))
+    assert error.startswith(f"fedjax-srp: error: {message.replace('{}', str(tmp_path))}")

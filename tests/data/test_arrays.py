@@ -5,6 +5,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from reference.small import refused
 
 from fedjax_srp.data import from_arrays, partition
 
@@ -87,9 +88,8 @@ ERRORS = {
 
 @pytest.mark.parametrize("message", ERRORS)
 def test_errors(message):
-    with pytest.raises(ValueError, match="^" + re.escape(message)) as error:
+    with refused("^" + re.escape(message)):
         build(**ERRORS[message])
-    assert "\n" not in str(error.value)
 
 
 def test_bytes_in_the_other_order_are_the_same_numbers():
@@ -111,7 +111,7 @@ def test_bytes_in_the_other_order_are_the_same_numbers():
 def test_one_pool_must_be_disjoint():
     x, y = np.zeros((6, 2), np.float32), np.zeros(6, int)
     from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3]])
-    with pytest.raises(ValueError, match="test_indices: example 1 is in train_indices too"):
+    with refused("test_indices: example 1 is in train_indices too"):
         from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [1]])
 
 

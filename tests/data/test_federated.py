@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import refused
 
 from fedjax_srp.data import FederatedData, from_arrays
 
@@ -64,7 +65,7 @@ def test_nan_is_a_wrong_answer():
 @pytest.mark.parametrize("predict", [lambda x: x[:, 0, 0], lambda x: x[:1, 0], lambda x: x[:, 0, :2]])
 def test_score_refuses_other_shapes(predict):
     data, *_ = unequal()
-    with pytest.raises(ValueError, match=r"predict returned outputs of shape .* one row per example"):
+    with refused(r"predict returned outputs of shape .* one row per example"):
         data.score(predict, data.test_client(jnp.int32(2)))
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, clients_of, federation, model
+from reference.small import KEY, clients_of, federation, model, refused
 
 import fedjax_srp as srp
 from fedjax_srp.data import FederatedData, holdout, holdout_clients, load
@@ -87,7 +87,7 @@ def test_a_client_with_one_example_keeps_it_and_counts_in_no_mean():
     np.testing.assert_allclose(history.mean_accuracy, history.accuracy[:, 1:3] @ [1 / 3, 2 / 3], rtol=1e-6)
     scores = srp.evaluate(srp.algorithms.FedAvg(model()), tuning, history.server_state, key=KEY)
     np.testing.assert_array_equal(np.isnan(scores["global"]), [True, False, False, True])
-    with pytest.raises(ValueError, match="no client has two training examples, so none can be held out"):
+    with refused("no client has two training examples, so none can be held out"):
         holdout(unequal((1, 1)))
 
 
@@ -114,15 +114,15 @@ def test_no_share_is_refused(fraction, bound):
             "fraction ": lambda: holdout_clients(unequal(), fraction=fraction),
         }.items():
             message = f"{argument.strip()}={fraction} must be {bound}; give a number between 0 and 1, e.g. 0.2"
-            with pytest.raises(ValueError, match="^" + re.escape(message)):
+            with refused("^" + re.escape(message)):
                 call()
 
 
 def test_other_data_and_seeds_are_refused():
     task = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
-    with pytest.raises(ValueError, match=r"^data=.* must be a FederatedData; give srp.data.load\(name"):
+    with refused(r"^data=.* must be a FederatedData; give srp.data.load\(name"):
         holdout(task)
-    with pytest.raises(ValueError, match=r"^seed=-1 must be at least 0"):
+    with refused(r"^seed=-1 must be at least 0"):
         holdout(unequal(), seed=-1)
 
 
@@ -150,7 +150,7 @@ def test_clients_are_held_out_with_their_examples():
     }
     held = [holdout_clients(data, "held_out", 0.4, seed).train_counts.tolist() for seed in range(6)]
     assert len(set(map(tuple, held))) > 1
-    with pytest.raises(ValueError, match="data: has a single client, so none can be held out"):
+    with refused("data: has a single client, so none can be held out"):
         holdout_clients(unequal((5,)))
 
 

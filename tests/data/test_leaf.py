@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
@@ -188,11 +189,9 @@ def test_a_broken_file_is_named(message, femnist, capsys):
     folder, _ = femnist
     content = BROKEN[message]
     (folder / "train" / "zzz.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
-        load(folder)
     start = f"name={str(folder)!r}: train/zzz.json is damaged or has another layout ("
-    assert str(caught.value).startswith(start)
-    assert "\n" not in str(caught.value)
+    with refused(f"^{re.escape(start)}.*{re.escape(message)}"):
+        load(folder)
     assert cli.main(["run", "--method", "srpfl", "--dataset", str(folder)], set_up_cores=False) == 2
     assert capsys.readouterr().err.startswith(f"fedjax-srp: error: dataset={str(folder)!r}: train/zzz.json ")
 
@@ -200,19 +199,19 @@ def test_a_broken_file_is_named(message, femnist, capsys):
 def test_folders_that_are_something_else(femnist, tmp_path):
     folder, _ = femnist
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no .json files in .*empty/train; give a folder with LEAF's train/\*.json"):
+    with refused(r"no .json files in .*empty/train; give a folder with LEAF's train/\*.json"):
         load(tmp_path / "empty")
     for path in (folder / "test").iterdir():
         path.unlink()
-    with pytest.raises(ValueError, match=r"no .json files in .*femnist/test; give"):
+    with refused(r"no .json files in .*femnist/test; give"):
         load(folder)
 
 
 def test_shapes_must_agree(tmp_path):
     for kind, x in (("train", [[0.5]]), ("test", [[0.5, 1.0]])):
         write(tmp_path / kind / "data.json", ["a"], {"a": x}, {"a": [0]})
-    with pytest.raises(ValueError, match=re.escape("examples of shapes (1,) and (2,); give one shape")):
+    with refused(re.escape("examples of shapes (1,) and (2,); give one shape")):
         load(tmp_path)
     write(tmp_path / "test" / "data.json", ["a"], {"a": ["good"]}, {"a": [0]})
-    with pytest.raises(ValueError, match=re.escape("examples of shapes (1,) and text; give one shape")):
+    with refused(re.escape("examples of shapes (1,) and text; give one shape")):
         load(tmp_path)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import refused
 
 from fedjax_srp.data import FederatedData, from_arrays, holdout, linear_task, load, save
 
@@ -135,9 +136,8 @@ def test_a_file_says_how_it_is_scaled_however_it_is_divided(tmp_path):
 def test_odd_facts_in_a_file_are_refused(facts, message, tmp_path):
     x, y = numbers(np.uint8, (40, 2)), np.arange(40) % 4
     np.savez(tmp_path / "odd.npz", x_train=x, y_train=y, x_test=x, y_test=y, **facts)
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
+    with refused(re.escape(message)):
         load(tmp_path / "odd.npz", 4)
-    assert "\n" not in str(error.value)
 
 
 def single(dtype=np.float32):
@@ -169,9 +169,8 @@ def single(dtype=np.float32):
     ],
 )
 def test_what_cannot_be_saved_is_refused(make, file, message, tmp_path):
-    with pytest.raises(ValueError, match=re.escape(message)) as error:
+    with refused(re.escape(message)):
         save(make(), tmp_path / file)
-    assert "\n" not in str(error.value)
     assert not [*tmp_path.iterdir()]
 
 

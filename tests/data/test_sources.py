@@ -8,6 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import refused
 
 from fedjax_srp.commands import cli
 from fedjax_srp.data import SOURCES, load, names
@@ -209,7 +210,7 @@ def test_a_folder_that_cannot_be_read_is_in_nobodys_way(folder, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", guarded)
     (folder / "secret").mkdir()
     assert load("digits", 10, data_dir=folder).name == "digits"
-    with pytest.raises(ValueError, match="name='secret': no such data set"):
+    with refused("name='secret': no such data set"):
         load("secret", data_dir=folder)
 
 
@@ -231,10 +232,9 @@ def test_a_damaged_copy(damage, error, tmp_path):
     content = bytearray((tmp_path / "toy.npz").read_bytes())
     damage(content)
     (tmp_path / "toy.npz").write_bytes(content)
-    with pytest.raises(ValueError, match=r"toy.npz': damaged, or not an .npz file .*; copy it again, or") as caught:
+    with refused(r"toy.npz': damaged, or not an .npz file .*; copy it again, or") as caught:
         load("toy", 2, data_dir=tmp_path)
     assert isinstance(caught.value.__cause__, error)
-    assert "\n" not in str(caught.value)
 
 
 ERRORS = {
@@ -296,9 +296,8 @@ def test_errors(message, folder):
         arguments["name"] = f"{folder}{arguments['name']}"
     if "data_dir" in arguments:
         arguments["data_dir"] = folder
-    with pytest.raises(ValueError, match="^" + re.escape(message.replace("{}", str(folder)))) as error:
+    with refused("^" + re.escape(message.replace("{}", str(folder)))):
         load(**arguments)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.skipif(not (REAL / "mnist.npz").is_file(), reason="needs ../shared/data/mnist.npz")

@@ -53,11 +53,8 @@ class Tabled(nn.Module):
 
 
 def test_a_module_without_hash_is_refused_in_a_line():
-    with pytest.raises(
-        ValueError, match=r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$"
-    ) as caught:
+    with refused(r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$") as caught:
         model_of(Tabled(np.ones(2)))
-    assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
@@ -101,10 +98,9 @@ FAILING = {  # name -> (module, what it says)
 @pytest.mark.parametrize("name", FAILING)
 def test_a_module_that_fails_is_named_in_one_line(name):
     module, words = FAILING[name]
-    with pytest.raises(ValueError, match=rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
+    with refused(rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
         model_of(module).init(KEY)
     assert str(caught.value).endswith("; a module takes x alone, and dropout goes into noise")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +119,12 @@ def test_what_is_no_module_of_linen_is_refused(module, shown):
 
 def test_layers_have_names_of_their_own():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
-    with pytest.raises(
-        ValueError, match=r"layers have the names \['fc', 'out', 'fc'\]; give one or more, each its own"
-    ):
+    with refused(r"layers have the names \['fc', 'out', 'fc'\]; give one or more, each its own"):
         srp.models.Split((4,), 4, layers, name="own")
 
 
 def test_a_model_has_layers():
-    with pytest.raises(ValueError, match=r"^layers have the names \[\]; give one or more, each its own$"):
+    with refused(r"^layers have the names \[\]; give one or more, each its own$"):
         srp.models.Split((4,), 4, (), cut=None)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from policy_helpers import info_of, random_times, ranked, times_of
+from reference.small import refused
 
 from fedjax_srp import participation
 from fedjax_srp.base import ParticipationPolicy
@@ -244,9 +245,8 @@ REFUSED = {  # message -> what is made; that types are checked is a test of part
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_refusals_name_argument_value_and_remedy(message):
-    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+    with refused(re.escape(message)):
         REFUSED[message]()
-    assert "\n" not in str(caught.value)
 
 
 def test_numpy_integers_are_integers():
@@ -254,7 +254,7 @@ def test_numpy_integers_are_integers():
 
 
 def test_a_traced_k_is_refused_with_a_line():
-    with pytest.raises(ValueError, match=r"k=.* must be an integer, known before tracing"):
+    with refused(r"k=.* must be an integer, known before tracing"):
         jax.jit(lambda k: select_once(participation.Fastest(k), random_times(10)).client_ids)(3)
 
 

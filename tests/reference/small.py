@@ -306,5 +306,5 @@ def assert_same_bits(actual: Any, desired: Any):
 def refused(match):
     """What is within raises a ValueError of one line with these words."""
     with pytest.raises(ValueError, match=match) as caught:
-        yield
+        yield caught
     assert "\n" not in str(caught.value)
