@@ -1,7 +1,5 @@
 """Building blocks of policies: pools, orders of clients by time, cohorts, stages."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,30 +150,26 @@ def work_times(cohort: Cohort, times: ClientTimes) -> Array:
     return durations
 
 
-def number_on_time(share: float, size: int) -> int:
-    """A share as a number of clients, rounded up, at least one."""
-    return max(1, math.ceil(share * size - 1e-9))
+def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: float) -> Cohort:
+    """The cohort with as many units of work as fit into the time in which a share of its clients do all.
 
-
-def share_on_time(share: float, cohort: Cohort) -> Array:
-    """The same for a cohort of traced size: () int32."""
-    sizes = np.arange(cohort.client_ids.shape[0] + 1)
-    return jnp.asarray(np.maximum(1, np.ceil(share * sizes - 1e-9)), jnp.int32)[cohort.size]
-
-
-def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Cohort:
-    """The cohort with as many units of work as fit into the time in which `on_time` of its clients do all.
-
-    The server waits until so many have done `max_work` units; the others then send the work they have done, at least
-    one unit, for which the server waits too. If too few stay that long, it waits until the last one is done or has
-    left.
+    The server waits until these have done `max_work` units; the others then send the work they have done, at least one
+    unit, for which the server waits too. If too few stay that long, it waits until the last one is done or has left.
 
     Args:
         cohort: the participants.
         times: of all clients; realised times count, communication only once.
         max_work: the most units of work of a client.
-        on_time: () int32, number of clients that do all of it, 1 <= on_time <= size.
+        on_time: share of the cohort that does all of it, rounded up, at least one client.
     """
+    sizes = np.arange(cohort.client_ids.shape[0] + 1)
+    number = jnp.asarray(np.maximum(1, np.ceil(on_time * sizes - 1e-9)), jnp.int32)[cohort.size]
+    cohort = cohort._replace(work=_units_that_fit(cohort, times, max_work, number))
+    return cohort if times.available is None else until(cohort, times)
+
+
+def _units_that_fit(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Array:
+    """(pool,) int32, the work of each client if `on_time` () int32 of the participants do all of it."""
     each = times.realised[cohort.client_ids]
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
     if times.by_work is not None:  # the most units that fit
@@ -183,31 +177,27 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         each = times.by_work[cohort.client_ids][:, units]
         end = _waits_until(each[:, -1], takes_part, cohort, times, on_time)
         fits = jnp.where(each <= end * (1 + 1e-6), jnp.arange(1, max_work + 1, dtype=jnp.int32), 1)
-        cohort = cohort._replace(work=jnp.max(fits, axis=1))
-        return cohort if times.available is None else until(cohort, times)
+        return jnp.max(fits, axis=1)
     if times.communication is not None and times.communication.ndim:  # each client's own
         once = times.communication[cohort.client_ids]
         each = each - once
         all_done = once + max_work * each
         end = _waits_until(all_done, takes_part, cohort, times, on_time)
-        fits = jnp.clip(jnp.floor((end - once) / jnp.where(each > 0, each, 1) * (1 + 1e-6)), 1, max_work)
-        cohort = cohort._replace(work=jnp.where(all_done <= end, max_work, fits.astype(jnp.int32)))
-        return cohort if times.available is None else until(cohort, times)
-    if times.communication is not None:
-        each = each - times.communication
-    if times.stays is None:
-        enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
+        is_on_time, quotient = all_done <= end, (end - once) / jnp.where(each > 0, each, 1)
     else:
-        once = 0.0 if times.communication is None else times.communication
-        ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
-        done = jnp.sort(jnp.where(takes_part & (max_work * each <= ends), each, jnp.inf))[on_time - 1]
-        enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
-    # floor(max_work * T_k / T_i); rounding may bring the quotient below a whole number, so clients on time are found by
-    # their time
-    quotient = max_work * enough / jnp.maximum(each, enough)
+        each = each if times.communication is None else each - times.communication
+        if times.stays is None:
+            enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
+        else:
+            once = 0.0 if times.communication is None else times.communication
+            ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
+            done = jnp.sort(jnp.where(takes_part & (max_work * each <= ends), each, jnp.inf))[on_time - 1]
+            enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
+        # floor(max_work * T_k / T_i)
+        is_on_time, quotient = each <= enough, max_work * enough / jnp.maximum(each, enough)
+    # rounding may bring the quotient below a whole number, so clients on time are found by their time
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
-    cohort = cohort._replace(work=jnp.where(each <= enough, max_work, fits.astype(jnp.int32)))
-    return cohort if times.available is None else until(cohort, times)
+    return jnp.where(is_on_time, max_work, fits.astype(jnp.int32))
 
 
 def _waits_until(all_done: Array, takes_part: Array, cohort: Cohort, times: ClientTimes, on_time: Array) -> Array:
@@ -237,9 +227,6 @@ def stages_ended(rounds: Array, lengths: Array | int | tuple[Array | int, ...]) 
         return rounds // jnp.asarray(lengths, jnp.int32)
     ended = jnp.int32(0)
     for length in lengths:
-        is_over = rounds >= jnp.asarray(length, jnp.int32)
-        ended, rounds = (
-            ended + is_over.astype(jnp.int32),
-            jnp.where(is_over, rounds - jnp.asarray(length, jnp.int32), -1),
-        )
+        left = rounds - jnp.asarray(length, jnp.int32)
+        ended, rounds = ended + (left >= 0).astype(jnp.int32), jnp.where(left >= 0, left, -1)
     return jnp.where(rounds >= 0, INT32_MAX, ended)

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import number_on_time, pick, share_on_time, with_partial_work
+from fedjax_srp.participation.cohorts import pick, with_partial_work
 from fedjax_srp.parts import Count, Share, Static, part
 
 
@@ -42,9 +42,5 @@ class PartialWork(ParticipationPolicy):
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """All available clients, each with the work that fits."""
-        num_clients = times.realised.shape[0]
-        cohort = pick(times, jnp.arange(num_clients, dtype=jnp.int32))
-        waits_for = jnp.int32(number_on_time(self.on_time, num_clients))
-        if times.available is not None:
-            waits_for = share_on_time(self.on_time, cohort)
-        return with_partial_work(cohort, times, self.max_work, waits_for), state
+        cohort = pick(times, jnp.arange(times.realised.shape[0], dtype=jnp.int32))
+        return with_partial_work(cohort, times, self.max_work, self.on_time), state

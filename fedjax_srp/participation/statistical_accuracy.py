@@ -6,14 +6,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import jax.numpy as jnp
 
 from fedjax_srp.base import STAGE_COMPLETED, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import (
-    check_at_most,
-    number_on_time,
-    pick,
-    share_on_time,
-    stage_sizes,
-    with_partial_work,
-)
+from fedjax_srp.participation.cohorts import check_at_most, pick, stage_sizes, with_partial_work
 from fedjax_srp.parts import Above, Count, Share, Static, part
 
 Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
@@ -107,10 +100,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         stage = jnp.minimum(state.stage, len(sizes) - 1)
         everybody = jnp.arange(num_clients, dtype=jnp.int32)
         cohort = pick(times, everybody, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by)
-        waits_for = jnp.asarray([number_on_time(self.on_time, n) for n in sizes], jnp.int32)[stage]
-        if times.available is not None:
-            waits_for = share_on_time(self.on_time, cohort)
-        return with_partial_work(cohort, times, self.max_work, waits_for), state
+        return with_partial_work(cohort, times, self.max_work, self.on_time), state
 
     def update(self, state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
         """The next stage if the criterion holds."""

@@ -1,6 +1,7 @@
 """Rounds of every policy where clients come, leave and fail: against a simulation event by event in plain Python."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,7 @@ class Choice:
             there = first(expected, there, min(policy.initial * 2**self.stage, N))
         elif name != "partial_work":
             raise NotImplementedError(name)
-        on_time = cohorts.number_on_time(policy.on_time, len(there))
+        on_time = max(1, math.ceil(policy.on_time * len(there)))
         fits = arena.units_that_fit(there, realised, stays, COST, policy.max_work, on_time)
         return Asked(there, work=fits)
 

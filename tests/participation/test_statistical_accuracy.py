@@ -14,7 +14,7 @@ from policy_helpers import info_of, random_times, ranked, times_of
 
 from fedjax_srp import clocks, participation
 from fedjax_srp.engine.cohort import slowest
-from fedjax_srp.participation.cohorts import make_cohort, number_on_time, with_partial_work
+from fedjax_srp.participation.cohorts import make_cohort, with_partial_work
 
 KEY = jax.random.key(0)
 # 2 mu c / s = 4: the thresholds of 1, 4 and 16 clients are 2, 1 and 0.5, exactly.
@@ -155,7 +155,7 @@ def test_partial_work_is_what_fits(times, max_work, on_time, parts):
 def test_a_client_on_time_does_everything_whatever_rounding_says():
     times = random_times(2000, seed=3)
     for k in (1, 700, 2000):
-        cohort = with_partial_work(make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, jnp.int32(k))
+        cohort = with_partial_work(make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, k / 2000)
         assert cohort.work[:k].tolist() == [7] * k
         assert int(cohort.work.min()) >= 1
         assert np.all(np.diff(cohort.work) <= 0)
@@ -168,7 +168,7 @@ def test_communication_comes_once_however_much_work_fits(clock):
     clock = clock(np.array([each]) if clock is clocks.Trace else clocks.Constant(each), communication=10.0)
     times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2), jnp.zeros(()))
     np.testing.assert_array_equal(times.realised, [11.0, 12.0])
-    cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, jnp.int32(1))
+    cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, 0.5)
     assert cohort.work.tolist() == [10, 5]
     assert float(slowest(cohort, times)) == 20.0
     for work in (1, 3):
@@ -178,11 +178,13 @@ def test_communication_comes_once_however_much_work_fits(clock):
 
 
 def test_a_share_of_clients_is_rounded_up():
-    assert [number_on_time(0.1, n) for n in (1, 10, 11, 20, 100)] == [1, 1, 2, 2, 10]
-    assert [number_on_time(0.7, 10), number_on_time(0.0, 5), number_on_time(1.0, 5)] == [7, 1, 5]
-    for share, size in ((0.07, 100), (0.14, 50), (0.28, 25)):
-        assert share * size > 7  # by rounding alone
-        assert number_on_time(share, size) == 7
+    shares = {(0.1, 1): 1, (0.1, 10): 1, (0.1, 11): 2, (0.1, 20): 2, (0.1, 100): 10, (0.0, 5): 1, (1.0, 5): 5}
+    by_rounding_alone = {(0.07, 100): 7, (0.14, 50): 7, (0.28, 25): 7}
+    assert all(share * size > 7 for share, size in by_rounding_alone)
+    for (share, size), number in (shares | by_rounding_alone).items():
+        cohort = make_cohort(jnp.arange(size, dtype=jnp.int32))
+        work = with_partial_work(cohort, times_of(np.arange(1.0, size + 1)), 2, share).work
+        assert work.tolist() == [2] * number + [1] * (size - number)
 
 
 def test_stages_may_have_partial_work_of_their_own_cohort():
@@ -197,7 +199,7 @@ def test_stages_may_have_partial_work_of_their_own_cohort():
 def test_those_on_time_are_of_the_cohort():
     """Clients 2 and 3 are faster, and take no part."""
     cohort = make_cohort(jnp.arange(4, dtype=jnp.int32), size=jnp.int32(2))
-    assert with_partial_work(cohort, times_of([4.0, 8.0, 1.0, 1.0]), 4, jnp.int32(1)).work[:2].tolist() == [4, 2]
+    assert with_partial_work(cohort, times_of([4.0, 8.0, 1.0, 1.0]), 4, 0.5).work[:2].tolist() == [4, 2]
 
 
 def test_equal_work_for_all_is_full_with_so_many_units():
