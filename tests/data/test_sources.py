@@ -1,5 +1,6 @@
 """Named data sets and files, from a name to federated data."""
 
+import json
 import re
 import struct
 import zlib
@@ -11,7 +12,7 @@ import pytest
 from reference.small import refused
 
 from fedjax_srp.commands import cli
-from fedjax_srp.data import SOURCES, load, names
+from fedjax_srp.data import SOURCES, arrays, load, names, partition
 
 pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
 
@@ -73,16 +74,36 @@ def test_max_examples():
     assert max(np.asarray(load("digits", 10, max_examples=3).train_counts)) == 3  # iid promises nothing
 
 
-def test_partition_follows_from_the_arguments(folder):
-    def sizes(**kwargs):
-        return set(np.asarray(load("digits", 7, **kwargs).train_counts))
+ARGUMENTS = {  # by which `load` finds a partition -> its name, and the function
+    "classes_per_client=3": ("classes", partition.by_classes),
+    "classes_per_client=3 reserved_classes=2": ("classes", partition.by_classes),
+    "classes_per_client=3 reserved_classes=2 reserved_fraction=0.5": ("classes", partition.by_classes),
+    "classes_per_client=3 examples_per_class=20": ("consecutive", partition.consecutive),
+    "shards_per_client=2": ("shards", partition.shards),
+    "alpha=0.3": ("dirichlet", partition.dirichlet),
+    "alpha=0.3 min_examples=30": ("dirichlet", partition.dirichlet),
+    "sigma=1.0": ("lognormal", partition.lognormal_sizes),
+    "": ("iid", partition.iid),
+}
 
-    assert len(sizes()) <= 2  # iid
-    assert len(sizes(classes_per_client=2)) == 1
-    assert len(sizes(shards_per_client=3)) == 1
-    assert len(sizes(alpha=0.3)) > 2
-    assert len(sizes(sigma=1.0)) > 2
-    assert sizes(sigma=1.0) == sizes(partition="lognormal", sigma=1.0)
+
+@pytest.mark.parametrize("words", ARGUMENTS)
+def test_the_partition_follows_from_the_arguments(words):
+    kind, function = ARGUMENTS[words]
+    arguments = {name: json.loads(value) for name, value in (word.split("=") for word in words.split())}
+    raw = SOURCES["digits"](Path())
+    expected = function(raw.y_train, raw.y_test, 10, seed=3, **arguments)
+    for named in ({}, {"partition": kind}):
+        data = load("digits", 10, seed=3, **arguments, **named)
+        for indices, counts, rows in (
+            (data.train_indices, data.train_counts, expected.train),
+            (data.test_indices, data.test_counts, expected.test),
+        ):
+            np.testing.assert_array_equal(indices, arrays.pad(rows)[0])
+            np.testing.assert_array_equal(counts, [len(of_client) for of_client in rows])
+
+
+def test_users_are_the_partition_where_the_data_set_has_them(folder):
     assert load("people", data_dir=folder).num_clients == 10  # two of twelve have no training images
     assert load("people", 4, data_dir=folder).num_clients == 4
     assert load("people", 4, partition="iid", data_dir=folder).train_indices.shape == (4, 75)
@@ -107,31 +128,6 @@ def test_classes_on_the_command_line():
     _, arguments = cli._parse(words.split())
     assert arguments["classes"] == (0, 1, 2)
     assert arguments["reserved_classes"] == 1
-
-
-def test_femnist_as_in_the_paper():
-    data = load("digits", 12, classes_per_client=3, examples_per_class=20)
-    assert set(np.asarray(data.train_counts)) == {54}
-    assert set(data.test_count) == {6}
-    for client in range(12):
-        wanted = {client % 10, (client + 1) % 10, (client + 2) % 10}
-        assert set(np.asarray(data.train_client(jnp.int32(client)).y)) == wanted
-        assert set(np.asarray(data.test_client(jnp.int32(client)).y)) == wanted
-
-
-def test_shards_as_in_the_authors_code():
-    data = load("digits", 50, shards_per_client=2)
-    held = [len(set(np.asarray(data.train_client(jnp.int32(i)).y).tolist())) for i in range(50)]
-    assert set(held) == {1, 2}
-    assert load("digits", 50, shards_per_client=2, partition="shards").num_clients == 50
-
-
-def test_reserved_classes():
-    data = load("digits", 10, classes_per_client=3, reserved_classes=2)
-    holders = [i for i in range(10) if {8, 9} & set(np.asarray(data.train_client(jnp.int32(i)).y).tolist())]
-    assert holders == [8, 9]
-    half = load("digits", 10, classes_per_client=3, reserved_classes=2, reserved_fraction=0.5)
-    assert {8, 9} <= set(np.asarray(half.train_client(jnp.int32(5)).y).tolist())
 
 
 def test_natural_keeps_people_apart(folder):
@@ -177,26 +173,15 @@ def test_floats_are_not_normalised(tmp_path):
     assert load("mnist", 2, data_dir=tmp_path).scale is None
 
 
-def test_names(folder, monkeypatch):
+def test_the_folder_of_data_sets_is_given_or_that_of_tensorflow_datasets_and_may_be_below_home(folder, monkeypatch):
     assert names() == sorted(SOURCES)
     assert {"digits", "mnist", "people", "emnist/digits"} <= set(names(folder))
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert names(f"~/{folder.name}") == names(folder)
-
-
-def test_the_default_folder_is_that_of_tensorflow_datasets(folder, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
-    assert load("people").num_clients == 10
-    assert names() == names(folder)
-    monkeypatch.setenv("HOME", str(folder.parent))
-    monkeypatch.setenv("TFDS_DATA_DIR", f"~/{folder.name}")
-    assert load("people").num_clients == 10
-
-
-def test_paths_below_home(folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(folder.parent))
-    assert load("people", data_dir=f"~/{folder.name}").num_clients == 10
-    assert load(f"~/{folder.name}/people.npz").name == "people"
+    for place in (str(folder), f"~/{folder.name}"):
+        monkeypatch.setenv("TFDS_DATA_DIR", place)
+        assert names() == names(place) == names(folder)
+        assert load("people").num_clients == load("people", data_dir=place).num_clients == 10
+        assert load(f"{place}/people.npz").name == "people"
 
 
 def test_a_folder_that_cannot_be_read_is_in_nobodys_way(folder, monkeypatch):
