@@ -1,7 +1,5 @@
 """What is held out for tuning: a share of the training data, nothing of the test data."""
 
-import doctest
-import importlib
 import re
 import warnings
 
@@ -152,10 +150,3 @@ def test_clients_are_held_out_with_their_examples():
     assert len(set(map(tuple, held))) > 1
     with refused("data: has a single client, so none can be held out"):
         holdout_clients(unequal((5,)))
-
-
-@pytest.mark.parametrize("name", ["holdout", "npz"])
-def test_examples_run(name):
-    results = doctest.testmod(importlib.import_module(f"fedjax_srp.data.{name}"))
-    assert results.attempted
-    assert not results.failed

@@ -1,8 +1,6 @@
 """Policies without stages, and what every policy keeps: fastest first, ties by id, one compilation."""
 
-import doctest
 import functools
-import importlib
 import re
 
 import chex
@@ -46,13 +44,6 @@ def selector(policy, num_clients):
 
 def select_once(policy, times, key=KEY):
     return selector(policy, times.realised.shape[0])(key, times)
-
-
-@pytest.mark.parametrize("name", sorted({vars(participation)[name].name for name in participation.__all__}))
-def test_examples_of_docstrings_run(name):
-    results = doctest.testmod(importlib.import_module(f"fedjax_srp.participation.{name}"))
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 @pytest.mark.short("*-True")
