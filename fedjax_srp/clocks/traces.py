@@ -35,7 +35,6 @@ class DeviceTraces(NamedTuple):
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
         """Draw a device for each client, without replacement as far as they go; values of a device stay together.
 
-
         Args:
             num_clients: of the federation.
             seed: of the draw; the same one gives the same devices.

@@ -35,15 +35,15 @@ def gram_schmidt(matrix: Array) -> Array:
     columns: list[Array] = []
     for j in range(min(dim, rank)):
         done = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
-        scale = _nonzero(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
+        scale = nonzero(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
         given = matrix[:, j] / scale
         left = _without(_without(given, done), done)
         furthest = jnp.argmin(jnp.sum(done**2, axis=1))
         other = _without((jnp.arange(dim) == furthest).astype(matrix.dtype), done)
-        is_new = ~(_norm(left) <= tolerance * _norm(given))  # true for nan, which is passed on
-        once = jnp.where(is_new, left / _nonzero(_norm(left)), other)
+        is_new = ~(norm(left) <= tolerance * norm(given))  # true for nan, which is passed on
+        once = jnp.where(is_new, left / nonzero(norm(left)), other)
         twice = _without(once, done)
-        columns.append(twice / _norm(twice))
+        columns.append(twice / norm(twice))
     return jnp.stack(columns, axis=1)
 
 
@@ -51,11 +51,13 @@ def _without(x: Array, basis: Array) -> Array:
     return x - basis @ (x @ basis)
 
 
-def _norm(x: Array) -> Array:
+def norm(x: Array) -> Array:
+    """||x||, of all entries."""
     return jnp.sqrt(jnp.sum(x**2))
 
 
-def _nonzero(x: Array) -> Array:
+def nonzero(x: Array) -> Array:
+    """A divisor: x, or 1 where it is 0."""
     return jnp.where(x == 0, 1, x)
 
 
@@ -87,7 +89,7 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
         turn = identity.at[p, p].set(cos).at[q, q].set(cos).at[p, q].set(sin).at[q, p].set(-sin)
         return turn.T @ a @ turn, vectors @ turn
 
-    scale = _nonzero(jnp.max(jnp.abs(matrix)))
+    scale = nonzero(jnp.max(jnp.abs(matrix)))
     start = jnp.pad(matrix / scale, (padding, padding)), identity
     a, vectors = jax.lax.fori_loop(0, SWEEPS * pairs.shape[0], rotate, start)
     values = jnp.diagonal(a)[:n]

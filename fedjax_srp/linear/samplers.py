@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
+from fedjax_srp.linear.decompositions import nonzero, norm
 from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design
 from fedjax_srp.linear.subspace import eigh, exact_matmul, orthonormalize
 
@@ -108,19 +109,19 @@ def subspace(samples: int) -> Sampler:
         design = draw_design(key, samples, b.shape[1] + 1)
         features, noise = design[:, :-1], design[:, -1]
         outside = position.outside @ client.head
-        norm = jnp.sqrt(jnp.sum(outside**2))
-        tau = jnp.sqrt(norm**2 + client.noise_std**2)
+        length = norm(outside)
+        tau = jnp.sqrt(length**2 + client.noise_std**2)
         y = features @ (position.inside @ client.head) + tau * noise
-        return SubspaceBatch(features, y, noise, outside / _positive(norm), norm / _positive(tau))
+        return SubspaceBatch(features, y, noise, outside / nonzero(length), length / nonzero(tau))
 
     @exact_matmul
     def descent(key: Key, batch: SubspaceBatch, w: Array) -> SubspaceMessage:
         residual = batch.y - batch.features @ w
-        norm, v, rho = jnp.sqrt(jnp.sum(residual**2)), batch.direction, batch.correlation
+        length, v, rho = norm(residual), batch.direction, batch.correlation
         g = jax.random.normal(named_key(key, "outside"), v.shape)
         shrink = 1 - jnp.sqrt(jnp.maximum(1 - rho**2, 0))
-        outside = v * (rho * jnp.sum(batch.noise * residual)) + norm * (g - shrink * jnp.sum(v * g) * v)
-        row, scaled = (w / samples)[None, :], (norm / samples * w)[None, :]
+        outside = v * (rho * jnp.sum(batch.noise * residual)) + length * (g - shrink * jnp.sum(v * g) * v)
+        row, scaled = (w / samples)[None, :], (length / samples * w)[None, :]
         return SubspaceMessage((residual @ batch.features)[:, None] * row, outside[:, None] * row, scaled.T * scaled)
 
     @exact_matmul
@@ -149,10 +150,6 @@ def _outside_basis(b: Array, truth: Array) -> Array:
         q = orthonormalize(outside)
         outside = q - b @ (b.T @ q)
     return orthonormalize(outside)
-
-
-def _positive(x: Array) -> Array:
-    return jnp.where(x > 0, x, 1)
 
 
 @exact_matmul

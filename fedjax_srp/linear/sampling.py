@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
+from fedjax_srp.linear.decompositions import nonzero, norm
 from fedjax_srp.linear.subspace import exact_matmul
 
 
@@ -88,7 +89,7 @@ def least_squares(features: Array, y: Array) -> Array:
     columns = [features[:, j] for j in range(k)]
     rows, targets = [], []
     for j in range(k):  # F = Q R, R w = Q^T y, a column of Q and a row of R at a time
-        q = _unit(columns[j], tolerance * _norm(features[:, j]))
+        q = _unit(columns[j], tolerance * norm(features[:, j]))
         coefficients = [jnp.sum(q * column) for column in columns[j:]]
         columns[j:] = [column - q * r for column, r in zip(columns[j:], coefficients, strict=True)]
         rows.append(jnp.stack([*[zero] * j, *coefficients]))
@@ -101,16 +102,12 @@ def least_squares(features: Array, y: Array) -> Array:
         for u in basis:
             rest = rest - u * jnp.sum(u * rest)
         basis.append(_unit(rest, zero))
-        length = _norm(rest)
-        w = w + basis[-1] * jnp.where(length > 0, (target - jnp.sum(row * w)) / jnp.where(length > 0, length, 1), 0)
+        length = norm(rest)
+        w = w + basis[-1] * jnp.where(length > 0, (target - jnp.sum(row * w)) / nonzero(length), 0)
     return w
-
-
-def _norm(x: Array) -> Array:
-    return jnp.sqrt(jnp.sum(x**2))
 
 
 def _unit(x: Array, threshold: Array) -> Array:
     """x / ||x||, or zero where ||x|| does not exceed the threshold."""
-    length = _norm(x)
+    length = norm(x)
     return jnp.where(length > threshold, x / jnp.where(length > threshold, length, 1), 0)
