@@ -67,9 +67,11 @@ def test_fixed_times_are_drawn_once_and_known():
     assert not np.array_equal(other[0], realised[0])
 
 
-def test_fixed_takes_times_as_they_are():
-    _, realised = play(clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), 3, 2)
-    np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 2)
+@pytest.mark.parametrize("clock", [clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), clocks.Trace([3, 1, 2])])
+def test_times_are_taken_as_they_are(clock):
+    expected, realised = play(clock, 3, 4)
+    np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
+    np.testing.assert_array_equal(expected, realised)
 
 
 def test_dynamic_times_are_fresh_every_round():
@@ -96,12 +98,6 @@ def test_trace_cycles_over_rounds():
     expected, realised = play(clocks.Trace(table), 2, 8)
     np.testing.assert_array_equal(realised, table[np.arange(8) % 3])
     np.testing.assert_allclose(expected, np.tile([3.0, 4.0], (8, 1)), rtol=1e-6)
-
-
-def test_trace_of_one_row_is_fixed():
-    expected, realised = play(clocks.Trace([3, 1, 2]), 3, 4)
-    np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
-    np.testing.assert_array_equal(expected, realised)
 
 
 @pytest.mark.parametrize("work", [0, 5, 2.5])

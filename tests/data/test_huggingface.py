@@ -114,11 +114,7 @@ def users(of):
 
 
 WRONG = {
-    "column": (
-        PICTURES,
-        {"num_clients": 2, "x": "pixels"},
-        r"x='pixels' is no column of dataset; choose from image, la",
-    ),
+    "column": (PICTURES, {"num_clients": 2, "x": "pixels"}, r"x='pixels' is no column of dataset; choose from image,"),
     "user": (PICTURES, {"user": "who"}, r"user='who' is no column of dataset"),
     "no clients": (PICTURES, {}, r"num_clients=None: partition 'iid' needs them"),
     "an argument": (PICTURES, {"num_clients": 2, "alhpa": 1.0}, r"unknown argument 'alhpa' \(did you mean alpha\?\)"),

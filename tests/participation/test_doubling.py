@@ -44,17 +44,14 @@ def stages_by_hand(initial, pool, rounds_per_stage, num_rounds):
     return (played + [last] * num_rounds)[:num_rounds]
 
 
-def test_schedule_of_the_paper_with_100_clients():
-    cohorts = run(participation.Doubling(10, 10), 100, 60)
-    np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 40, 80, 100, 100], 10))
-    np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 2, 3, 4, 4], 10))
-
-
-def test_schedule_of_the_paper_with_a_pool_of_20():
-    cohorts = run(participation.Doubling(10, 10, pool=20), 100, 30)
-    assert cohorts.client_ids.shape == (30, 20)
-    np.testing.assert_array_equal(cohorts.size, np.repeat([10, 20, 20], 10))
-    np.testing.assert_array_equal(cohorts.stage, np.repeat([0, 1, 1], 10))
+@pytest.mark.parametrize(
+    ("pool", "sizes", "stages"), [(None, [10, 20, 40, 80, 100, 100], [0, 1, 2, 3, 4, 4]), (20, [10, 20, 20], [0, 1, 1])]
+)
+def test_schedule_of_the_paper_with_100_clients(pool, sizes, stages):
+    cohorts = run(participation.Doubling(10, 10, pool=pool), 100, 10 * len(sizes))
+    assert cohorts.client_ids.shape == (10 * len(sizes), pool or 100)
+    np.testing.assert_array_equal(cohorts.size, np.repeat(sizes, 10))
+    np.testing.assert_array_equal(cohorts.stage, np.repeat(stages, 10))
 
 
 def test_stages_contain_each_other_when_all_clients_are_the_pool():
