@@ -1,4 +1,8 @@
-"""Participation policies: selection of a round's participants by the clients' times and reports."""
+"""Participation policies: selection of a round's participants by the clients' times and reports.
+
+Cohorts are ordered by the times that rank the clients, the realised ones where a policy has no choice (of `Buffered`
+the ends of the jobs), and ties by client id.
+"""
 
 from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers
 from fedjax_srp.participation.buffered import Buffered

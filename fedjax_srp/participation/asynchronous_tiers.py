@@ -28,8 +28,8 @@ class AsynchronousTiers(ParticipationPolicy):
     tier, 0 the fastest, for the algorithm `FedAT`; with any other algorithm a tier trains on the server's newest model,
     which flatters an asynchronous server. With one tier it is `Uniform(k)`.
 
-    Cohorts are ordered by time, ties by client id. A communication cost changes the order of the tiers' rounds, so none
-    can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
+    A communication cost changes the order of the tiers' rounds, so none can be added afterwards: give it to the clock,
+    `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: clients of a tier's round.

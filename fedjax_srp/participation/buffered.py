@@ -39,8 +39,8 @@ class Buffered(ParticipationPolicy):
     begins at once with the model that the server has then, drawn uniformly from the idle clients, so that slow clients
     take part as often; a client that has delivered may be drawn again after the server step.
 
-    Cohorts are ordered by the end of the job, ties by client id. A communication cost changes the order of arrivals, so
-    none can be added afterwards: give it to the clock, `clocks.Fixed(..., communication=10)`.
+    A communication cost changes the order of arrivals, so none can be added afterwards: give it to the clock,
+    `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: size of the buffer, jobs per server step.

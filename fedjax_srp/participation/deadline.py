@@ -16,8 +16,7 @@ class Deadline(ParticipationPolicy):
     client is done at `limit`, at the first report. The reporting window of production systems (Bonawitz et al., 2019,
     section 2.2): `Deadline(limit=60.0, quorum=100, policy=Uniform(130))`.
 
-    Cohorts are ordered by the time of their report, ties by client id. The metric `wasted_time` is the total time, in
-    time units, of the other policy's participants that report too late.
+    The metric `wasted_time` is the total time, in time units, of the other policy's participants that report too late.
 
     Args:
         limit: the deadline, in time units; None for none.

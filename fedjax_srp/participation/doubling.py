@@ -26,8 +26,6 @@ class Doubling(ParticipationPolicy):
     size of the pool. Pools are redrawn in every round or in every stage (Remark 3.1). Ranking by realised times needs
     no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
 
-    Cohorts are ordered by the times that rank, ties by client id.
-
     Both numbers are leaves: runs that differ in them share compiled programs, `Full` and `Uniform` among them.
 
     Args:

@@ -27,8 +27,6 @@ class Fastest(ParticipationPolicy):
     expected times it asks those expected to be fast. Of a pool, by realised times: over-selection, as in production
     systems (Bonawitz et al., 2019, who ask 1.3 k).
 
-    Cohorts are ordered by the times that rank, ties by client id.
-
     Args:
         k: clients per round.
         by: the times that rank the clients.

@@ -13,7 +13,6 @@ class Full(ParticipationPolicy):
     """Every client takes part in every round, and the round waits for the slowest.
 
     FedRep as SRPFL compares with it: n = N from the first round on (SRPFL, section 4).
-    Cohorts are ordered by realised time, ties by client id.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

@@ -48,7 +48,7 @@ class Oort(ParticipationPolicy):
     mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at the end of
     every `window` rounds; T begins at one step. Clients are never excluded for frequent selection.
 
-    Cohorts are ordered by realised time, ties by client id. The metric `preferred_duration` is T.
+    The metric `preferred_duration` is T.
 
     Args:
         k: K, clients per round.

@@ -20,8 +20,6 @@ class PartialWork(ParticipationPolicy):
     papers draw them at random; FLANP, which compares with FedNova, does not say. The algorithm defines a unit: a step
     with `Training(steps=1)`, else an epoch or several. The clock's time is that of a unit.
 
-    Cohorts are ordered by realised time, ties by client id.
-
     Args:
         max_work: the most units of work of a client.
         on_time: share of the clients that do all of it, rounded up; with 1 all do equal work.

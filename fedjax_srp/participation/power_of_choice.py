@@ -19,8 +19,6 @@ class PowerOfChoice(ParticipationPolicy):
     candidates in proportion to their examples, which a server knows beforehand; here all are equally likely. With
     `candidates` = `k` it is `Uniform`.
 
-    Cohorts are ordered by realised time, ties by client id.
-
     Args:
         k: clients per round.
         candidates: d, clients drawn uniformly without replacement.

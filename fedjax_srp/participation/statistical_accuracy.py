@@ -37,8 +37,7 @@ class StatisticalAccuracy(ParticipationPolicy):
 
     The criterion is checked once a round, after the update, as in section 3.2: so a stage has at least one round (the
     loop in Algorithm 2 would allow none), and participants compute and send one more gradient, over all their examples.
-    The metrics have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`, and `stage_completed`. Cohorts
-    are ordered by the times that rank, ties by client id.
+    The metrics have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`, and `stage_completed`.
 
     Args:
         initial: n0, participants of the first stage.

@@ -20,7 +20,7 @@ class Tiered(ParticipationPolicy):
     see no test data: `by="loss"` draws tiers in proportion to the mean of their clients' last training losses, all
     equally likely until each tier has reported, without credits.
 
-    Cohorts are ordered by realised time, ties by client id. The metric `tier` is the tier of the round, 0 the fastest.
+    The metric `tier` is the tier of the round, 0 the fastest.
 
     Args:
         k: clients per round.

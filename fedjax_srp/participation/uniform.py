@@ -12,8 +12,6 @@ class Uniform(ParticipationPolicy):
 
     FedRep's sampling of a fraction r = k / N of the clients (FedRep, Algorithm 1); with k = N the cohorts of `Full`.
 
-    Cohorts are ordered by realised time, ties by client id.
-
     Args:
         k: clients per round.
 
