@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import jax
@@ -33,35 +34,13 @@ class TrainingLoss:
     score_name: ClassVar[str] = "training loss"
     smaller_is_better: ClassVar[bool] = True
 
-    @property
-    def num_clients(self) -> int:
-        """Number of clients."""
-        return self.data.num_clients
-
-    @property
-    def name(self) -> str:
-        """Of the data."""
-        return self.data.name
-
-    @property
-    def num_classes(self) -> int:
-        """Of the data."""
-        return self.data.num_classes
-
-    @property
-    def example_shape(self) -> tuple[int, ...]:
-        """Of the data."""
-        return self.data.example_shape
-
-    @property
-    def offset(self) -> Array | None:
-        """The offset of the data, black for the model; None if unknown."""
-        return getattr(self.data, "offset", None)
-
-    @property
-    def options(self) -> Mapping[str, Any] | None:
-        """Options of the data; None: unknown."""
-        return getattr(self.data, "options", None)
+    # those of the data
+    num_clients = property(attrgetter("data.num_clients"))
+    name = property(attrgetter("data.name"))
+    num_classes = property(attrgetter("data.num_classes"))
+    example_shape = property(attrgetter("data.example_shape"))
+    offset = property(lambda self: getattr(self.data, "offset", None))
+    options = property(lambda self: getattr(self.data, "options", None))
 
     def train_client(self, client_id: Array) -> Examples:
         """The training examples of one client."""
