@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -88,17 +88,14 @@ def read_version(name: str, folder: Path) -> RawArrays:
     files = [path for path in folder.iterdir() if path.is_file()]
     places_of = places(_data_dir(name, folder), f"{name}/{folder.name}")
     arrays = cached(places_of, files, lambda: _decode(name, folder, images))
-    first, last, problem = images.first_label, images.first_label + images.num_classes - 1, ""
+    if len(arrays["y_train"]) == images.num_cut:
+        few = f"has only {images.num_cut:,d} of {images.num_train:,d} training examples"
+        _refuse(name, folder, f"{few}, as tensorflow-datasets itself prepares it")
+    first, last = images.first_label, images.first_label + images.num_classes - 1
     for kind in ("train", "test"):
         labels = arrays[f"y_{kind}"]
-        if not problem and (labels.min() < first or labels.max() > last):
-            problem = f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}"
-    if len(arrays["y_train"]) == images.num_cut:
-        problem = (
-            f"has only {images.num_cut:,d} of {images.num_train:,d} training examples, as tensorflow-datasets itself "
-            "prepares it"
-        )
-    _refuse(name, folder, problem)
+        if labels.min() < first or labels.max() > last:
+            _refuse(name, folder, f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}")
     y_train, y_test = arrays["y_train"] - first, arrays["y_test"] - first
     return RawArrays(arrays["x_train"], y_train, arrays["x_test"], y_test, num_classes=images.num_classes)
 
@@ -128,11 +125,11 @@ def check(name: str, folder: Path) -> None:
         _refuse(name, folder, f"lacks {_INFO}, its preparation or a copy did not finish")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         _refuse(name, folder, f"has a damaged {_INFO} ({error})")
-    else:
-        if file_format != "array_record":
-            problem = f"was prepared as {file_format} files, which only TensorFlow reads"
-            _refuse(name, folder, problem, "prepare it in another folder, or ")
-        _refuse(name, folder, "" if splits >= {"train", "test"} else "lacks train or test records")
+    if file_format != "array_record":
+        problem = f"was prepared as {file_format} files, which only TensorFlow reads"
+        _refuse(name, folder, problem, "prepare it in another folder, or ")
+    if not splits >= {"train", "test"}:
+        _refuse(name, folder, "lacks train or test records")
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -141,12 +138,11 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
-def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> None:
-    if problem:
-        raise ValueError(
-            f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "
-            f"--data-dir {_data_dir(name, folder)}"
-        )
+def _refuse(name: str, folder: Path, problem: str, remedy: str = "") -> NoReturn:
+    raise ValueError(
+        f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "
+        f"--data-dir {_data_dir(name, folder)}"
+    )
 
 
 def _data_dir(name: str, folder: Path) -> Path:
@@ -158,8 +154,8 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
     """All records of a folder as arrays; a record that fails its checksum raises."""
     import tensorflow_datasets as tfds  # third of a second, only where there is no cache
 
-    arrays: dict[str, np.ndarray] = {}
     try:
+        arrays = {}
         builder = cast(Any, tfds.builder_from_directory)(os.fspath(folder))  # these records and no others: no network
         decoders: Any = {"image": cast(Any, tfds.decode.SkipDecoding)()}
         for kind in ("train", "test"):
