@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import jax
 
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images
-from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
+from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import Count, part
 
@@ -45,19 +45,13 @@ class CNN(SplitModel):
 
     def stack(self) -> Sequence[Layer]:
         """Convolutions and dense layers."""
-        of_type = {"param_dtype": self.dtype}
         convolutions = [
             Layer(
                 f"conv{i}",
-                Convolution(width, (3, 3), strategy=self.convolution, padding="SAME", **of_type),
+                Convolution(width, (3, 3), self.convolution, self.dtype, padding="SAME"),
                 pooled_relu if i % 2 == 0 else jax.nn.relu,
                 block=BLOCK,
             )
             for i, width in enumerate(self.channels, 1)
         ]
-        return [
-            *convolutions,
-            Layer("fc1", Dense(self.hidden[0], **of_type), jax.nn.relu),
-            Layer("fc2", Dense(self.hidden[1], **of_type), jax.nn.relu),
-            Layer("out", Dense(self.num_classes, **of_type)),
-        ]
+        return [*convolutions, *dense_layers(self, self.hidden)]

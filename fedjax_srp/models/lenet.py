@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images, max_pool
-from fedjax_srp.models.dense import Dense
+from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import AtLeast, Below, Count, Static, part
 
@@ -65,17 +65,12 @@ class LeNet5(SplitModel):
     def stack(self) -> Sequence[Layer]:
         """Convolutions and dense layers."""
         noise = Dropout(self.dropout_rate) if self.dropout_rate else None
-        of_type = {"param_dtype": self.dtype}
         convolutions = [
-            Layer(f"conv{i}", Convolution(width, strategy=self.convolution, **of_type), pooled_relu, block=BLOCK)
+            Layer(f"conv{i}", Convolution(width, (5, 5), self.convolution, self.dtype), pooled_relu, block=BLOCK)
             for i, width in enumerate(self.channels, 1)
         ]
-        return [
-            *convolutions,
-            Layer("fc1", Dense(self.hidden[0], **of_type), jax.nn.relu),
-            Layer("fc2", Dense(self.hidden[1], **of_type), jax.nn.relu, noise),
-            Layer("out", Dense(self.num_classes, **of_type)),
-        ]
+        fc1, fc2, out = dense_layers(self, self.hidden)
+        return [*convolutions, fc1, fc2._replace(noise=noise), out]
 
 
 @part

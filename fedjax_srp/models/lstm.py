@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
-from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.gpt import GPT, TokenModel
+from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer
 from fedjax_srp.parts import AtLeast, Count, part
 
@@ -102,8 +102,7 @@ class LSTM(TokenModel):
         return [
             Layer("embedding", Embedding(self.vocabulary, self.embedding, self.dtype)),
             Layer("lstm", Recurrence(self.features, self.dtype)),
-            Layer("fc1", Dense(self.dense, param_dtype=self.dtype), jax.nn.relu),
-            Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
+            *dense_layers(self, (self.dense,)),
         ]
 
 

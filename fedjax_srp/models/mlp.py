@@ -12,6 +12,12 @@ from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import Count, part
 
 
+def dense_layers(model: SplitModel, hidden: Sequence[int]) -> list[Layer]:
+    """Dense layers fc1, fc2, ... with ReLU, of these widths, and the linear layer `out`."""
+    layers = [Layer(f"fc{i}", Dense(width, param_dtype=model.dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
+    return [*layers, Layer("out", Dense(model.num_classes, param_dtype=model.dtype))]
+
+
 @part
 class MLP(SplitModel):
     """Dense layers fc1, fc2, ... with ReLU, then the linear layer `out`.
@@ -31,8 +37,5 @@ class MLP(SplitModel):
 
     def stack(self) -> Sequence[Layer]:
         """The dense layers."""
-        layers = [
-            Layer(f"fc{i}", Dense(width, param_dtype=self.dtype), jax.nn.relu) for i, width in enumerate(self.hidden, 1)
-        ]
-        out = Layer("out", Dense(self.num_classes, param_dtype=self.dtype))
+        *layers, out = dense_layers(self, self.hidden)
         return [*layers, out if self.output == "logits" else out._replace(activation=jax.nn.softmax)]
