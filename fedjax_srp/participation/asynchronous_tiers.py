@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, make_cohort, order_by_time, random_floats, speed_tiers
+from fedjax_srp.participation.cohorts import check_at_most, draw, make_cohort, order_by_time, speed_tiers
 from fedjax_srp.parts import Count, part
 
 
@@ -66,10 +66,8 @@ class AsynchronousTiers(ParticipationPolicy):
     ) -> tuple[Cohort, AsynchronousTiersState]:
         """The tier whose round ends first."""
         tier_of = speed_tiers(times.expected, self.tiers)
-        priority = random_floats(key, tier_of.shape[0])
         number = jnp.arange(self.tiers, dtype=jnp.int32)
-        draw = lambda tier: jax.lax.top_k(jnp.where(tier_of == tier, priority, -jnp.inf), self.k)[1]  # noqa: E731
-        drawn = jax.vmap(draw)(number).astype(jnp.int32)
+        drawn = jax.vmap(lambda tier: draw(key, tier_of.shape[0], self.k, tier_of == tier))(number)
         cohorts = jnp.where(state.begins[:, None], drawn, state.cohorts)
         # r_m <- max of T_i where a round of tier m begins
         remaining = jnp.where(state.begins, times.realised[cohorts].max(axis=1), state.remaining)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, k_fastest, make_cohort, random_floats
+from fedjax_srp.participation.cohorts import check_at_most, draw, k_fastest, make_cohort
 from fedjax_srp.parts import Count, part
 
 
@@ -71,7 +71,7 @@ class Buffered(ParticipationPolicy):
             return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
         check_at_most("buffered: concurrency", self.concurrency, "num_clients - k + 1", num_clients - self.k + 1)
         nobody = jnp.zeros(num_clients, jnp.bool_)
-        drawn = _drawn(key, ~nobody, self.concurrency + self.k - 1)
+        drawn = draw(key, num_clients, self.concurrency + self.k - 1)
         begins, later = nobody.at[drawn[: self.concurrency]].set(True), drawn[self.concurrency :]
         return BufferedState(jnp.zeros(num_clients), begins, nobody, later)
 
@@ -107,13 +107,7 @@ class Buffered(ParticipationPolicy):
         last, busy = end(busy, remaining)
         duration = remaining[last]
         # those of the next round: the first begins at the server step, each other one when a client delivers
-        drawn = _drawn(key, ~busy, self.k)
+        drawn = draw(key, busy.shape[0], self.k, ~busy)
         begins = jnp.zeros_like(busy).at[drawn[0]].set(True)
         cohort = make_cohort(jnp.append(delivered, last))._replace(duration=duration, next_ids=drawn)
         return cohort, BufferedState(jnp.where(busy, remaining - duration, 0), begins, busy, drawn[1:])
-
-
-def _drawn(key: Key, among: Array, number: int) -> Array:
-    """Some clients, uniformly without replacement, in a random order: (number,) int32."""
-    priority = jnp.where(among, random_floats(key, among.shape[0]), -jnp.inf)
-    return jax.lax.top_k(priority, number)[1].astype(jnp.int32)

@@ -11,17 +11,22 @@ from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
 def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
-    """`size` of the client ids, uniformly without replacement, in no order: (size,) int32. All of them need no draw.
-
-    Clients that are not available are drawn only if the others are too few; `pick` leaves them out.
-    """
+    """`draw`, in no order: all of them need no draw; `pick` leaves out clients that are not available."""
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
+    return draw(key, num_clients, size, available)
+
+
+def draw(key: Key, num_clients: int, size: int, among: Array | None = None) -> Array:
+    """`size` of the client ids, uniformly without replacement, in a random order: (size,) int32.
+
+    Clients that are not among those wanted, (num_clients,) bool, are drawn only if the others are too few.
+    """
     # The largest of i.i.d. floats: XLA's top_k is fast for floats only (100 of 1,000,000 clients, CPU: 2 ms, against
     # 210 for integers and 420 for `random.choice`).
     priority = random_floats(key, num_clients)
-    if available is not None:
-        priority = jnp.where(available, priority, -jnp.inf)
+    if among is not None:
+        priority = jnp.where(among, priority, -jnp.inf)
     return lax.top_k(priority, size)[1].astype(jnp.int32)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, random_floats
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw
 from fedjax_srp.parts import Count, part
 
 
@@ -42,10 +42,8 @@ class PowerOfChoice(ParticipationPolicy):
 
     def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
         """The candidates with the highest losses; ties, such as newcomers, in the order of the draw."""
-        priority, known = random_floats(key, losses.shape[0]), losses
-        if times.available is not None:
-            priority, known = (jnp.where(times.available, value, -jnp.inf) for value in (priority, known))
-        drawn = lax.top_k(priority, self.candidates)[1].astype(jnp.int32)
+        drawn = draw(key, losses.shape[0], self.candidates, times.available)
+        known = losses if times.available is None else jnp.where(times.available, losses, -jnp.inf)
         return ask(times, drawn[lax.top_k(known[drawn], self.k)[1]]), losses
 
     def update(self, losses: Array, info: RoundInfo) -> Array:

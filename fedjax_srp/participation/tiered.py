@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, only, random_floats, speed_tiers, there
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw, only, speed_tiers, there
 from fedjax_srp.parts import Count, part
 
 
@@ -54,7 +54,7 @@ class Tiered(ParticipationPolicy):
 
     def select(self, key: Key, state: tuple[Array, Array], times: ClientTimes) -> tuple[Cohort, tuple[Array, Array]]:
         """Clients of one tier."""
-        losses, num_clients = state[0], times.expected.shape[0]
+        losses = state[0]
         tier_of = speed_tiers(times.expected, self.tiers)
         # P(tier) is the mean loss of its clients over the sum of these means
         seen = jnp.isfinite(losses)
@@ -66,9 +66,7 @@ class Tiered(ParticipationPolicy):
         key_tier, key_clients = jax.random.split(key)
         tier = jax.random.categorical(key_tier, jnp.log(weight)).astype(jnp.int32)
         wanted = there(times, tier_of == tier)
-        priority = jnp.where(wanted, random_floats(key_clients, num_clients), -jnp.inf)
-        ids = jax.lax.top_k(priority, self.k)[1].astype(jnp.int32)
-        return ask(only(times, wanted), ids), (losses, tier)
+        return ask(only(times, wanted), draw(key_clients, wanted.shape[0], self.k, wanted)), (losses, tier)
 
     def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
         """The losses that participants reported."""
