@@ -9,7 +9,7 @@ from recorded_orders import RecordedOrders
 from reference import fedat
 from reference.local import Sgd, batches
 from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
-from test_reference import by_layer
+from setting import by_layer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key

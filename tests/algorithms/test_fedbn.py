@@ -23,8 +23,7 @@ from reference.small import (
     refused,
     steps,
 )
-from test_baselines import EPOCHS, SHAPED, steps_of
-from test_reference import BATCH, COHORTS, HEAVY, SMALL, Setting, of_client, optimizer, unequal_work
+from setting import BATCH, EPOCHS, HEAVY, PLAIN, SMALL, SPREAD, UNEQUAL, Setting, of_client, optimizer
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.local import fit_head, local_sgd
@@ -52,9 +51,9 @@ def by_layer(*parts):
     return jax.tree.map(np.asarray, layers | {"norm": layers["norm"] | statistics})
 
 
-@pytest.mark.short("heavy-normalisation")
+@pytest.mark.short("sgd0-run_options0-normalisation")
 @pytest.mark.parametrize("personal", fedbn.PERSONAL)
-@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
+@pytest.mark.parametrize(("sgd", "run_options"), [(HEAVY, {"chunk_size": 3}), (PLAIN, SPREAD)])
 def test_three_rounds(sgd, run_options, personal):
     """Clients of 1 to 12 examples in batches of 4: batches that are not full, and one of a single example."""
     weighting = "num_examples" if sgd is HEAVY else "uniform"
@@ -64,8 +63,8 @@ def test_three_rounds(sgd, run_options, personal):
     with jax.enable_x64(True):
         split_model = normalised(jnp.float64)
         algorithm = built(factory, split_model, **options, **own)
-        setting = Setting(algorithm, split_model, unequal_work(), SMALL(), 3, **run_options)
-        params, args = by_layer(*setting.start.params), (setting.clients, COHORTS, steps_of(setting))
+        setting = Setting(algorithm, UNEQUAL.policy, SMALL(), tuned=False, **run_options)
+        params, args = by_layer(*setting.start.params), (setting.clients, UNEQUAL.cohorts, setting.epochs())
         states = list(fedbn.run(params, *args, sgd=sgd, client_weighting=weighting, personal=personal))
         assert len(states) == 3
         for t, state in enumerate(states):

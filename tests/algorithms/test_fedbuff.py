@@ -10,8 +10,8 @@ import pytest
 from recorded_orders import RecordedOrders
 from reference import fedasync, fedavg, fedbuff
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
-from test_reference import by_layer, optimizer
+from reference.small import KEY, Run, assert_close, built, clients_of, federation, made_policy, model
+from setting import by_layer, optimizer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
@@ -54,6 +54,33 @@ def setting():
     return model(dtype=jnp.float64), clients, federation(clients)
 
 
+class Beside:
+    """A run, and what a reference needs beside it."""
+
+    def __init__(self, cls, sgd, k, concurrency=None, clock_name="fixed", run_options=None, **options):
+        split_model, _, data = setting()
+        options |= {"optimizer": optimizer(sgd), "batch_size": BATCH, "epochs": EPOCHS}
+        algorithm, clock = built(cls, split_model, **options), CLOCKS[clock_name]
+        self.run = Run(algorithm, data, watched(k, concurrency), clock, **run_options or {"chunk_size": 3})
+        self.elapsed, self.start = 0.0, by_layer(split_model, *self.run.host_state().server.params)
+        self.orders, table = RecordedOrders(KEY, COUNTS, BATCH), recorded_times(clock, 2 * NUM_STEPS + 1)
+        self.job_time = lambda version, i: table[version, i]
+
+    def rows(self, version, i):
+        return batches(self.orders.epochs(version, i, "local", EPOCHS), BATCH)
+
+    def check(self, step):
+        """One step of the server; returns the state after it, and the scores."""
+        rounds, _, scores = self.run.rounds()
+        state = self.run.host_state()
+        self.elapsed += float(rounds.compute_time[0])
+        assert self.elapsed == pytest.approx(step.time, rel=1e-9)
+        assert state.policy[1].tolist() == step.arrivals
+        assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
+        assert_close(by_layer(setting()[0], *state.server.params), step.params, 1e-9)
+        return state, scores
+
+
 @pytest.mark.short("k3-dynamic")
 @pytest.mark.parametrize("clock_name", CLOCKS)
 @pytest.mark.parametrize(
@@ -71,39 +98,19 @@ def setting():
     ids=["k1", "k3", "everybody"],
 )
 def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
-    split_model, clients, data = setting()
-    algorithm = srp.algorithms.FedBuff(
-        split_model,
-        srp.Training(
-            optimizer(sgd), batch_size=BATCH, epochs=EPOCHS, weighting=options.get("client_weighting", "uniform")
-        ),
-        server_step_size=options.get("eta", 1.0),
-        staleness_exponent=options.get("exponent", 0.5),
-        fine_tune_epochs=TUNING,
-    )
-    clock = CLOCKS[clock_name]
-    run = Run(algorithm, data, watched(k), clock, **run_options)
-    start = by_layer(split_model, *run.host_state().server.params)
-    table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
-
-    def rows(version, i):
-        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
-
-    queue = fedbuff.jobs(NUM_CLIENTS, lambda v, i: table[v, i], k)
-    expected = fedbuff.run(start, clients, queue, rows, k=k, sgd=sgd, **options)
-    elapsed, versions = 0.0, np.zeros(NUM_CLIENTS, np.int32)
+    clients, weighting = setting()[1], options.get("client_weighting", "uniform")
+    of_algorithm = {"server_step_size": options.get("eta", 1.0), "staleness_exponent": options.get("exponent", 0.5)}
+    of_algorithm |= {"fine_tune_epochs": TUNING, "weighting": weighting, "run_options": run_options}
+    beside = Beside(srp.algorithms.FedBuff, sgd, k, clock_name=clock_name, **of_algorithm)
+    queue = fedbuff.jobs(NUM_CLIENTS, beside.job_time, k)
+    expected = fedbuff.run(beside.start, clients, queue, beside.rows, k=k, sgd=sgd, **options)
+    versions = np.zeros(NUM_CLIENTS, np.int32)
     for t, step in enumerate(itertools.islice(expected, NUM_STEPS)):
-        rounds, _, scores = run.rounds()
-        state = run.host_state()
-        elapsed += float(rounds.compute_time[0])
+        state, scores = beside.check(step)
         versions[step.arrivals] = t + 1
-        assert elapsed == pytest.approx(step.time, rel=1e-9)
-        assert state.policy[1].tolist() == step.arrivals
-        assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
         assert state.clients.version.tolist() == versions.tolist()
-        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
         for i, client in enumerate(clients if "evaluations" in run_options else []):
-            tuning = batches(orders.tuning(t + 1, i, "head", TUNING), BATCH)
+            tuning = batches(beside.orders.tuning(t + 1, i, "head", TUNING), BATCH)
             expected_scores = {
                 "global": fedavg.global_accuracy(step.params, client),
                 "fine_tune": fedavg.fine_tuned_accuracy(step.params, ["out"], client, tuning, sgd),
@@ -129,19 +136,6 @@ def test_updates_lose_weight_by_the_power_law():
         assert_close(stale.message, jax.tree.map(lambda d, tau=tau: (1 + tau) ** -0.7 * d, fresh), 1e-12)
 
 
-def replayed(state, asked, k):
-    """Who begins next, as the policy drew it, and a list that is fed with what it draws for later."""
-    later = [*state.drawn.tolist()]
-
-    def next_client(taken, version):
-        chosen = later.pop(0)
-        assert chosen not in taken
-        asked.append((chosen, version))
-        return chosen
-
-    return later, next_client
-
-
 @pytest.mark.short("3-5-run_options2-dynamic")
 @pytest.mark.parametrize("clock_name", CLOCKS)
 @pytest.mark.parametrize(
@@ -149,32 +143,22 @@ def replayed(state, asked, k):
     [(1, 3, {}), (3, 2, {"devices": 2, "chunk_size": 1}), (3, 5, {"chunk_size": 3})],
 )
 def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrency, run_options, clock_name):
-    split_model, clients, data = setting()
     sgd = Sgd(0.3, momentum=0.5)
-    algorithm = srp.algorithms.FedBuff(split_model, srp.Training(optimizer(sgd), batch_size=BATCH, epochs=EPOCHS))
-    clock = CLOCKS[clock_name]
-    run = Run(algorithm, data, watched(k, concurrency), clock, **run_options)
-    state = run.host_state()
-    start, first = by_layer(split_model, *state.server.params), np.flatnonzero(state.policy[0].begins).tolist()
+    beside = Beside(srp.algorithms.FedBuff, sgd, k, concurrency, clock_name, run_options)
+    policy = beside.run.host_state().policy[0]
+    first = np.flatnonzero(policy.begins).tolist()
     assert len(first) == concurrency
-    table, orders = recorded_times(clock, NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
-    asked = []
-    later, next_client = replayed(state.policy[0], asked, k)
-    queue = fedbuff.limited_jobs(first, next_client, lambda v, i: table[v, i], k)
+    later = policy.drawn.tolist()  # who begins next, as the policy draws it
 
-    def rows(version, i):
-        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
+    def next_client(taken, version):
+        chosen = later.pop(0)
+        assert chosen not in taken
+        return chosen
 
-    expected = fedbuff.run(start, clients, queue, rows, k=k, sgd=sgd)
-    elapsed, stale = 0.0, 0.0
-    for _ in range(NUM_STEPS):
-        rounds, state = run.rounds().rounds, run.host_state()
-        step = next(expected)
-        elapsed += float(rounds.compute_time[0])
-        assert elapsed == pytest.approx(step.time, rel=1e-9)
-        assert state.policy[1].tolist() == step.arrivals
-        assert float(rounds.metrics["staleness"][0]) == pytest.approx(np.mean(step.staleness), rel=1e-9)
-        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
+    queue = fedbuff.limited_jobs(first, next_client, beside.job_time, k)
+    expected, stale = fedbuff.run(beside.start, setting()[1], queue, beside.rows, k=k, sgd=sgd), 0.0
+    for step in itertools.islice(expected, NUM_STEPS):
+        state, _ = beside.check(step)
         assert int(state.policy[0].busy.sum()) == concurrency - 1  # the next one begins with the next round
         later += state.policy[2].tolist()
         stale += sum(step.staleness)
@@ -187,28 +171,13 @@ def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrenc
     [("constant", 0.5, 0.0, 0.6, 0.0), ("polynomial", 0.8, 0.0, 0.9, 0.3), ("hinge", 1.5, 2.0, 0.7, 0.005)],
 )
 def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
-    split_model, clients, data = setting()
-    sgd = Sgd(0.3)
     options = {"staleness_exponent": a} if kind == "polynomial" else {"hinge_slope": a, "hinge_start": b}
-    algorithm = srp.algorithms.FedAsync(
-        split_model, srp.Training(optimizer(sgd), batch_size=BATCH, epochs=EPOCHS), server_step_size=alpha, mu=rho,
-        discount=kind, **options,
-    )  # fmt: skip
-    clock = CLOCKS["fixed"]
-    run = Run(algorithm, data, watched(1), clock, chunk_size=3)
-    start = by_layer(split_model, *run.host_state().server.params)
-    table, orders = recorded_times(clock, 2 * NUM_STEPS + 1), RecordedOrders(KEY, COUNTS, BATCH)
-
-    def rows(version, i):
-        return batches(orders.epochs(version, i, "local", EPOCHS), BATCH)
-
-    queue, most = fedbuff.jobs(NUM_CLIENTS, lambda v, i: table[v, i], 1), 0
-    weight_of = functools.partial(fedasync.s, kind, a=a, b=b)
-    expected = fedasync.run(start, clients, queue, rows, sgd=sgd, alpha=alpha, weight_of=weight_of, rho=rho)
+    options |= {"server_step_size": alpha, "mu": rho, "discount": kind}
+    beside, most = Beside(srp.algorithms.FedAsync, Sgd(0.3), 1, **options), 0
+    queue, weight_of = fedbuff.jobs(NUM_CLIENTS, beside.job_time, 1), functools.partial(fedasync.s, kind, a=a, b=b)
+    numbers = {"sgd": Sgd(0.3), "alpha": alpha, "weight_of": weight_of, "rho": rho}
+    expected = fedasync.run(beside.start, setting()[1], queue, beside.rows, **numbers)
     for step in itertools.islice(expected, 2 * NUM_STEPS):
-        rounds, state = run.rounds().rounds, run.host_state()
-        assert state.policy[1].tolist() == step.arrivals
-        assert float(rounds.metrics["staleness"][0]) == step.staleness[0]
-        assert_close(by_layer(split_model, *state.server.params), step.params, 1e-9)
+        beside.check(step)
         most = max(most, step.staleness[0])
     assert most > b + 1

@@ -184,29 +184,19 @@ def test_a_layer_of_that_name_within_another_is_not_meant():
     assert dense.kernel_of("fc1", srp.models.SplitParams(inner, {"fc1": {"kernel": jnp.ones((3, 2))}})).shape == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("model", "how"),
-    [
-        (of_other_layers(), {}),
-        (large(), {"optimizer": OtherSGD(0.1)}),
-        (large(augment=lambda key, x: -x), {}),
-        (Doubled((28, 28), 10), {}),
-        (precise(), {}),
-        (srp.models.LeNet5((28, 28), 10), {}),
-        (large(), {"dtype": jnp.bfloat16}),
-        (large(), {"optimizer": srp.optimizer(optax.adam, learning_rate=1e-3)}),
-    ],
-    ids=[
-        "own layer",
-        "own SGD",
-        "augmented",
-        "own represent",
-        "own precision",
-        "a convolution",
-        "other inputs",
-        "another optimizer",
-    ],
-)
+OTHERS = {
+    "own layer": (of_other_layers(), {}),
+    "own SGD": (large(), {"optimizer": OtherSGD(0.1)}),
+    "augmented": (large(augment=lambda key, x: -x), {}),
+    "own represent": (Doubled((28, 28), 10), {}),
+    "own precision": (precise(), {}),
+    "a convolution": (srp.models.LeNet5((28, 28), 10), {}),
+    "other inputs": (large(), {"dtype": jnp.bfloat16}),
+    "another optimizer": (large(), {"optimizer": srp.optimizer(optax.adam, learning_rate=1e-3)}),
+}
+
+
+@pytest.mark.parametrize(("model", "how"), OTHERS.values(), ids=OTHERS)
 def test_what_is_no_plain_first_layer_is_trained_as_it_is(model, how):
     assert chosen(large(), 60, epochs=5) == "fc1"
     assert chosen(model, 60, epochs=5, **how) is None

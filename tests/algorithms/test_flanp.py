@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import fedgate, fednova, mlp
-from reference.local import batches, mean, weight
+from reference import fedgate, mlp
 from reference.small import ALGORITHMS, KEY, Run, assert_close, built, clients_of, federation, model, scripted
-from test_baselines import (
-    EPOCHS,
+from setting import (
+    BATCH,
+    COUNTS,
     EVERYBODY,
-    FULL,
-    HEAVY_STEPS,
-    SHAPED,
+    HEAVY,
+    PLAIN,
+    SMALL,
     SPREAD,
-    TUNING,
-    check_global_model,
+    Setting,
+    by_layer,
     flat,
     layers_of,
-    run_of,
+    of_client,
+    optimizer,
     split_model,
 )
-from test_reference import BATCH, COUNTS, HEAVY, PLAIN, SMALL, Setting, by_layer, of_client, optimizer
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.examples import with_decay
@@ -38,115 +38,23 @@ from fedjax_srp.runs.folder import outcome
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-# Three rounds, two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
-IDS = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
-SIZES, STAGES = (3, 4, 5), (0, 1, 1)
-WORK = 1 + (IDS == 3) + 2 * (IDS == 0)  # clients 3 and 0 do two and three units
-COHORTS = [row[:size].tolist() for row, size in zip(IDS, SIZES, strict=True)]
-
-
-def setting_of(factory, run_options, policy=None, **options):
-    algorithm = built(factory, split_model(), batch_size=BATCH, fine_tune_epochs=TUNING, **options)
-    policy = policy or scripted(IDS, SIZES, WORK, STAGES)
-    return Setting(algorithm, split_model(), policy, SMALL(), 3, **run_options)
-
-
-def steps_of(setting):
-    """Batches of EPOCHS epochs per unit of work: unequal clients take unequal numbers of steps."""
-
-    def steps(t, i):
-        return batches(setting.orders.epochs(t, i, "local", EPOCHS * int(WORK[t][IDS[t] == i][0])), BATCH)
-
-    return steps
-
-
-def check_tracking(setting, states):
-    for found, state in zip(setting.states, states, strict=True):
-        tracking = [by_layer(split_model(), *of_client(found.clients.tracking, i)) for i in range(len(COUNTS))]
-        np.testing.assert_allclose(flat(tracking), flat(state.tracking), rtol=0, atol=1e-10)
-    assert np.abs(flat(states[-1].tracking)).max() > 0.01
-
-
-@pytest.mark.short("heavy")
-@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
-def test_fedgate_with_unequal_steps_and_stages(sgd, run_options):
-    weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options = {"optimizer": optimizer(sgd), "epochs": EPOCHS, "weighting": weighting}
-    setting = setting_of(srp.algorithms.FedGATE, run_options, **options, server_step_size=0.6)
-    options = {"sgd": sgd, "gamma": 0.6, "client_weighting": weighting}
-    states = list(fedgate.run(setting.params, setting.clients, COHORTS, STAGES, steps_of(setting), **options))
-    check_tracking(setting, states)
-    check_global_model(setting, (state.params for state in states), sgd)
-
 
 @pytest.mark.long
 def test_fedgate_with_k_random_clients_as_it_is_printed():
     policy = srp.participation.Uniform(3)
-    options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8}
-    setting = setting_of(srp.algorithms.FedGATE, SPREAD, policy, **options)
+    options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8, "batch_size": BATCH}
+    setting = Setting(built(srp.algorithms.FedGATE, split_model(), **options), policy, SMALL(), tuned=False, **SPREAD)
     times = srp.ClientTimes(*[jnp.asarray(setting.times)] * 2)
     cohorts = [policy.select(stream(KEY, "participation", jnp.int32(t)), (), times)[0] for t in range(3)]
     cohorts = [cohort.client_ids.tolist() for cohort in cohorts]
     assert len({*map(frozenset, cohorts)}) == 3
     steps = lambda t, i: setting.orders.steps(t, i, 3)  # noqa: E731
     printed = fedgate.run_as_printed(setting.params, setting.clients, cohorts, steps, step=PLAIN.step, gamma=0.8)
-    states = list(printed)
-    check_tracking(setting, states)
-    check_global_model(setting, (state.params for state in states), PLAIN)
-
-
-@pytest.mark.short("heavy")
-@pytest.mark.parametrize(("sgd", "run_options"), SHAPED.values(), ids=SHAPED)
-def test_fednova_with_unequal_steps(sgd, run_options):
-    weighting = "num_examples" if sgd is HEAVY else "uniform"
-    options = {"optimizer": optimizer(sgd), "epochs": EPOCHS, "weighting": weighting}
-    setting = setting_of(srp.algorithms.FedNova, run_options, **options)
-    options = {"sgd": sgd, "client_weighting": weighting}
-    expected = fednova.run(setting.params, setting.clients, COHORTS, steps_of(setting), **options)
-    check_global_model(setting, expected, sgd)
-
-
-def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
-    """By hand: momentum 0.5, three steps along gradients 1, 10 and 100."""
-    position, buffer = 0.0, 0.0
-    for gradient in (1.0, 10.0, 100.0):
-        buffer = 0.5 * buffer + gradient
-        position += buffer
-    assert fednova.weights_of_gradients(3, 0.5) @ [1.0, 10.0, 100.0] == position
-
-
-# Limits.
-
-
-@pytest.mark.long
-def test_fedgate_with_one_local_step_is_gradient_descent():
-    states = run_of(built(srp.algorithms.FedGATE, split_model(), **FULL), SMALL(), EVERYBODY)
-    params = layers_of(states[0].server.params)
-    for state in states[1:]:
-        gradient = mean([mlp.gradient(params, client.x, client.y) for client in SMALL()], [1.0] * len(COUNTS))
-        params = jax.tree.map(lambda w, g: w - 0.3 * g, params, gradient)
-        assert_close(layers_of(state.server.params), params, 1e-9)
-
-
-@pytest.mark.short("num_examples")
-@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-def test_tracking_variables_of_an_unchanging_cohort_sum_to_zero(weighting):
-    """Whatever the numbers of steps: those of the clients' sizes here."""
-    algorithm = built(srp.algorithms.FedGATE, split_model(), **HEAVY_STEPS, epochs=2, weighting=weighting)
-    weights = np.array([weight(weighting, client) for client in SMALL()])
-    for state in run_of(algorithm, SMALL(), EVERYBODY)[1:]:
-        for leaf in jax.tree.leaves(state.clients.tracking):
-            assert np.abs(leaf).max() > 1e-3
-            assert np.abs(np.tensordot(weights, leaf, 1)).max() < 1e-12
-
-
-@pytest.mark.short("fedgate")
-@pytest.mark.parametrize("name", ["fedgate", "fednova"])
-def test_without_steps_nothing_moves(name):
-    algorithm = built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0)
-    states = run_of(algorithm, SMALL(), EVERYBODY, rounds=1)
-    assert_close(states[1].server, states[0].server, 0)
-    assert_close(states[1].clients, states[0].clients, 0)
+    for found, state in zip(setting.states, printed, strict=True):
+        assert_close(layers_of(found.server.params), state.params, 1e-9)
+        for i, tracking in enumerate(state.tracking):
+            mine = flat(of_client(found.clients.tracking, i))
+            np.testing.assert_allclose(mine, flat(tracking), rtol=0, atol=1e-10)
 
 
 def test_fednova_needs_steps_that_are_alike():

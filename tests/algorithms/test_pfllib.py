@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from reference.local import batches
 from reference.small import KEY, NUM_CLASSES, clients_of, model
-from test_reference import BATCH, Setting, by_layer
+from setting import BATCH, Setting, by_layer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
@@ -48,7 +48,7 @@ def of_pfllib(file):
 def setting_of(cls, epochs=EPOCHS, **options):
     split_model = model(hidden=(16,), dtype=jnp.float64)
     algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, epochs), **options)
-    return Setting(algorithm, split_model, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
+    return Setting(algorithm, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
 
 
 class Rival:

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import ALGORITHMS, assert_close, built
-from test_baselines import EVERYBODY, HEAVY_STEPS, run_of, split_model
+from setting import COUNTS, EVERYBODY, HEAVY_STEPS, SMALL, UNEQUAL, run_of, split_model
 from test_fedbn import normalised
-from test_reference import COUNTS, IDS, SIZES, SMALL, WORK, scripted
 
 import fedjax_srp as srp
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 MODELS, OWN = "server.params", "clients.params"  # of a global model, and of clients' own ones
+WHOLE = "server"
 DOUBLING, AT_RANDOM = srp.participation.Doubling(2, 1), srp.participation.Uniform(3)
 SIZED, STEPS = {"weighting": "num_examples"}, {"epochs": None, "steps": 4, "weighting": "num_examples"}
 NO_MEMORY = {"beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10}
@@ -70,11 +70,16 @@ LIMITS = {
     ),
     **{
         f"{name} of one whole rate": Limit(
-            name, {"rates": (1.0,)}, "fedavg", options=SIZED, policy=scripted(IDS, SIZES, WORK),
-            other_policy=scripted(IDS, SIZES), rtol=1e-9,
+            name, {"rates": (1.0,)}, "fedavg", options=SIZED, policy=UNEQUAL.policy, rtol=1e-9,
+            other_policy=UNEQUAL._replace(work=None).policy,
         )
         for name in ("heterofl", "fedrolex", "fjord")
     },
+    # SRPFL from all clients, and all clients at random
+    "doubling from everybody": Limit("fedrep", {}, "fedrep", (WHOLE, WHOLE), srp.participation.Doubling(len(COUNTS), 1),
+                                     other_policy=EVERYBODY, rtol=0),
+    "everybody at random": Limit("fedrep", {}, "fedrep", (WHOLE, WHOLE), srp.participation.Uniform(len(COUNTS)),
+                                 other_policy=EVERYBODY, rtol=0),
     "fedbn without normalisation": Limit("fedbn", {}, "fedavg", rtol=0),
     "fedbn with groups": Limit(
         "fedbn", {}, "fedavg", rtol=0, model=lambda: normalised(jnp.float64, GROUPS)
@@ -101,7 +106,7 @@ def part(state, path):
     return state
 
 
-@pytest.mark.short("moon*", "fedamp*")
+@pytest.mark.short("moon*", "fedamp*", "doubling*")
 @pytest.mark.parametrize("case", LIMITS)
 def test_it_is_the_other_method(case):
     limit = LIMITS[case]
@@ -117,14 +122,3 @@ def test_it_is_the_other_method(case):
         assert_close(part(state, mine), part(of_other, theirs), limit.rtol)
     with pytest.raises(AssertionError):
         assert_close(part(found[0], mine), part(found[-1], mine), 1e-3)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "on"), [("ditto", {"penalty": 2.0}), ("apfl", {"own_share": 0.4})])
-def test_and_switched_on_it_is_not(name, on):
-    runs = [
-        run_of(built(ALGORITHMS[method], split_model(), **HEAVY_STEPS, **options), SMALL(), DOUBLING)[-1].clients
-        for method, options in ((name, on), ("local_only", {}))
-    ]
-    with pytest.raises(AssertionError):
-        assert_close(runs[0].own, runs[1].params, 1e-3)

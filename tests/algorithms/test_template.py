@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 import test_common as common
 from reference.small import KEY, Run, assert_close, changed, clients_of, federation, model
+from table import TABLE, small
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import _template
 from fedjax_srp.algorithms._template import Template
 
-ROW = common.Row(
-    common.small(Template, weighting="num_examples"),
-    common.classification,
-    (*common.REFUSED_BY_LOCAL_SGD, {"penalty": -0.1}),
-)
+ROW = small(Template, {"penalty": -0.1}, weighting="num_examples")
 INHERITED = (
     common.test_protocol,
     common.test_built_again_it_is_equal_and_its_floats_are_its_leaves,
@@ -38,9 +35,9 @@ INHERITED = (
 @pytest.fixture(autouse=True, scope="module")
 def _has_a_row():
     """In the table while this file is tested, and no longer."""
-    common.TABLE["template"] = ROW
+    TABLE["template"] = ROW
     yield
-    del common.TABLE["template"]
+    del TABLE["template"]
 
 
 @pytest.mark.parametrize("inherited", INHERITED, ids=lambda test: test.__name__.removeprefix("test_"))

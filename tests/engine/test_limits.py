@@ -1,77 +1,155 @@
-"""Limits: switch the new thing off and get the old one back."""
+"""When a run is evaluated, and when it ends."""
 
-import functools
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from reference.small import (
-    NUM_CLASSES,
-    NUM_FEATURES,
-    Run,
-    assert_close,
-    assert_same_bits,
-    clients_of,
-    federation,
-    model,
-)
+from reference import small
+from reference.small import KEY, refused
+from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, FULL, simulate
 
 import fedjax_srp as srp
-
-COUNTS = (2, 9, 4, 7, 1, 5, 8)
-CLIENTS = clients_of(COUNTS, (3,) * 7)
-DATA = federation(CLIENTS)
-RANDOM_CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.2, 1.0)))
+from fedjax_srp import storage
+from fedjax_srp.engine import outcome
+from fedjax_srp.engine.outcome import Limits
 
 
-@functools.cache
-def three_rounds(name, participation=None, **options):
-    """(states, infos) of a method of the registry, or of its algorithm under another policy."""
-    options = {"hidden": (5,), "batch_size": 4, "head_epochs": 2, "learning_rate": 0.2} | options
-    method = srp.methods.get(name, dataset=DATA, **options)
-    run = Run(method.algorithm, DATA, participation or method.participation, RANDOM_CLOCK, chunk_size=3)
-    infos, states = [], []
-    for _ in range(3):
-        infos.append(run.rounds().rounds)
-        states.append(run.host_state())
-    return states, infos
+def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
+    assert simulate(num_rounds=20, time_limit=8.9).num_rounds == 4  # 9 time units after round 3
+    assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
+    assert simulate(num_rounds=20, target=2.5).num_rounds == 6  # mean number of rounds: 8/14 at 2, 12/7, 26/7 at 6
+    assert simulate(num_rounds=4, time_limit=1e9, target=1e9).num_rounds == 4
 
 
-@pytest.mark.short("srpfl_from_everybody")
+def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
+    scores = np.array([[0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]])[:, :, None]
+    records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "compute_time": np.array([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])}
+    records |= {"means/global": scores[..., 0]}
+    run = SimpleNamespace(evaluations=("global",), data=None)
+
+    def end(target=None, time_limit=None):
+        return outcome.ended_after(records, run, Limits(4, 1, time_limit, target))
+
+    assert end(target=0.8, time_limit=5.0) == 3  # the first seed by its target, the second by its time, before
+    assert end(target=0.8) is None
+    assert end(time_limit=11.0) is None
+    assert end(time_limit=3.0) == 3
+
+
+def test_a_target_that_nothing_can_reach_is_refused():
+    data = srp.data.load("digits", num_clients=4, classes_per_client=3, max_examples=5)
+    method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
+    with refused(r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
+        small.simulate(method, data, target=90)
+    with refused(r"target=0\.5: nothing is evaluated, so nothing reaches it"):
+        small.simulate(method, data, target=0.5, evaluations=())
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("srpfl", {"initial": 7}), ("fedrep", {"participation": srp.participation.Uniform(7)})],
-    ids=["srpfl_from_everybody", "uniform_of_everybody"],
+    ("eval_every", "eval_first", "eval_last", "grid"),
+    [
+        (3, 3, 0, [1, 2, 3, 6, 7]),
+        (3, 2, 0, [1, 2, 3, 6, 7]),
+        (2, 3, 0, [1, 2, 3, 4, 6, 7]),
+        (9, 1, 0, [1, 7]),
+        (2, 9, 0, range(1, 8)),
+        (3, 0, 2, [3, 6, 7]),
+        (3, 0, 3, [3, 5, 6, 7]),
+        (9, 2, 1, [1, 2, 7]),
+        (4, 0, 9, range(1, 8)),
+        (2, 6, 2, range(1, 8)),
+    ],
 )
-def test_everybody_from_the_first_round_is_fedrep(name, options):
-    states, infos = three_rounds(name, **options)
-    full_states, full_infos = three_rounds("fedrep")
-    assert [int(info.cohort_size[0]) for info in infos] == [7, 7, 7]
-    assert_same_bits(infos, full_infos)  # sizes, stages and times
-    for state, full_state in zip(states, full_states, strict=True):
-        assert_same_bits((state.server, state.clients), (full_state.server, full_state.clients))
+def test_the_grid_of_evaluations_is_dense_at_first_and_at_last(eval_every, eval_first, eval_last, grid):
+    limits, completed = Limits(7, eval_every, None, None, eval_first, eval_last), [0]
+    while completed[-1] < 7:
+        completed.append(limits.next_evaluation(completed[-1]))
+    assert completed[1:] == list(grid)
+    plain, longer = limits._replace(eval_last=0), []  # a run of 99 rounds evaluates nowhere else up to there
+    for after in range(1, 8):
+        undisturbed = [r for r in completed[1:] if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
+        if plain.on_grid(after) and undisturbed:
+            longer.append(after)
+    assert [after for after in range(1, 8) if limits.goes_on(after)] == longer
 
 
-def test_srpfl_with_fewer_is_not_fedrep():
-    states, infos = three_rounds("srpfl", initial=3, rounds_per_stage=1)
-    assert [int(info.cohort_size[0]) for info in infos] == [3, 6, 7]
-    full_states, full_infos = three_rounds("fedrep")
-    assert float(infos[0].compute_time[0]) < float(full_infos[0].compute_time[0])
-    assert float(infos[2].compute_time[0]) == float(full_infos[2].compute_time[0])
-    with pytest.raises(AssertionError):
-        assert_close(states[0].server, full_states[0].server, 1e-3)
+def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
+    options = {"eval_every": 2, "eval_last": 3, "checkpoint_dir": tmp_path / "run"}
+    short = simulate(num_rounds=6, **options)
+    np.testing.assert_array_equal(short.eval_round, [2, 4, 5, 6])
+    again, continued = simulate(num_rounds=6, **options), simulate(num_rounds=9, **options)
+    assert again.seconds_per_round != again.seconds_per_round  # nan: no round was run
+    np.testing.assert_array_equal(again.eval_round, [2, 4, 5, 6])
+    undisturbed = simulate(num_rounds=9, eval_every=2, eval_last=3)
+    np.testing.assert_array_equal(continued.eval_round, [2, 4, 6, 7, 8, 9])
+    np.testing.assert_array_equal(continued.accuracy, undisturbed.accuracy)
+    with pytest.raises(ValueError, match="eval_last=3"):
+        simulate(num_rounds=9, **options | {"eval_last": 0})
 
 
-def test_gradient_descent_on_one_layer_in_closed_form():
-    """From zero logits the first gradient is X^T (1/classes - one hot) / count: no network code is involved."""
-    client = CLIENTS[1]
-    algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(0.7), batch_size=len(client.y)))
-    run = Run(algorithm, federation([client]), srp.participation.Full())
-    state = run.host_state()
-    zero = jax.tree.map(np.zeros_like, state.server)
-    run.place(state._replace(server=zero)).rounds()
-    delta = (1 / NUM_CLASSES - np.eye(NUM_CLASSES)[client.y]) / len(client.y)
-    layer = run.host_state().server.params.head["out"]
-    assert layer["kernel"].shape == (NUM_FEATURES, NUM_CLASSES)
-    np.testing.assert_allclose(layer["kernel"], -0.7 * client.x.T @ delta, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(layer["bias"], -0.7 * delta.sum(axis=0), rtol=1e-5, atol=1e-6)
+def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(tmp_path, monkeypatch):
+    """The shorter one was evaluated after round 1, the longer one is not: it starts again."""
+    options = {"eval_every": 2, "eval_last": 2, "checkpoint_dir": tmp_path / "run"}
+    np.testing.assert_array_equal(simulate(num_rounds=2, **options).eval_round, [1, 2])
+
+    def killed(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between its first records and its first snapshot
+        patch.setattr(storage, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(num_rounds=4, **options)
+    undisturbed = simulate(num_rounds=4, eval_every=2, eval_last=2)
+    for _ in range(2):
+        longer = simulate(num_rounds=4, **options)
+        np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
+        np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
+    assert np.isnan(longer.seconds_per_round)  # all of it was there
+
+
+def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
+    plain, dense = simulate(evaluations="all"), simulate(evaluations="all", eval_first=3)
+    np.testing.assert_array_equal(dense.eval_round, [1, 2, 3, 4, 5])
+    for field in ("round", "cohort_size", "compute_time"):
+        np.testing.assert_array_equal(getattr(dense, field), getattr(plain, field))
+    np.testing.assert_allclose(dense.metrics["w"], plain.metrics["w"], **CLOSE)
+    np.testing.assert_allclose(dense.scores("model")[[1, 3, 4]], plain.scores("model"), **CLOSE)
+    np.testing.assert_allclose(dense.scores("model")[:, 0], dense.metrics["w"], **CLOSE)  # each after its own round
+    # 2, 2 and 4 clients take part: 8 of 7 clients' rounds are done after the third, and not after the second.
+    assert (plain.time_to(1.0, evaluation="rounds"), dense.time_to(1.0, evaluation="rounds")) == (14, 9)
+    assert dense.config["eval_first"] == 3
+    assert plain.config["eval_first"] == 0
+
+
+@pytest.mark.long
+def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
+    options = {"keys": jax.random.split(KEY, 2), "participation": DOUBLING, "clock": CLOCK, "devices": 1}
+    options |= {"eval_every": 2, "eval_first": 2, "progress": False, "checkpoint_dir": tmp_path}
+    short = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=1, **options)
+    np.testing.assert_array_equal(short[1].eval_round, [1])
+    continued = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options)
+    for history in continued:
+        np.testing.assert_array_equal(history.eval_round, [1, 2, 4, 5])
+    with pytest.raises(ValueError, match="eval_first=2"):
+        srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options | {"eval_first": 3})
+
+
+def test_limits_of_seeds_wait_for_the_last():
+    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+    keys = jax.random.split(KEY, 3)
+    options = {"participation": FULL, "clock": clock, "eval_every": 1, "num_rounds": 60, "devices": 1}
+    alone = [simulate(key=key, time_limit=20.0, **options).num_rounds for key in keys]
+    together = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, time_limit=20.0, progress=False, **options)
+    assert len(set(alone)) > 1
+    assert [history.num_rounds for history in together] == [max(alone)] * 3
+
+
+def test_a_target_that_is_an_error_is_reached_from_above():
+    task = srp.data.linear_task(KEY, num_clients=8, dim=6, rank=2, noise_std=0.1)
+    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=20, start="random")
+    history = small.simulate(algorithm, task, 30, target=0.5, eval_every=1)
+    assert history.score_name == "squared error"
+    assert history.smaller_is_better
+    assert 1 < history.num_rounds < 30
+    assert history.mean_accuracy[-1] <= 0.5 < history.mean_accuracy[:-1].min()

@@ -34,16 +34,6 @@ def masked_sum(bound, x):
     return jax.lax.fori_loop(jnp.int32(0), batch_max(bound), body, jnp.zeros_like(x))
 
 
-def by_hand(bounds, x):
-    return np.array([[xi * sum(range(b)) for b, xi in zip(*row, strict=True)] for row in zip(bounds, x, strict=True)])
-
-
-def test_loops_with_unequal_bounds_under_nested_vmap():
-    x = jnp.arange(6.0).reshape(2, 3) + 1
-    result = jax.jit(jax.vmap(jax.vmap(masked_sum)))(BOUNDS, x)
-    np.testing.assert_array_equal(result, by_hand(BOUNDS.tolist(), x.tolist()))
-
-
 def test_a_loop_bound_by_batch_max_keeps_a_predicate_of_one_number():
     """With the plain bound vmap makes the predicate a vector, and the loop selects on its whole carry in every trip."""
 
@@ -71,12 +61,6 @@ X, RATES = jnp.array([1.0, 2.0, 4.0]), jnp.array([0.5, 0.25])
 
 def expected(rates):
     return np.asarray(X) * (1 - np.asarray(rates)[:, None]) ** np.asarray(BOUNDS)
-
-
-def test_sequential_gives_every_element_its_own_bound():
-    """`batch_max` sees one element at a time: a bound of 0 does nothing, and nothing has to be masked."""
-    run = jax.vmap(sequential(power_by_gradients), in_axes=(0, 0, None))
-    np.testing.assert_allclose(run(X, BOUNDS[0], RATES[0]), expected(RATES)[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("jit", [False, True])

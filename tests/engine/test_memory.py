@@ -146,6 +146,7 @@ def test_working_memory_follows_the_chunk_and_the_seeds():
 CLIENTS = jax.tree.map(np.asarray, federation(clients_of((4, 5, 6, 7), (3, 3, 3, 3))))
 SMALL = srp.algorithms.FedAvg(model())
 TASK = srp.data.linear_task(KEY, 8, 6, 2)
+LINEAR = srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_a_large_run_is_announced_in_one_line(capsys, free):
 def test_simulate_asks(free):
     free(1)
     with pytest.raises(ValueError, match="the simulation needs"):
-        srp.simulate(srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1), TASK, num_rounds=1, key=KEY)
+        srp.simulate(LINEAR, TASK, num_rounds=1, key=KEY)
 
 
 def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkeypatch):
@@ -219,21 +220,23 @@ def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
     memory.check(run_of(ALGORITHMS["fedavg"], IMAGES), say=True)
 
 
+def room_for_seeds(monkeypatch):
+    """A seed needs one byte, beside data that are on the device already."""
+    there = num_bytes(TASK)
+    monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
+    monkeypatch.setattr(memory, "check_working", lambda *args: None)
+
+
 @pytest.mark.short("4-3-2")
 @pytest.mark.parametrize(("num_seeds", "fitting", "at_once"), [(4, 3, 2), (5, 4, 3), (5, 1, 1)])
 def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_seeds, fitting, at_once):
     """Keys of which `fitting` have room: batches as equal as can be, and the same histories."""
     keys = jax.random.split(KEY, num_seeds)
-    algorithm, options = (
-        srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1),
-        {"num_rounds": 3, "eval_every": 2, "devices": 1, "evaluations": ()},
-    )
-    together = srp.simulate_seeds(algorithm, TASK, keys=keys, progress=False, **options)
-    there = num_bytes(TASK)  # on the device already
-    monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds, 0, 0, 0))
-    monkeypatch.setattr(memory, "check_working", lambda *args: None)
+    options = {"num_rounds": 3, "eval_every": 2, "devices": 1, "evaluations": ()}
+    together = srp.simulate_seeds(LINEAR, TASK, keys=keys, progress=False, **options)
+    room_for_seeds(monkeypatch)
     free(fitting)
-    found = srp.simulate_seeds(algorithm, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
+    found = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
     said = [line for line in capsys.readouterr().err.splitlines() if "memory is short" in line]
     assert said == [f"memory is short: {at_once} of {num_seeds} seeds at a time"]
     sizes = [min(at_once, num_seeds - i // at_once * at_once) for i in range(num_seeds)]
@@ -241,21 +244,18 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_
     for one, other in zip(together, found, strict=True):
         assert one.config["key"] == other.config["key"]
         np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
-    again = srp.simulate_seeds(algorithm, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
+    again = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
     assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was there
 
 
 @pytest.mark.long
 def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, free, tmp_path):
-    keys, algorithm = jax.random.split(KEY, 2), srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
-    there = num_bytes(TASK)  # on the device already
-    monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
-    monkeypatch.setattr(memory, "check_working", lambda *args: None)
-    options = {"keys": keys, "eval_every": 1, "devices": 1, "progress": False}
+    room_for_seeds(monkeypatch)
+    options = {"keys": jax.random.split(KEY, 2), "eval_every": 1, "devices": 1, "progress": False}
 
     def run(folder, num_rounds, fitting):
         free(fitting)
-        return srp.simulate_seeds(algorithm, TASK, num_rounds=num_rounds, checkpoint_dir=tmp_path / folder, **options)
+        return srp.simulate_seeds(LINEAR, TASK, num_rounds=num_rounds, checkpoint_dir=tmp_path / folder, **options)
 
     run("short", 1, 1)
     continued = run("short", 2, 2)
@@ -273,12 +273,7 @@ def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, f
 def test_seeds_are_refused_where_not_even_one_fits(free):
     free(1)
     with pytest.raises(ValueError, match=r"chunk_size=\d: the simulation needs"):
-        srp.simulate_seeds(
-            srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1),
-            TASK,
-            num_rounds=1,
-            keys=jax.random.split(KEY, 3),
-        )
+        srp.simulate_seeds(LINEAR, TASK, num_rounds=1, keys=jax.random.split(KEY, 3))
 
 
 def test_sharded_examples_count_as_they_move_with_their_tests():

@@ -6,47 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine import counted
+from engine.counted import UNIT
+from reference.small import KEY, model, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.participation import Buffered, Fastest, Full, PartialWork
-from tests.reference.small import KEY, NUM_CLASSES, NUM_FEATURES, clients_of, federation, model
 
 COUNTS = np.array([3, 25, 12])
 BATCH = 4
 STEPS = -(-COUNTS // BATCH)
-DATA = federation(clients_of(COUNTS, (2, 2, 2)))
-RNG = np.random.default_rng(0)
-IMAGES = srp.data.from_arrays(
-    RNG.random((40, 18, 18), np.float32),
-    np.arange(40) % 4,
-    RNG.random((3, 18, 18), np.float32),
-    np.arange(3),
-    train_indices=np.split(np.arange(40), (3, 28)),
-    test_indices=[[0], [1], [2]],
-)
-UNIT = srp.clocks.Devices(compute=1.0, downlink=1.0, uplink=1.0)
-
-
-def dense(inputs, outputs):
-    return 2 * inputs * outputs
-
-
-def convolved(size, channels, width):
-    """A 5 x 5 convolution without padding: each output is 25 * channels products and sums."""
-    return 2 * (size - 4) ** 2 * 25 * channels * width
-
-
-# operations of an example in each layer, forwards, and bytes of the layer's parameters
-MLP = [dense(NUM_FEATURES, 5), dense(5, 4), dense(4, NUM_CLASSES)]
-MLP_BYTES = [4 * (NUM_FEATURES + 1) * 5, 4 * 6 * 4, 4 * 5 * NUM_CLASSES]
-LENET = [convolved(18, 1, 3), convolved(7, 3, 4), dense(4, 6), dense(6, 5), dense(5, 4)]  # 18 -> 14, 7 -> 3, 1
-LENET_BYTES = [4 * 26 * 3, 4 * (75 + 1) * 4, 4 * 5 * 6, 4 * 7 * 5, 4 * 6 * 4]
-CASES = {
-    "mlp": (model(), DATA, MLP, MLP_BYTES),
-    "lenet": (srp.models.LeNet5((18, 18), 4, channels=(3, 4), hidden=(6, 5)), IMAGES, LENET, LENET_BYTES),
-}
+CASES = {name: (*counted.of_model(name, COUNTS), *of_layers) for name, of_layers in
+         (("mlp", counted.mlp(5, 4)), ("lenet", counted.lenet(3, 4, 6, 5)))}  # fmt: skip
+DATA = CASES["mlp"][1]
 
 
 def costs(algorithm, data, **options):
@@ -57,10 +31,9 @@ def costs(algorithm, data, **options):
 def test_fedavg_costs_what_is_counted_by_hand(name):
     net, data, layers, sizes = CASES[name]
     found = costs(srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=2)), data)
-    # A step goes forwards, and backwards to weights and, but for the first layer, to inputs.
-    np.testing.assert_allclose(found.operations, 2 * STEPS * BATCH * (3 * sum(layers) - layers[0]), rtol=1e-6)
+    np.testing.assert_allclose(found.operations, 2 * STEPS * BATCH * counted.of_step(layers), rtol=1e-6)
     np.testing.assert_allclose(found.once, 0)
-    assert found.bytes_down == found.bytes_up == sum(sizes)
+    assert found.bytes_down == found.bytes_up == 4 * sum(sizes)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -73,7 +46,7 @@ def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
     of_body = 2 * STEPS * BATCH * (2 * sum(layers) - layers[0] + sum(body))
     np.testing.assert_allclose(found.operations, of_head + of_body, rtol=1e-6)
     np.testing.assert_allclose(found.once, COUNTS * sum(body), rtol=1e-6)  # features of the frozen body, once
-    assert found.bytes_down == found.bytes_up == sum(sizes[:-1])
+    assert found.bytes_down == found.bytes_up == 4 * sum(sizes[:-1])
 
 
 def test_a_second_pass_and_a_criterions_gradient_count_too():
@@ -82,7 +55,9 @@ def test_a_second_pass_and_a_criterions_gradient_count_too():
     np.testing.assert_allclose(plain.operations, alone.operations)
     policy = srp.participation.StatisticalAccuracy(2, strong_convexity=0.1, accuracy_constant=1.0, samples_per_client=9)
     judged = costs(fedgate, DATA, participation=policy)
-    assert (np.asarray(judged.once - plain.once) >= 0.999 * COUNTS * sum(MLP)).all()  # a gradient over all examples
+    assert (
+        np.asarray(judged.once - plain.once) >= 0.999 * COUNTS * sum(CASES["mlp"][2])
+    ).all()  # a gradient over all examples
     assert judged.bytes_up > plain.bytes_up
 
 
@@ -144,7 +119,7 @@ def test_a_round_costs_its_passes(name, case):
     net, data, layers, _ = CASES[case]
     method = srp.methods.get(name, dataset=data, model=net, shared={"epochs": 1, "batch_size": BATCH})
     *body, head = layers
-    whole, of_body, passes = 3 * sum(layers) - layers[0], 3 * sum(body) - layers[0], PASSES[name]
+    whole, of_body, passes = counted.of_step(layers), counted.of_step(body), PASSES[name]
     example = passes.whole * whole + passes.head * 2 * head + passes.forwards * sum(body) + passes.body * of_body
     found = costs(method.algorithm, data)
     ratio = np.asarray(found.operations + found.once) / (STEPS * BATCH * example)
@@ -158,9 +133,7 @@ def test_rounds_last_as_counts_and_links_say(policy):
     algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
     speeds, down, up = np.array([300.0, 900.0, 1e4]), np.array([5.0, 50.0, 7.0]), np.array([20.0, 10.0, 9.0])
     clock = srp.clocks.Devices(speeds, down, up)
-    history = srp.simulate(
-        algorithm, DATA, participation=policy, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1
-    )
+    history = simulate(algorithm, DATA, participation=policy, clock=clock)
     found = costs(algorithm, DATA, participation=policy)
     messages = history.bytes_down / down + history.bytes_up / up
     unit, once = found.operations / speeds, found.once / speeds + messages
@@ -181,8 +154,7 @@ def test_rounds_last_as_counts_and_links_say(policy):
     ("policy", "why"), [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")], ids=["full", "buffered"]
 )
 def test_times_that_include_messages_take_no_cost(policy, why, tmp_path):
-    given = {"clock": UNIT, "num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
-    history = srp.simulate(srp.algorithms.FedAvg(model()), DATA, participation=policy, **given)
+    history = simulate(srp.algorithms.FedAvg(model()), DATA, participation=policy, clock=UNIT)
     for one in (history, srp.History.load(history.save(tmp_path / "run"))):
         assert not one.takes_communication
         with pytest.raises(ValueError, match=f"communication=10: {why}"):
@@ -198,25 +170,12 @@ AWAY = srp.clocks.Available(DEVICES, srp.clocks.Intervals([[5.0], [0.0], [5.0]],
 @pytest.mark.parametrize("clock", [AWAY, srp.clocks.Failing(AWAY, rate=0.0)], ids=["available", "failing"])
 def test_devices_come_and_go_and_fail(clock):
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
-    history = srp.simulate(algorithm, DATA, clock=clock, num_rounds=2, key=KEY, progress=False, devices=1)
+    history = simulate(algorithm, DATA, clock=clock)
     alone = DEVICES.fit(costs(algorithm, DATA))
     times = np.asarray(alone.sample(KEY, alone.init(KEY, 3), jnp.zeros(()))[0].realised)
     np.testing.assert_allclose(history.client_time, times, rtol=1e-6)
     np.testing.assert_allclose(history.compute_time, [times[1], times.max()], rtol=1e-6)
     assert not history.takes_communication
-
-
-def test_pure_functions_count_in_a_trace_too():
-    simulation = srp.Simulation(srp.algorithms.FedAvg(model()), DATA, clock=UNIT)
-
-    @jax.jit
-    def first(simulation):
-        return simulation.step(simulation.init(KEY))[1].compute_time
-
-    outside = srp.simulate(
-        srp.algorithms.FedAvg(model()), DATA, clock=UNIT, num_rounds=1, key=KEY, progress=False, devices=1
-    )
-    np.testing.assert_allclose(first(simulation), outside.compute_time[0], rtol=1e-6)
 
 
 @srp.part

@@ -46,55 +46,38 @@ def numbers(history):
     return *tables, history.server_state
 
 
-def replicated_and_sharded(name, devices):
-    options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
-    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "fine_tune"}  # on both kinds of data
-    replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
-    sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
-    assert sharded.config["shard_data"]
-    return numbers(replicated), numbers(sharded)
+def assert_unchanged(sharded, replicated):
+    """Bit for bit where programs are compiled as users do (make test-long)."""
+    assert_same_bits(sharded[2:4], replicated[2:4])  # times and test points
+    assert_close(sharded, replicated, 1e-5)
+    if not COMPILED_QUICKLY:
+        assert_same_bits(sharded, replicated)
 
 
 @pytest.mark.short("fedavg-3")
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharded_data_change_nothing(name, devices):
-    replicated, sharded = replicated_and_sharded(name, devices)
-    assert_same_bits(sharded[2:4], replicated[2:4])  # times and test points
-    assert_close(sharded, replicated, 1e-5)
+    options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
+    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "fine_tune"}  # on both kinds of data
+    replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
+    sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
+    assert sharded.config["shard_data"]
+    assert_unchanged(numbers(sharded), numbers(replicated))
 
 
 @pytest.mark.long
-@pytest.mark.skipif(COMPILED_QUICKLY, reason="not compiled as users do: make test-long")
-@pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_sharded_data_change_no_bit(name, devices):
-    replicated, sharded = replicated_and_sharded(name, devices)
-    assert_same_bits(sharded, replicated)
-
-
-def seeds_replicated_and_sharded(devices):
+@pytest.mark.parametrize("devices", [2, 3])
+def test_seeds_share_the_sharded_data(devices):
     options = {"num_rounds": 2, "eval_every": 2, "devices": devices, "chunk_size": 2, "progress": False}
     options |= {"participation": srp.participation.Fastest(4), "keys": jax.random.split(KEY, 2)}
-    replicated = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, **options)
-    sharded = srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=True, **options)
-    return [(numbers(one), numbers(other)) for one, other in zip(replicated, sharded, strict=True)]
-
-
-@pytest.mark.long
-def test_seeds_share_the_sharded_data():
-    (first, _), (second, _) = pairs = seeds_replicated_and_sharded(2)
-    for replicated, sharded in pairs:
-        assert_same_bits(sharded[2:4], replicated[2:4])  # times and test points
-        assert_close(sharded, replicated, 1e-5)
+    replicated, sharded = (
+        srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=shard, **options) for shard in (False, True)
+    )
+    for one, other in zip(replicated, sharded, strict=True):
+        assert_unchanged(numbers(other), numbers(one))
     with pytest.raises(AssertionError):
-        assert_close(second[-1], first[-1], 1e-2)
-
-
-@pytest.mark.long
-def test_seeds_share_the_sharded_data_bit_for_bit():
-    for replicated, sharded in seeds_replicated_and_sharded(3):
-        assert_same_bits(sharded, replicated)
+        assert_close(sharded[0].server_state, sharded[1].server_state, 1e-2)
 
 
 def test_evaluate_takes_sharded_data():

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers
+from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, RoundInfo
@@ -50,8 +50,7 @@ class Own(Listening):
 
 
 def run(policy, algorithm, data=DATA, **options):
-    given = {"num_rounds": 3, "eval_every": 3, "key": KEY, "evaluations": (), "progress": False, "devices": 1}
-    return srp.simulate(algorithm, data, participation=policy, **given | options)
+    return simulate(algorithm, data, 3, participation=policy, evaluations=(), **options)
 
 
 def fedavg():

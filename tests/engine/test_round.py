@@ -1,35 +1,16 @@
 """A round, phase by phase, with algorithms of a few lines whose results are known in NumPy."""
 
-import re
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import (
-    KEY,
-    Run,
-    algorithm_of,
-    assert_close,
-    assert_same_bits,
-    clients_of,
-    federation,
-    made_clock,
-    made_policy,
-    model,
-    numbers,
-    script,
-    scripted,
-)
+from reference.small import KEY, Run, algorithm_of, made_clock, made_policy, numbers, scripted, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
-from fedjax_srp.engine import program
 from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.sharding import Layout, default_chunks
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
@@ -190,14 +171,15 @@ def test_all_phases_see_what_they_should():
     assert max(means_of_norms) > 1.01  # and not the mean of the norms
 
 
+def value_of(key, broadcast, state, value, context):
+    return ClientOutput(value)
+
+
 def test_the_gradient_of_a_mean_is_weighted_and_absent_unless_asked_for():
     def gradient(key, broadcast, state, value, context):
         return ClientOutput(value, weight=jnp.abs(value))
 
-    def client(key, broadcast, state, value, context):
-        return ClientOutput(value)
-
-    algorithm = algorithm_of(client, gradient=gradient)
+    algorithm = algorithm_of(value_of, gradient=gradient)
     asked = three_rounds(run_of(algorithm, scripted(IDS, SIZES, needs_global_gradient=True)))
     expected = [abs(np.average(VALUES[ids], weights=np.abs(VALUES[ids]))) for ids, _ in ROUNDS]
     np.testing.assert_allclose(asked.global_grad_norm, expected, rtol=1e-6)
@@ -276,10 +258,6 @@ def test_keys_of_clock_and_policy_have_streams_of_their_own():
 # Time.
 
 
-def value_of(key, broadcast, state, value, context):
-    return ClientOutput(value)
-
-
 def test_a_round_takes_as_long_as_its_slowest_participant_with_its_work():
     info = three_rounds(run_of(algorithm_of(value_of)))
     np.testing.assert_array_equal(info.compute_time, [(TIMES[ids] * work).max() for ids, work in ROUNDS])
@@ -292,7 +270,7 @@ def test_a_round_takes_as_long_as_its_slowest_participant_with_its_work():
 
 def test_communication_is_charged_by_the_round_and_not_where_rounds_are_silent():
     algorithm = algorithm_of(value_of, communicates=lambda server, context: (context.round % 2 == 0) & (server < 1.9))
-    history = srp.simulate(algorithm, DATA, participation=POLICY, clock=CLOCK, num_rounds=5, key=KEY, progress=False)
+    history = simulate(algorithm, DATA, 5, participation=POLICY, clock=CLOCK)
     means = [0.0, *(VALUES[ids].mean() for ids, _ in ROUNDS), VALUES.mean()]  # the server's state before each round
     spoke = [t % 2 == 0 and bool(mean < 1.9) for t, mean in enumerate(means)]
     assert spoke == [True, False, True, False, False]  # and the states after the rounds say otherwise
@@ -323,33 +301,28 @@ def test_bytes_are_those_that_would_travel():
 
     keep = lambda key, server, mean, context: server  # noqa: E731
     download = lambda server, context: (jnp.zeros(7), Uncharged(server), context.round)  # 28 + 4  # noqa: E731
-    make = lambda **more: algorithm_of(  # noqa: E731
-        client,
-        round=Phase(download, client, keep),
-        **more,
-    )
-    bytes_of = lambda algorithm, policy: (lambda h: (h.bytes_up, h.bytes_down))(  # noqa: E731
-        srp.simulate(algorithm, DATA, participation=policy, clock=CLOCK, num_rounds=1, key=KEY, progress=False)
-    )
-    assert bytes_of(make(), POLICY) == (65, 32)
-    both = make(finish=Phase(download, finish, keep), gradient=gradient)
-    assert bytes_of(both, POLICY) == (65 + 8, 2 * 32)
-    assert bytes_of(make(finish=Phase(nothing, finish, keep)), POLICY) == (65 + 8, 32)  # a pass, no download
-    with_criterion = scripted(IDS, SIZES, needs_global_gradient=True)
-    assert bytes_of(both, with_criterion)[0] == 65 + 8 + 16
+
+    def bytes_of(policy=POLICY, **more):
+        algorithm = algorithm_of(client, broadcast=download, server=keep, **more)
+        history = simulate(algorithm, DATA, 1, participation=policy, clock=CLOCK)
+        return history.bytes_up, history.bytes_down
+
+    assert bytes_of() == (65, 32)
+    both = {"finish": Phase(download, finish, keep), "gradient": gradient}
+    assert bytes_of(**both) == (65 + 8, 2 * 32)
+    assert bytes_of(finish=Phase(nothing, finish, keep)) == (65 + 8, 32)  # a pass, no download
+    assert bytes_of(scripted(IDS, SIZES, needs_global_gradient=True), **both)[0] == 65 + 8 + 16
 
 
 def test_an_algorithm_without_messages_charges_nothing():
-    def client(key, broadcast, state, value, context):
-        return ClientOutput((), state + value)
-
     algorithm = algorithm_of(
-        client,
-        round=Phase(lambda server, context: Uncharged(server), client, lambda key, server, mean, context: server),
+        lambda key, broadcast, state, value, context: ClientOutput((), state + value),
+        broadcast=lambda server, context: Uncharged(server),
+        server=lambda key, server, mean, context: server,
         init_client=lambda key, server, value: jnp.zeros(()),
         evaluations={"state": lambda key, server, state, value: lambda test: state},
     )
-    history = srp.simulate(algorithm, DATA, participation=POLICY, clock=CLOCK, num_rounds=3, key=KEY, progress=False)
+    history = simulate(algorithm, DATA, 3, participation=POLICY, clock=CLOCK)
     assert (history.bytes_up, history.bytes_down) == (0, 0)
     assert not history.communicated.any()
     np.testing.assert_array_equal(history.elapsed(50.0), history.elapsed(0.0))
@@ -371,17 +344,15 @@ def test_states_of_python_scalars_and_keys_and_odd_types_go_through_rounds():
         new = Odd(jax.random.fold_in(state.key, context.round), ~state.flag, state.small + 1, state.count + 1)
         return ClientOutput(value, new)
 
-    def init_client(key, server, value):
-        return Odd(key, value > 0, jnp.int8(-3), 0)
-
     def server(key, state, mean, context):
         return {"mean": mean, "weak": state["weak"] + 1, "rounds": state["rounds"] + 1}
 
     algorithm = algorithm_of(
         client,
         init=lambda key, data: {"mean": 0.0, "weak": 0.5, "rounds": 0},
-        init_client=init_client,
-        round=Phase(nothing, client, server),
+        init_client=lambda key, server, value: Odd(key, value > 0, jnp.int8(-3), 0),
+        broadcast=nothing,
+        server=server,
     )
     run = run_of(algorithm)
     keys = jax.random.key_data(run.layout.by_id(run.state.clients.key))[:7]
@@ -409,189 +380,11 @@ def test_a_state_may_contain_the_data():
     algorithm = algorithm_of(
         lambda key, broadcast, state, value, context: ClientOutput(broadcast + value),
         init=lambda key, data: data.values,
-        round=Phase(
-            lambda server, context: server[0],
-            lambda key, broadcast, state, value, context: ClientOutput(broadcast + value),
-            lambda key, server, mean, context: server + mean,
-        ),
+        broadcast=lambda server, context: server[0],
+        server=lambda key, server, mean, context: server + mean,
     )
     run = Run(algorithm, DATA, POLICY, CLOCK)
     run.rounds()
     run.rounds()
     assert not run.data.values.is_deleted()
     np.testing.assert_array_equal(DATA.values, VALUES)
-
-
-def test_the_script_is_what_the_tests_believe():
-    """One program serves edited scripts: what the other tests of this folder rely on."""
-    run = run_of(algorithm_of(value_of))
-    run.rounds()
-    run.place(run.host_state()._replace(policy=script(IDS[:, ::-1], np.full(3, 2))))
-    run.rounds()
-    assert run.program.num_traces == 2
-    np.testing.assert_allclose(run.host_state().server, VALUES[[4, 2]].mean())
-
-
-# Chunks of two sizes.
-
-
-@pytest.mark.short("2-1-3")
-@pytest.mark.parametrize(
-    ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
-)
-def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, large_chunk):
-    """Cohorts of 3, 5 and 7: full large windows, a rest, or no large window at all."""
-
-    def client(key, broadcast, state, value, context):
-        message = value * context.work.astype(value.dtype)
-        return ClientOutput(message, state + message, info={"value": value})
-
-    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
-    options = {"devices": devices, "chunk_size": chunk_size}
-    run, small = (Run(algorithm, DATA, POLICY, CLOCK, **options, large_chunk=size) for size in (large_chunk, 0))
-    expected = np.zeros(len(VALUES), np.float32)
-    for ids, work in ROUNDS:
-        info = run.rounds().rounds
-        expected[ids] += VALUES[ids] * work
-        np.testing.assert_allclose(run.host_state().server, (VALUES[ids] * work).mean(), rtol=1e-6)
-        np.testing.assert_array_equal(run.host_state().clients, expected)
-        np.testing.assert_allclose(info.metrics["value"], [VALUES[ids].mean()], rtol=1e-6)
-        small.rounds()
-        np.testing.assert_array_equal(small.host_state().clients, expected)
-
-
-def late(key, broadcast, state, value, context):
-    """Reads the old state after the new one is known, and tells both."""
-    work = context.work.astype(value.dtype)
-    new = {
-        "sum": state["sum"] + work * value,
-        "key": jax.random.fold_in(state["key"], context.work),
-        "steps": state["steps"] + context.work,
-        "odd": state["odd"] ^ (context.work % 2 == 1),
-    }
-    message = jnp.stack([new["sum"] - state["sum"], jax.random.normal(key), jax.random.normal(state["key"])])
-    return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
-
-
-@pytest.mark.short("3-2")
-@pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
-def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size):
-    """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
-    algorithm = algorithm_of(
-        late,
-        init=lambda key, data: jnp.zeros(3),
-        init_client=lambda key, server, value: {
-            "sum": 0 * value,
-            "key": key,
-            "steps": jnp.int32(0),
-            "odd": jnp.bool_(False),
-        },
-        evaluations={"sum": lambda key, server, state, value: lambda test: state["sum"] + jax.random.normal(key)},
-    )
-    alone, many = (
-        Run(algorithm, DATA, POLICY, CLOCK, devices=n, chunk_size=chunk_size, evaluations="all") for n in (1, devices)
-    )
-    sums, steps, bits = np.zeros(len(VALUES), np.float32), np.zeros(len(VALUES), np.int32), jax.random.key_data
-    for ids, work in ROUNDS:
-        ours, expected = many.rounds(), alone.rounds()
-        assert_same_bits(*(jax.tree.map(lambda leaf: leaf[: len(VALUES)], run.scores) for run in (ours, expected)))
-        assert_close(ours.rounds, expected.rounds, 1e-6)
-        found, expected = many.host_state(), alone.host_state()
-        assert_close(found.server, expected.server, 1e-6)
-        assert_same_bits(bits(found.clients["key"]), bits(expected.clients["key"]))
-        sums[ids] += VALUES[ids] * work
-        steps[ids] += work.astype(np.int32)
-        np.testing.assert_array_equal(found.clients["sum"], sums)
-        np.testing.assert_array_equal(found.clients["steps"], steps)
-        np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 2])
-def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
-    served = []
-
-    def client(key, broadcast, state, value, context):
-        jax.debug.callback(lambda _: served.append(1), value)
-        return ClientOutput(value, state + value)
-
-    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
-    run = run_of(algorithm, chunk_size=chunk_size)
-    for ids, _ in ROUNDS:
-        served.clear()
-        run.rounds()
-        jax.effects_barrier()
-        assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
-
-
-@pytest.mark.short("True-None")
-@pytest.mark.parametrize("num_seeds", [None, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("shard_data", [False, True])
-def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
-    """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""
-    data = federation(clients_of((3,) * 8, (2,) * 8))
-    algorithm = algorithm_of(
-        lambda key, broadcast, state, examples, context: ClientOutput((), state + jnp.sum(examples.x)),
-        init=lambda key, data: (),
-        init_client=lambda key, server, examples: jnp.zeros(()),
-        evaluations={},
-    )
-    options = {"num_rounds": 2, "devices": 2, "chunk_size": 3, "shard_data": shard_data, "progress": False}
-
-    def final(policy, **exchange):
-        program._shared.cache_clear()
-        with monkeypatch.context() as patch:
-            for name, made in exchange.items():
-                patch.setattr(jax.lax, name, made)
-            run, keys = (srp.simulate, {"key": KEY}) if num_seeds is None else (srp.simulate_seeds, {"keys": KEYS})
-            history = run(algorithm, data, participation=policy, keep_clients=True, **keys, **options)
-        return [h.client_states for h in (history if num_seeds else [history])]
-
-    lost = {
-        "psum_scatter": lambda bits, axis, tiled: jnp.zeros_like(bits[: len(bits) // 2]),
-        "all_gather": lambda bits, axis, tiled: jnp.zeros((2 * len(bits), *bits.shape[1:]), bits.dtype),
-    }
-    everybody, first = srp.participation.Full(), srp.participation.Fastest(4)
-    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(1.0, 9.0)))  # 0 to 3 are the fastest
-    for policy in (everybody, first):
-        assert_same_bits(final(policy, **lost), final(policy))
-    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2)))
-    with pytest.raises(AssertionError):  # the even ones are, all of one device
-        assert_same_bits(final(first, **lost), final(first))
-
-
-def test_accelerators_have_large_chunks_by_default():
-    mebibyte = 2**20
-    sizes = 4 * mebibyte, mebibyte, 2 * mebibyte
-    # Judged in 30 windows of 334, of which the last has room for 20 more.
-    assert default_chunks("gpu", *sizes, 10_000) == (154, 0, 334)  # 65 times, as 156 would be
-    assert default_chunks("gpu", 2 * mebibyte, *sizes[1:], 10_000) == (156, 3 * 156, 334)
-    assert default_chunks("gpu", 2 * mebibyte, 0, 0, 1_000) == (128, 4 * 128, 1_000)
-    assert default_chunks("gpu", *sizes, 100) == (100, 0, 100)
-    assert default_chunks("gpu", 14 * mebibyte, 0, 0, 100) == (50, 0, 100)  # there is memory for 73
-    assert default_chunks("cpu", 100, 100, 100, 1_000) == (16, 0, 16)
-    layout = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
-    assert [part.chunk_size for part in layout.parts] == [3 * 156, 156]
-    assert [part.chunk_size for part in layout.for_evaluation().parts] == [512]
-
-
-# What a trip costs.
-
-
-ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
-
-
-@pytest.mark.short("2-True")
-@pytest.mark.parametrize(("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)])
-def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, monkeypatch):
-    """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
-    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
-    if not told:
-        monkeypatch.setattr(program, "compiler_options", lambda platform: {})
-    rows = 11  # of the table of a device's clients
-    data = federation(clients_of((3,) * devices * rows, (1,) * devices * rows))
-    algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
-    run = Run(algorithm, data, srp.participation.Full(), devices=devices, chunk_size=1)
-    run.rounds()
-    (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
-    copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())
-    assert (not copies) == told

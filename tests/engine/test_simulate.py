@@ -1,19 +1,15 @@
 """`simulate` on the host: what ends up in a history, when a run stops, and what it says to wrong arguments."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, changed, clients_of, federation, model, numbers, scripted
+from reference import small
+from reference.small import KEY, algorithm_of, changed, clients_of, federation, model, numbers, refusal, scripted
 
 import fedjax_srp as srp
-from fedjax_srp import storage
 from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.engine import outcome
-from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.program import program
 from fedjax_srp.engine.sharding import lay_out
 
@@ -43,8 +39,8 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # w passes near zero on its way between va
 
 
 def simulate(algorithm=ALGORITHM, data=DATA, num_rounds=5, **options):
-    given = {"participation": DOUBLING, "clock": CLOCK, "key": KEY, "progress": False, "eval_every": 2, "devices": 1}
-    return srp.simulate(algorithm, data, num_rounds=num_rounds, **given | options)
+    given = {"participation": DOUBLING, "clock": CLOCK, "eval_every": 2}
+    return small.simulate(algorithm, data, num_rounds, **given | options)
 
 
 def test_a_history_says_what_happened():
@@ -73,154 +69,6 @@ def test_a_history_says_what_happened():
     assert (history.bytes_up, history.bytes_down) == (4, 4)
 
 
-def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
-    assert simulate(num_rounds=20, time_limit=8.9).num_rounds == 4  # 9 time units after round 3
-    assert simulate(num_rounds=20, time_limit=4).num_rounds == 2
-    assert simulate(num_rounds=20, target=2.5).num_rounds == 6  # mean number of rounds: 8/14 at 2, 12/7, 26/7 at 6
-    assert simulate(num_rounds=4, time_limit=1e9, target=1e9).num_rounds == 4
-
-
-def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
-    scores = np.array([[0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]])[:, :, None]
-    records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "compute_time": np.array([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])}
-    records |= {"means/global": scores[..., 0]}
-    run = SimpleNamespace(evaluations=("global",), data=None)
-
-    def end(target=None, time_limit=None):
-        return outcome.ended_after(records, run, Limits(4, 1, time_limit, target))
-
-    assert end(target=0.8, time_limit=5.0) == 3  # the first seed by its target, the second by its time, before
-    assert end(target=0.8) is None
-    assert end(time_limit=11.0) is None
-    assert end(time_limit=3.0) == 3
-
-
-def test_a_target_that_nothing_can_reach_is_refused():
-    data = srp.data.load("digits", num_clients=4, classes_per_client=3, max_examples=5)
-    method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
-    run = {"num_rounds": 1, "key": KEY, "progress": False}
-    with pytest.raises(ValueError, match=r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
-        srp.simulate(method, data, target=90, **run)
-    with pytest.raises(ValueError, match=r"target=0\.5: nothing is evaluated, so nothing reaches it"):
-        srp.simulate(method, data, target=0.5, evaluations=(), **run)
-
-
-@pytest.mark.parametrize(
-    ("eval_every", "eval_first", "grid"),
-    [(3, 3, [1, 2, 3, 6, 7]), (3, 2, [1, 2, 3, 6, 7]), (2, 3, [1, 2, 3, 4, 6, 7]), (9, 1, [1, 7]), (2, 9, range(1, 8))],
-)
-def test_the_grid_of_evaluations_is_dense_at_first(eval_every, eval_first, grid):
-    limits, completed = Limits(7, eval_every, None, None, eval_first), [0]
-    while completed[-1] < 7:
-        completed.append(limits.next_evaluation(completed[-1]))
-    assert completed[1:] == list(grid)
-
-
-@pytest.mark.parametrize(
-    ("eval_every", "eval_first", "eval_last", "grid"),
-    [
-        (3, 0, 2, [3, 6, 7]),
-        (3, 0, 3, [3, 5, 6, 7]),
-        (9, 2, 1, [1, 2, 7]),
-        (4, 0, 9, range(1, 8)),
-        (2, 6, 2, range(1, 8)),
-    ],
-)
-def test_the_last_rounds_are_evaluated_too(eval_every, eval_first, eval_last, grid):
-    limits, completed = Limits(7, eval_every, None, None, eval_first, eval_last), [0]
-    while completed[-1] < 7:
-        completed.append(limits.next_evaluation(completed[-1]))
-    assert completed[1:] == list(grid)
-    plain, longer = limits._replace(eval_last=0), []  # a run of 99 rounds evaluates nowhere else up to there
-    for after in range(1, 8):
-        undisturbed = [r for r in completed[1:] if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
-        if plain.on_grid(after) and undisturbed:
-            longer.append(after)
-    assert [after for after in range(1, 8) if limits.goes_on(after)] == longer
-
-
-def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
-    options = {"eval_every": 2, "eval_last": 3, "checkpoint_dir": tmp_path / "run"}
-    short = simulate(num_rounds=6, **options)
-    np.testing.assert_array_equal(short.eval_round, [2, 4, 5, 6])
-    again, continued = simulate(num_rounds=6, **options), simulate(num_rounds=9, **options)
-    assert again.seconds_per_round != again.seconds_per_round  # nan: no round was run
-    np.testing.assert_array_equal(again.eval_round, [2, 4, 5, 6])
-    undisturbed = simulate(num_rounds=9, eval_every=2, eval_last=3)
-    np.testing.assert_array_equal(continued.eval_round, [2, 4, 6, 7, 8, 9])
-    np.testing.assert_array_equal(continued.accuracy, undisturbed.accuracy)
-    with pytest.raises(ValueError, match="eval_last=3"):
-        simulate(num_rounds=9, **options | {"eval_last": 0})
-
-
-def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(tmp_path, monkeypatch):
-    """The shorter one was evaluated after round 1, the longer one is not: it starts again."""
-    options = {"eval_every": 2, "eval_last": 2, "checkpoint_dir": tmp_path / "run"}
-    np.testing.assert_array_equal(simulate(num_rounds=2, **options).eval_round, [1, 2])
-
-    def killed(*args, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:  # between its first records and its first snapshot
-        patch.setattr(storage, "write", killed)
-        with pytest.raises(KeyboardInterrupt):
-            simulate(num_rounds=4, **options)
-    undisturbed = simulate(num_rounds=4, eval_every=2, eval_last=2)
-    for _ in range(2):
-        longer = simulate(num_rounds=4, **options)
-        np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
-        np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
-    assert np.isnan(longer.seconds_per_round)  # all of it was there
-
-
-def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
-    plain, dense = simulate(evaluations="all"), simulate(evaluations="all", eval_first=3)
-    np.testing.assert_array_equal(dense.eval_round, [1, 2, 3, 4, 5])
-    for field in ("round", "cohort_size", "compute_time"):
-        np.testing.assert_array_equal(getattr(dense, field), getattr(plain, field))
-    np.testing.assert_allclose(dense.metrics["w"], plain.metrics["w"], **CLOSE)
-    np.testing.assert_allclose(dense.scores("model")[[1, 3, 4]], plain.scores("model"), **CLOSE)
-    np.testing.assert_allclose(dense.scores("model")[:, 0], dense.metrics["w"], **CLOSE)  # each after its own round
-    # 2, 2 and 4 clients take part: 8 of 7 clients' rounds are done after the third, and not after the second.
-    assert (plain.time_to(1.0, evaluation="rounds"), dense.time_to(1.0, evaluation="rounds")) == (14, 9)
-    assert dense.config["eval_first"] == 3
-    assert plain.config["eval_first"] == 0
-
-
-@pytest.mark.long
-def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
-    options = {"keys": jax.random.split(KEY, 2), "participation": DOUBLING, "clock": CLOCK, "devices": 1}
-    options |= {"eval_every": 2, "eval_first": 2, "progress": False, "checkpoint_dir": tmp_path}
-    short = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=1, **options)
-    np.testing.assert_array_equal(short[1].eval_round, [1])
-    continued = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options)
-    for history in continued:
-        np.testing.assert_array_equal(history.eval_round, [1, 2, 4, 5])
-    with pytest.raises(ValueError, match="eval_first=2"):
-        srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options | {"eval_first": 3})
-
-
-def test_limits_of_seeds_wait_for_the_last():
-    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    keys = jax.random.split(KEY, 3)
-    options = {"participation": FULL, "clock": clock, "eval_every": 1, "num_rounds": 60, "devices": 1}
-    alone = [simulate(key=key, time_limit=20.0, **options).num_rounds for key in keys]
-    together = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, time_limit=20.0, progress=False, **options)
-    assert len(set(alone)) > 1
-    assert [history.num_rounds for history in together] == [max(alone)] * 3
-
-
-def test_a_target_that_is_an_error_is_reached_from_above():
-    task = srp.data.linear_task(KEY, num_clients=8, dim=6, rank=2, noise_std=0.1)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=20, start="random")
-    options = {"key": KEY, "eval_every": 1, "progress": False, "devices": 1}
-    history = srp.simulate(algorithm, task, num_rounds=30, target=0.5, **options)
-    assert history.score_name == "squared error"
-    assert history.smaller_is_better
-    assert 1 < history.num_rounds < 30
-    assert history.mean_accuracy[-1] <= 0.5 < history.mean_accuracy[:-1].min()
-
-
 def test_a_history_ends_with_the_servers_state():
     history = simulate()
     assert history.server_state == pytest.approx(history.metrics["w"][-1])
@@ -247,7 +95,7 @@ def test_a_server_state_is_judged_on_other_clients(devices):
 def test_a_run_without_rounds_to_come_is_judged_as_its_history_says():
     data = federation(clients_of((3, 5, 4), (2, 3, 2)))
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=2))
-    history = srp.simulate(algorithm, data, num_rounds=2, key=KEY, progress=False)
+    history = small.simulate(algorithm, data)
     scores = srp.evaluate(srp.Method("x", algorithm, FULL), data, history.server_state, key=KEY)
     np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
 
@@ -282,7 +130,7 @@ def test_names():
     assert simulate(participation=FULL, num_rounds=2).name == "few_lines"
     assert simulate(num_rounds=2, name="mine").name == "mine"
     method = srp.Method("some_method", ALGORITHM, DOUBLING)
-    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=2, eval_every=2, key=KEY, progress=False, devices=1)
+    history = small.simulate(method, DATA, clock=CLOCK)
     assert history.name == "some_method"
     assert history.cohort_size.tolist() == [2, 2]
 
@@ -304,13 +152,12 @@ def test_stages_and_segments_share_one_program():
 
 def test_settings_of_jax_make_a_program_of_their_own():
     """A run under other numerics is not served by what was compiled before."""
-    options = {"num_rounds": 2, "progress": False, "eval_every": 2, "devices": 1, "key": KEY}
     task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
     algorithm = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
-    assert srp.simulate(algorithm, task, **options).compile_seconds > 0
-    assert srp.simulate(algorithm, task, **options).compile_seconds == 0
+    assert small.simulate(algorithm, task).compile_seconds > 0
+    assert small.simulate(algorithm, task).compile_seconds == 0
     with jax.default_matmul_precision("highest"):
-        assert srp.simulate(algorithm, task, **options).compile_seconds > 0
+        assert small.simulate(algorithm, task).compile_seconds > 0
     with jax.enable_x64(True):
         doubled = simulate(num_rounds=2, data=numbers(*VALUES.astype(np.float64)))
     assert doubled.metrics["w"].dtype == np.float64
@@ -363,7 +210,7 @@ HUGE_STEPS = srp.algorithms.FedAvg(model(hidden=(3,)), srp.Training(srp.SGD(1e38
 
 @pytest.fixture(scope="module")
 def diverging():
-    return srp.simulate(HUGE_STEPS, federation(CLIENTS), num_rounds=3, eval_every=3, key=KEY, progress=False, devices=1)
+    return small.simulate(HUGE_STEPS, federation(CLIENTS), 3, eval_every=3)
 
 
 def test_divergence_is_data(diverging):
@@ -429,13 +276,9 @@ def few_classes():
     ids=lambda value: "-".join(f"{k}" for k in value) if isinstance(value, dict) else "",
 )
 def test_refusals_name_argument_value_and_remedy(change, words):
-    options = {"algorithm": FEDAVG, "num_rounds": 1, "key": KEY, "progress": False, "devices": 1} | change
-    with pytest.raises(ValueError, match=r"\w") as caught:
-        srp.simulate(options.pop("algorithm"), FEDERATION, **options)
-    message = str(caught.value)
+    message = refusal(small.simulate, **{"algorithm": FEDAVG, "data": FEDERATION} | change)
     for word in words:
         assert word in message
-    assert "\n" not in message
 
 
 def test_raw_keys_are_not_taken_for_seeds():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import simulate
 
 import fedjax_srp as srp
 
@@ -31,9 +32,9 @@ def test_its_rounds_are_those_of_simulate(algorithm):
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
     simulation = srp.Simulation(algorithm, DATA, doubling, clock, chunk_size=3)
     state, info = jax.jit(after, static_argnums=1)(simulation, 3)
-    history = srp.simulate(
-        algorithm, DATA, participation=doubling, clock=clock, num_rounds=3, key=KEY, progress=False, devices=1,
-        chunk_size=3, evaluations=[*algorithm.evaluations][-1], keep_clients=True,
+    history = simulate(
+        algorithm, DATA, 3, participation=doubling, clock=clock, key=KEY, chunk_size=3,
+        evaluations=[*algorithm.evaluations][-1], keep_clients=True,
     )  # fmt: skip
     np.testing.assert_array_equal(info.cohort_size, history.cohort_size)
     np.testing.assert_array_equal(info.compute_time, history.compute_time)
@@ -68,9 +69,7 @@ def test_seeds_and_rates_are_one_vmap():
     rates, keys = jnp.array([0.05, 0.2]), jax.random.split(KEY, 2)
     together = jax.jit(jax.vmap(score))(rates, keys)
     for place in range(2):
-        history = srp.simulate(
-            fedavg(float(rates[place])), DATA, num_rounds=2, key=keys[place], progress=False, devices=1
-        )
+        history = simulate(fedavg(float(rates[place])), DATA, key=keys[place])
         np.testing.assert_allclose(together[place], np.nanmean(history.accuracies["global"][-1]), atol=0.05)
     assert together[0] != together[1]
 
@@ -94,9 +93,7 @@ def test_a_loop_ends_at_a_target_inside_the_graph():
         goes_on = lambda state: (jnp.nanmean(simulation.score(state)) < target) & (state.round < 20)  # noqa: E731
         return jax.lax.while_loop(goes_on, lambda state: simulation.step(state)[0], simulation.init(KEY)).round
 
-    history = srp.simulate(
-        fedavg(0.2), DATA, num_rounds=20, key=KEY, eval_every=1, target=0.5, progress=False, devices=1
-    )
+    history = simulate(fedavg(0.2), DATA, 20, key=KEY, eval_every=1, target=0.5)
     mean = np.nanmean(history.accuracies["global"], axis=1)  # of the clients, as above
     assert int(jax.jit(rounds_to)(0.5)) == int(np.argmax(mean >= 0.5)) + 1
 

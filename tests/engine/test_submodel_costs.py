@@ -7,53 +7,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from engine import counted
+from engine.counted import UNIT
+from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, model, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.models.narrow import narrow_model, unit_masks
 from fedjax_srp.participation import Deadline, Fastest, Full, PartialWork
-from tests.reference.small import KEY, NUM_CLASSES, NUM_FEATURES, clients_of, federation, model
 
 COUNTS = np.array([3, 25, 12, 9, 17])
 BATCH, EPOCHS = 4, 2
 STEPS = EPOCHS * -(-COUNTS // BATCH)
-DATA = federation(clients_of(COUNTS, (2, 2, 2, 2, 2)))
-RNG = np.random.default_rng(0)
-IMAGES = srp.data.from_arrays(
-    RNG.random((66, 18, 18), np.float32),
-    np.arange(66) % 4,
-    RNG.random((5, 18, 18), np.float32),
-    np.arange(5) % 4,
-    train_indices=np.split(np.arange(66), np.cumsum(COUNTS)[:-1]),
-    test_indices=[[0], [1], [2], [3], [4]],
-)
-LENET = srp.models.LeNet5((18, 18), 4, channels=(3, 4), hidden=(6, 5))
-UNIT = srp.clocks.Devices(compute=1.0, downlink=1.0, uplink=1.0)
+DATA = counted.of_model("mlp", COUNTS)[1]
 CLASSES = {cls.name: cls for cls in (srp.algorithms.HeteroFL, srp.algorithms.FedRolex, srp.algorithms.FjORD)}
 TRAINING = srp.Training(srp.SGD(0.1), batch_size=BATCH, epochs=EPOCHS)
 RATES = (0.3, 0.5, 1.0)
+# widths at these rates: ceil(r K) of (5, 4) and of (3, 4, 6, 5)
+WIDTHS = {"mlp": [(2, 2), (3, 2), (5, 4)], "lenet": [(1, 2, 2, 2), (2, 2, 3, 3), (3, 4, 6, 5)]}
 
 
-def mlp(first, second):
-    """(operations of a step of an example, parameters) of an MLP with hidden layers of these widths."""
-    layers = [2 * NUM_FEATURES * first, 2 * first * second, 2 * second * NUM_CLASSES]
-    size = (NUM_FEATURES + 1) * first + (first + 1) * second + (second + 1) * NUM_CLASSES
-    return 3 * sum(layers) - layers[0], size  # forwards, to weights, and to inputs but of the first layer
-
-
-def lenet(conv1, conv2, fc1, fc2):
-    """The same for LeNet-5 on 18 x 18: 5 x 5 kernels and pooling, 18 -> 14 -> 7 -> 3 -> 1."""
-    layers = [2 * 14**2 * 25 * conv1, 2 * 3**2 * 25 * conv1 * conv2, 2 * conv2 * fc1, 2 * fc1 * fc2, 2 * fc2 * 4]
-    size = (25 + 1) * conv1 + (25 * conv1 + 1) * conv2 + (conv2 + 1) * fc1 + (fc1 + 1) * fc2 + (fc2 + 1) * 4
-    return 3 * sum(layers) - layers[0], size
-
-
-# widths at rates 0.3, 0.5 and 1: ceil(r K) of (5, 4) and of (3, 4, 6, 5)
-CASES = {
-    "mlp": (model(), DATA, [mlp(2, 2), mlp(3, 2), mlp(5, 4)]),
-    "lenet": (LENET, IMAGES, [lenet(1, 2, 2, 2), lenet(2, 2, 3, 3), lenet(3, 4, 6, 5)]),
-}
+def by_hand(case, name="heterofl"):
+    """Operations of a step of an example and numbers of parameters, (3,) each, by rate."""
+    layers = [{"mlp": counted.mlp, "lenet": counted.lenet}[case](*widths) for widths in WIDTHS[case]]
+    example, size = (np.array(a, float) for a in zip(*((counted.of_step(o), sum(n)) for o, n in layers), strict=True))
+    return (np.cumsum(example) / np.arange(1, 4) if name == "fjord" else example), size  # a rate is drawn in each step
 
 
 def costs(algorithm, data=DATA, **options):
@@ -61,25 +40,15 @@ def costs(algorithm, data=DATA, **options):
 
 
 @pytest.mark.short("heterofl-lenet", "fjord-mlp")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WIDTHS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_submodel_costs_what_is_counted_by_hand(name, case):
-    net, data, by_hand = CASES[case]
-    found = costs(CLASSES[name](net, TRAINING, rates=RATES), data)
-    example, size = (np.array(column, float) for column in zip(*by_hand, strict=True))
-    if name == "fjord":  # a rate is drawn in every step
-        example = np.cumsum(example) / np.arange(1, 4)
+    net, data = counted.of_model(case, COUNTS)
+    found, (example, size) = costs(CLASSES[name](net, TRAINING, rates=RATES), data), by_hand(case, name)
     np.testing.assert_allclose(found.operations, np.outer(STEPS * BATCH, example), rtol=1e-6)
     np.testing.assert_array_equal(found.once, np.zeros(5))
     np.testing.assert_array_equal(found.bytes_down, 4 * size)
     np.testing.assert_array_equal(found.bytes_up, 4 * size)
-
-
-def test_the_whole_model_costs_what_fedavg_costs():
-    whole = costs(srp.algorithms.HeteroFL(model(), TRAINING))
-    fedavg = costs(srp.algorithms.FedAvg(model(), TRAINING))
-    np.testing.assert_array_equal(whole.operations[:, -1], fedavg.operations + fedavg.once)
-    assert whole.bytes_up[-1] == fedavg.bytes_up
 
 
 def test_layers_without_units_of_their_own_follow_those_below():
@@ -118,16 +87,13 @@ def test_a_layer_of_unknown_width_is_refused_where_it_would_be_charged():
 # ---- times --------------------------------------------------------------------------------------------------------
 SPEEDS = np.array([4e3, 9e5, 1e4, 5e4, 2e4])
 DOWN, UP = np.array([50.0, 500.0, 70.0, 300.0, 900.0]), np.array([200.0, 100.0, 90.0, 250.0, 800.0])
-SIZES = np.array([0] + [size for _, size in CASES["mlp"][2]] + 2 * [CASES["mlp"][2][-1][1]])  # by units of work
+SIZES = np.r_[0, by_hand("mlp")[1][[0, 1, 2, 2, 2]]]  # by units of work
 CLOCK = srp.clocks.Devices(SPEEDS, DOWN, UP)
 
 
 def seconds(max_work=3, name="heterofl"):
     """What the devices need for 1, 2, ... units, (5, max_work): download, steps, upload."""
-    example, size = (np.array(column, float) for column in zip(*CASES["mlp"][2], strict=True))
-    if name == "fjord":
-        example = np.cumsum(example) / np.arange(1, 4)
-    level = np.minimum(np.arange(max_work), 2)
+    (example, size), level = by_hand("mlp", name), np.minimum(np.arange(max_work), 2)
     links = (1 / DOWN + 1 / UP)[:, None] * 4 * size[level]
     return (STEPS * BATCH / SPEEDS)[:, None] * example[level] + links
 
@@ -155,8 +121,7 @@ def partial_round(needed, wanted, leaves=(np.inf,) * 5):
 
 def run(policy, clock=CLOCK, name="heterofl", **options):
     algorithm = CLASSES[name](model(), TRAINING, rates=RATES)
-    given = {"participation": policy, "clock": clock, "num_rounds": 2, "key": KEY, "progress": False}
-    return srp.simulate(algorithm, DATA, **given | options)
+    return simulate(algorithm, DATA, participation=policy, clock=clock, **options)
 
 
 @pytest.mark.short("5-0.4-fjord")
@@ -239,7 +204,7 @@ def test_a_policy_sees_columns_of_times_and_no_more_than_the_last():
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.5, 2 / 3, 1.0])
 def test_a_narrow_model_has_the_parameters_that_the_mask_keeps(rate):
-    for net in (model(hidden=(9, 4)), LENET, srp.models.CNN((8, 8, 3), 4, channels=(3,) * 6, hidden=(10, 7))):
+    for net in (model(hidden=(9, 4)), counted.LENET, srp.models.CNN((8, 8, 3), 4, channels=(3,) * 6, hidden=(10, 7))):
         params = jax.tree.map(lambda w: np.zeros(w.shape, w.dtype), jax.eval_shape(net.init, KEY))
         masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(0))
         narrow = jax.eval_shape(narrow_model(net, rate).init, KEY)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.histories import made_history
 
 import fedjax_srp as srp
 
@@ -22,11 +23,14 @@ def history(name, distance, time, stages=None, sizes=None, held=None):
     """A run whose rounds take `time` each."""
     number = len(distance)
     metrics = {"distance": np.array(distance, float)} | ({} if held is None else {"stage_completed": np.array(held)})
-    return srp.History(
-        name=name, round=np.arange(1, number + 1), stage=np.zeros(number) if stages is None else stages,
-        cohort_size=np.full(number, 4) if sizes is None else sizes, compute_time=np.full(number, float(time)),
-        communicated=np.ones(number), finite=np.ones(number), client_time=np.arange(1.0, 5.0), metrics=metrics,
-    )  # fmt: skip
+    more = {} if stages is None else {"stage": stages, "cohort_size": sizes}
+    return made_history([], np.full(number, float(time)), clients=4, name=name, metrics=metrics, **more)
+
+
+def runs_of(histories, rounds):
+    """Two seeds of each method."""
+    panel = panels.Panel("by hand", "linear", {}, tuple(histories), rounds, seeds=2)
+    return panels.Runs(panel, histories, [world(), world()], {})
 
 
 def world(seed=0):
@@ -47,15 +51,9 @@ def test_the_gap_of_the_theory_is_that_of_the_start():
 def test_speed_ups_are_ratios_of_times_to_a_common_value():
     """FLANP's rounds take 1, the rival's 10; both halve the distance in a round, one rival's seed stops at 1."""
     down = [8.0, 4.0, 2.0, 1.0, 0.5, 0.25]
-    runs = panels.Runs(
-        panels.Panel("by hand", "linear", {}, ("flanp", "fedgate"), 6, seeds=2),
-        {
-            "flanp": [history("flanp", down, 1), history("flanp", [2 * d for d in down], 1)],
-            "fedgate": [history("fedgate", down, 10), history("fedgate", [8, 4, 2, 1, 1, 1], 10)],
-        },
-        [world(), world()],
-        {},
-    )
+    ours = [history("flanp", down, 1), history("flanp", [2 * d for d in down], 1)]
+    theirs = [history("fedgate", down, 10), history("fedgate", [8, 4, 2, 1, 1, 1], 10)]
+    runs = runs_of({"flanp": ours, "fedgate": theirs}, 6)
     found = panels.speed_ups(runs, "fedgate")
     assert found["end"] == pytest.approx(1.05)  # 1 is what the worst seed reaches
     np.testing.assert_allclose(found["at_end"], [40 / 4, 40 / 5])
@@ -66,12 +64,7 @@ def test_speed_ups_are_ratios_of_times_to_a_common_value():
 
 
 def test_curves_meet_on_a_common_axis():
-    runs = panels.Runs(
-        panels.Panel("by hand", "linear", {}, ("flanp",), 4, seeds=2),
-        {"flanp": [history("flanp", [4, 3, 2, 1], 1), history("flanp", [40, 30, 20, 10], 2)]},
-        [world(), world()],
-        {},
-    )
+    runs = runs_of({"flanp": [history("flanp", [4, 3, 2, 1], 1), history("flanp", [40, 30, 20, 10], 2)]}, 4)
     times, values = panels.on_grid(runs, "flanp", "time")
     assert (times[0], times[-1]) == (2.0, 4.0)
     assert values[:, 0].tolist() == [3, 40]  # the last value at or before

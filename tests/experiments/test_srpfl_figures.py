@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from reference.histories import made_history
+from reference.small import simulate
 
 import fedjax_srp as srp
 from fedjax_srp.engine.checkpoint import Checkpoints
@@ -49,15 +50,8 @@ def test_one_training_run_serves_both_clocks(figure, trained):
     other.train("fedavg", range(1), together=False)
     assert not lines  # nothing was trained anew
     (retimed,) = other.histories(["fedavg"], 1)["fedavg"]
-    real = srp.simulate(
-        other.method("fedavg"),
-        other.data,
-        clock=other.clocks["random"],
-        num_rounds=SETTING.num_rounds,
-        eval_every=SETTING.eval_every,
-        key=jax.random.key(0),
-        progress=False,
-    )
+    options = {"clock": other.clocks["random"], "eval_every": SETTING.eval_every, "key": jax.random.key(0)}
+    real = simulate(other.method("fedavg"), other.data, SETTING.num_rounds, **options)
     np.testing.assert_array_equal(retimed.compute_time, real.compute_time)
     np.testing.assert_array_equal(retimed.client_time, real.client_time)
     changed = np.abs(retimed.accuracy - real.accuracy) * real.test_count

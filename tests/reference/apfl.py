@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.local import mean, weight
+from reference.local import combine, mean, weight
 
 
 class State(NamedTuple):
@@ -13,13 +13,8 @@ class State(NamedTuple):
     params: dict
     own: list
     alpha: list
-
-
-def combine(function, *models):
-    """Of models, array by array."""
-    return {
-        name: {part: function(*(m[name][part] for m in models)) for part in layer} for name, layer in models[0].items()
-    }
+    mean_alpha: float  # of the cohort
+    mixtures: list  # alpha_i v_i + (1 - alpha_i) w
 
 
 def mixture(alpha, own, params):
@@ -33,21 +28,15 @@ def local_steps(w, v, alpha, x, y, rows_of_steps, sgd, adaptive):
     buffer_w, buffer_v, buffer_alpha = zero, zero, 0.0
 
     def advance(params, buffer, gradient):
-        decayed = {
-            name: {part: g + (sgd.decay * params[name][part] if part == "kernel" else 0.0) for part, g in layer.items()}
-            for name, layer in gradient.items()
-        }
-        buffer = combine(lambda b, d: sgd.momentum * b + d, buffer, decayed)
+        decay = {n: {"kernel": sgd.decay * layer["kernel"], "bias": 0.0} for n, layer in params.items()}
+        buffer = combine(lambda b, g, d: sgd.momentum * b + (g + d), buffer, gradient, decay)
         return combine(lambda p, b: p - sgd.step * b, params, buffer), buffer
 
     for rows in rows_of_steps:
         of_mixture = mlp.gradient(mixture(alpha, v, w), x[rows], y[rows])
         of_w = mlp.gradient(w, x[rows], y[rows])
-        of_alpha = sum(
-            float(np.sum((v[name][part] - w[name][part]) * g))
-            for name, layer in of_mixture.items()
-            for part, g in layer.items()
-        )
+        products = combine(lambda v, w, g: np.sum((v - w) * g), v, w, of_mixture)
+        of_alpha = sum(product for layer in products.values() for product in layer.values())
         w, buffer_w = advance(w, buffer_w, of_w)
         v, buffer_v = advance(v, buffer_v, combine(lambda g, alpha=alpha: alpha * g, of_mixture))
         if adaptive:
@@ -67,4 +56,5 @@ def run(params, clients, cohorts, steps, *, sgd, alpha, adaptive=False, client_w
             messages.append(w)
             weights.append(weight(client_weighting, c))
         params = mean(messages, weights)
-        yield State(params, list(own), list(alphas))
+        mixtures = [mixture(a, v, params) for a, v in zip(alphas, own, strict=True)]
+        yield State(params, list(own), list(alphas), sum(alphas[i] for i in cohort) / len(cohort), mixtures)

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from reference import mlp
-from reference.local import mean, train, weight
+from reference.local import mean, towards, train, weight
 
 
 class State(NamedTuple):
@@ -17,19 +16,10 @@ def run(params, clients, cohorts, steps, *, sgd, penalty, client_weighting="unif
     """Yields the state after every round; `steps(t, i)` are the rows of the batches of client i in round t."""
     own = [params for _ in clients]
     for t, cohort in enumerate(cohorts):
-        messages, weights, w = [], [], params
-
-        def towards_global(v, x, y, w=w):
-            gradient = mlp.gradient(v, x, y)
-            return {
-                name: {part: gradient[name][part] + penalty * (v[name][part] - w[name][part]) for part in layer}
-                for name, layer in v.items()
-            }
-
+        w, messages = params, []
         for i in cohort:
             x, y = clients[i].x, clients[i].y
             messages.append(train(w, list(w), x, y, steps(t, i), sgd))
-            own[i] = train(own[i], list(w), x, y, steps(t, i), sgd, towards_global)
-            weights.append(weight(client_weighting, clients[i]))
-        params = mean(messages, weights)
+            own[i] = train(own[i], list(w), x, y, steps(t, i), sgd, towards(w, penalty))
+        params = mean(messages, [weight(client_weighting, clients[i]) for i in cohort])
         yield State(params, list(own))

@@ -2,7 +2,7 @@
 
 import numpy as np
 from reference import mlp
-from reference.local import train
+from reference.local import combine, train
 
 
 def flat(params):
@@ -36,8 +36,7 @@ def run(params, clients, cohorts, steps, *, relation, norm, sgd):
                 columns = others.copy()
                 columns[:, i] = flat(local)
                 own = unflat(penalty(columns, relation, norm)[1][:, i], local)
-                loss = mlp.gradient(local, x, y)
-                return {n: {p: g + own[n][p] for p, g in layer.items()} for n, layer in loss.items()}
+                return combine(np.add, mlp.gradient(local, x, y), own)
 
             models[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd, gradient)
         yield list(models)

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.feddyn import combine
-from reference.local import mean, train, weight
+from reference.local import combine, mean, train, weight
 
 
 class State(NamedTuple):
@@ -33,7 +32,7 @@ def aggregate(params, own, weights, learnt, client, rows_of_epochs, *, eta, star
     return params | {last: mixture(own, shared, weights)}, weights, True
 
 
-def run(params, clients, cohorts, steps, rows_of_epochs, *, eta, start_epochs, sgd, client_weighting="uniform"):
+def run(params, clients, cohorts, steps, *, rows_of_epochs, eta, start_epochs, sgd, client_weighting="uniform"):
     """Yields the state after every round; `rows_of_epochs(t, i)` takes a number of epochs."""
     last = list(params)[-1]
     heads, learnt = [params[last] for _ in clients], [False for _ in clients]

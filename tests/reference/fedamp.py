@@ -1,10 +1,8 @@
 """FedAMP (Huang et al., 2021), Algorithm 1, in NumPy: models as vectors, a matrix of attention."""
 
 import numpy as np
-from reference import mlp
 from reference.fed_mtl import flat, unflat
-from reference.feddyn import combine
-from reference.local import train
+from reference.local import towards, train
 
 
 def mixtures(models, cohort, alpha, sigma):
@@ -23,12 +21,7 @@ def run(params, clients, cohorts, steps, *, alpha, sigma, penalty, sgd):
     models = [params for _ in clients]
     for t, cohort in enumerate(cohorts):
         u = mixtures(models, cohort, alpha, sigma)
-        new = {}
         for i in cohort:
-
-            def near(w, x, y, u_i=u[i]):
-                return combine(lambda g, w, u_i: g + penalty / alpha * (w - u_i), mlp.gradient(w, x, y), w, u_i)
-
-            new[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd, near)
-        models = [new.get(i, model) for i, model in enumerate(models)]
+            near = towards(u[i], penalty / alpha)
+            models[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd, near)
         yield list(models)

@@ -16,18 +16,13 @@ class State(NamedTuple):
 
 def distance_gradient(w, x, y, centroids):
     """Of the mean over the batch of the mean squared difference between features and the class's centroid."""
-    inputs, _ = mlp.forward(w, x)
+    inputs, logits = mlp.forward(w, x)
     z = inputs[-1]
-    delta = 2 * (z - np.array([centroids[c] for c in y])) / z.size * (z > 0)
-    last, gradients = list(w)[-1], {}
-    gradients[last] = {part: np.zeros_like(a) for part, a in w[last].items()}
-    for name, h in list(zip(w, inputs, strict=True))[-2::-1]:
-        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
-        delta = (delta @ w[name]["kernel"].T) * (h > 0)
-    return gradients
+    at_features = 2 * (z - np.array([centroids[c] for c in y])) / z.size
+    return mlp.backward(w, inputs, np.zeros_like(logits), at_features)
 
 
-def run(params, clients, cohorts, steps, align_steps, fisher_steps, *, align, sgd):
+def run(params, clients, cohorts, steps, *, align_steps, fisher_steps, align, sgd):
     """Yields the state after every round; `steps(t, i)` and the others are the rows of client i's batches."""
     *body, last = list(params)
     models = [params for _ in clients]

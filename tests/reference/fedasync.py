@@ -1,8 +1,7 @@
 """FedAsync (Xie et al., 2019, Algorithm 1), in NumPy: the server takes one model after the other."""
 
-from reference import mlp
-from reference.fedbuff import Step, combine
-from reference.local import train
+from reference.fedbuff import Step
+from reference.local import combine, towards, train
 
 
 def s(kind, tau, a, b=0.0):
@@ -19,13 +18,7 @@ def run(params, clients, queue, steps, *, sgd, alpha, weight_of, rho=0.0):
     models = [params]
     for job in queue:
         i, version, start = job.client, len(models) - 1, models[job.version]
-
-        def gradient_of(params, x, y, start=start):
-            return combine(
-                lambda g, pair: g + rho * pair, mlp.gradient(params, x, y), combine(lambda w, v: w - v, params, start)
-            )
-
-        trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd, gradient_of)
+        trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd, towards(start, rho))
         tau = version - job.version
         share = alpha * weight_of(tau)
         mixed = combine(lambda w, new, share=share: (1 - share) * w + share * new, models[-1], trained)

@@ -3,9 +3,7 @@
 import heapq
 from typing import NamedTuple
 
-from reference import mlp
-from reference.fedbuff import combine
-from reference.local import mean, train, weight
+from reference.local import mean, towards, train, weight
 
 
 class TierRound(NamedTuple):
@@ -43,14 +41,8 @@ def run(params, clients, rounds, steps, *, tiers, sgd, penalty, client_weighting
     last, counts = [params] * tiers, [0] * tiers
     for t, ended in enumerate(rounds):
         start = models[ended.version]
-
-        def gradient_of(params, x, y, start=start):
-            pull = combine(lambda w, center: penalty * (w - center), params, start)
-            return combine(lambda g, p: g + p, mlp.gradient(params, x, y), pull)
-
-        trained = [
-            train(start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, gradient_of) for i in ended.clients
-        ]
+        near = towards(start, penalty)
+        trained = [train(start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, near) for i in ended.clients]
         last[ended.tier] = mean(trained, [weight(client_weighting, clients[i]) for i in ended.clients])
         counts[ended.tier] += 1
         models.append(mean(last, [counts[tiers - 1 - m] for m in range(tiers)]))

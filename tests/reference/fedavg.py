@@ -11,11 +11,8 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform"):
     batches that client i takes in round t.
     """
     for t, cohort in enumerate(cohorts):
-        messages, weights = [], []
-        for i in cohort:
-            messages.append(train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd))
-            weights.append(weight(client_weighting, clients[i]))
-        params = mean(messages, weights)
+        models = [train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd) for i in cohort]
+        params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         yield params
 
 

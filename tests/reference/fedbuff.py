@@ -3,7 +3,7 @@
 import heapq
 from typing import NamedTuple
 
-from reference.local import mean, train, weight
+from reference.local import combine, mean, train, weight
 
 
 class Job(NamedTuple):
@@ -83,8 +83,3 @@ def run(params, clients, queue, steps, *, k, sgd, eta=1.0, exponent=0.5, client_
             models.append(combine(lambda w, delta: w + eta * delta, models[-1], mean(updates, weights)))
             yield Step(job.end, arrivals, staleness, models[-1])
             updates, weights, arrivals, staleness = [], [], [], []
-
-
-def combine(function, first, second):
-    """Of two models, layer by layer."""
-    return {name: {part: function(w, second[name][part]) for part, w in layer.items()} for name, layer in first.items()}

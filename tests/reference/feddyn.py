@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.local import mean, train
+from reference.local import combine, mean, train
 
 
 class State(NamedTuple):
@@ -13,11 +13,6 @@ class State(NamedTuple):
     params: dict
     h: dict
     of_clients: list
-
-
-def combine(function, *trees):
-    """`function` of the arrays of several models, layer by layer."""
-    return {n: {p: function(*(tree[n][p] for tree in trees)) for p in layer} for n, layer in trees[0].items()}
 
 
 def run(params, clients, cohorts, steps, *, alpha, sgd):

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.local import mean, train, weight
-from reference.scaffold import combine
+from reference.local import Sgd, combine, mean, train, weight
 
 
 class State(NamedTuple):
@@ -32,7 +31,7 @@ def run_as_printed(params, clients, cohorts, steps, *, step, gamma, gradient=mlp
         deltas, taus = [], []
         for i in cohort:
             rows = list(steps(t, i))
-            w_i = local(params, clients[i], rows, _Sgd(step), tracking[i], gradient)
+            w_i = local(params, clients[i], rows, Sgd(step), tracking[i], gradient)
             deltas.append(combine(lambda w, own: (w - own) / step, params, w_i))
             taus.append(len(rows))
         delta = mean(deltas, [1.0] * len(cohort))
@@ -42,13 +41,7 @@ def run_as_printed(params, clients, cohorts, steps, *, step, gamma, gradient=mlp
         yield State(params, list(tracking))
 
 
-class _Sgd(NamedTuple):
-    step: float
-    momentum: float = 0.0
-    decay: float = 0.0
-
-
-def run(params, clients, cohorts, stages, steps, *, sgd, gamma, client_weighting="uniform", gradient=mlp.gradient):
+def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform", gradient=mlp.gradient):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
     `stages[t]` is the stage of round t. Under momentum tau_i is what one gradient in every step would add up to.

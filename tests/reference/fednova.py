@@ -1,8 +1,7 @@
 """FedNova (Wang et al., 2020), in NumPy: local steps are sums of gradients with weights a_i, averaged over |a_i|."""
 
 import numpy as np
-from reference.local import mean, train, weight
-from reference.scaffold import combine
+from reference.local import combine, mean, train, weight
 
 
 def weights_of_gradients(number, momentum):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import fedavg
-from reference.scaffold import combine
+from reference.local import combine
 
 
 class State(NamedTuple):

@@ -58,7 +58,7 @@ def mixtures(means, variances):
     return found
 
 
-def run(params, clients, cohorts, head_steps, steps, *, num_classes, penalty, sgd, client_weighting="uniform"):
+def run(params, clients, cohorts, steps, *, head_steps, num_classes, penalty, sgd, client_weighting="uniform"):
     """Yields the state after every round; `head_steps(t, i)` and `steps(t, i)` are the rows of client i's batches."""
     *body, last = list(params)
     heads, centroids = [params[last] for _ in clients], {}

@@ -1,20 +1,22 @@
-"""FedPer (Arivazhagan et al., 2019), in NumPy: every step moves the shared and the personal layers together."""
+"""FedPer (Arivazhagan et al., 2019), in NumPy: every step moves the shared and the personal layers together.
+
+With the lower layers for the personal ones it is LG-FedAvg (Liang et al., 2020).
+"""
 
 from reference.fedrep import State
 from reference.local import mean, train, weight
 
 
-def run(params, head_layers, clients, cohorts, steps, *, sgd, client_weighting="uniform"):
-    """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
-    base_layers = [name for name in params if name not in head_layers]
-    base = {name: params[name] for name in base_layers}
-    heads = [{name: params[name] for name in head_layers} for _ in clients]
-    trained = frozenset()
+def run(params, clients, cohorts, steps, *, own, sgd, client_weighting="uniform"):
+    """Yields the state after every round; `own` names the personal layers, `steps(t, i)` are rows of batches."""
+    shared = {name: layer for name, layer in params.items() if name not in own}
+    state = State(shared, {}, [{name: params[name] for name in own} for _ in clients], frozenset(), list(params))
     for t, cohort in enumerate(cohorts):
-        trained |= set(cohort)
-        models = [train(base | heads[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd) for i in cohort]
-        weights = [weight(client_weighting, clients[i]) for i in cohort]
-        for i, model in zip(cohort, models, strict=True):
-            heads[i] = {name: model[name] for name in head_layers}
-        base = mean([{name: model[name] for name in base_layers} for model in models], weights)
-        yield State(base, mean([heads[i] for i in cohort], weights), list(heads), trained)
+        models, of_clients = {}, list(state.own)
+        for i in cohort:
+            models[i] = train(state.under(state.own[i]), list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
+            of_clients[i] = {name: models[i][name] for name in own}
+        average = mean(list(models.values()), [weight(client_weighting, clients[i]) for i in cohort])
+        shared, mean_own = ({name: average[name] for name in names} for names in (shared, own))
+        state = State(shared, mean_own, of_clients, state.trained | set(cohort), list(params))
+        yield state

@@ -17,17 +17,10 @@ class State(NamedTuple):
 def gradient(w, x, y, prototypes, penalty):
     """Of the mean over the batch of cross-entropy + penalty * mean squared difference to the class's prototype."""
     inputs, logits = mlp.forward(w, x)
-    delta = np.exp(mlp.log_probabilities(logits))
-    delta[np.arange(len(y)), y] -= 1
-    delta /= len(y)
     z = inputs[-1]
     to_prototype = np.array([z[k] - prototypes[c] if c in prototypes else 0 * z[k] for k, c in enumerate(y)])
     at_features = penalty * 2 * to_prototype / z.shape[1] / len(y)
-    gradients, last = {}, list(w)[-1]
-    for name, h in zip(reversed(w), reversed(inputs), strict=True):
-        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
-        delta = (delta @ w[name]["kernel"].T + (at_features if name == last else 0)) * (h > 0)
-    return {name: gradients[name] for name in w}
+    return mlp.backward(w, inputs, mlp.at_logits(logits, y), at_features)
 
 
 def run(params, clients, cohorts, steps, *, penalty, sgd, client_weighting="uniform"):

@@ -7,68 +7,57 @@ from reference.local import mean, train, weight
 
 
 class State(NamedTuple):
-    """phi, the mean of the cohort's heads (for evaluations that fine-tune) and the head of every client."""
+    """After a round of a method whose clients keep some layers for themselves."""
 
-    representation: dict
-    mean_head: dict
-    heads: list
+    shared: dict
+    mean_own: dict  # the mean of the cohort's own layers, for evaluations that fine-tune
+    own: list
     trained: frozenset  # ids of the clients that have taken part
+    layers: list  # names of all layers, in their order
+
+    def under(self, own):
+        """The model of the shared layers and these."""
+        return {name: (self.shared | own)[name] for name in self.layers}
 
 
-def run(
-    params,
-    head_layers,
-    clients,
-    cohorts,
-    head_steps,
-    steps,
-    *,
-    sgd,
-    head_sgd=None,
-    alternations=1,
-    client_weighting="uniform",
-):
-    """Yields the state after every round.
+def run(params, clients, cohorts, steps, *, own, head_steps, sgd, head_sgd, alternations=1, client_weighting="uniform"):
+    """Yields the state after every round; `own` names the layers of the head.
 
     `head_steps(t, i, a)` are the rows of the batches that client i takes for its head in alternation a of round t, and
-    `steps(t, i, a)` those for the representation. `head_sgd` trains heads, by default as `sgd` does the representation.
+    `steps(t, i, a)` those for the representation.
     """
-    head_sgd = sgd if head_sgd is None else head_sgd
-    representation_layers = [name for name in params if name not in head_layers]
-    representation = {name: params[name] for name in representation_layers}
-    heads = [{name: params[name] for name in head_layers} for _ in clients]
-    trained = frozenset()
+    phi = {name: layer for name, layer in params.items() if name not in own}
+    heads, trained = [{name: params[name] for name in own} for _ in clients], frozenset()
     for t, cohort in enumerate(cohorts):
         trained |= set(cohort)
-        messages, new_heads, weights = [], [], []
+        messages = []
         for i in cohort:
-            local = representation | heads[i]
+            local = phi | heads[i]
             for a in range(alternations):
                 # lines 7, 8: tau_h updates of h_i, phi frozen
-                local = train(local, head_layers, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd)
+                local = train(local, own, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd)
                 # lines 9 to 11: tau_phi updates of phi_i, the new h_i frozen
-                local = train(local, representation_layers, clients[i].x, clients[i].y, steps(t, i, a), sgd)
-            messages.append({name: local[name] for name in representation_layers})
-            heads[i] = {name: local[name] for name in head_layers}
-            new_heads.append(heads[i])
-            weights.append(weight(client_weighting, clients[i]))
+                local = train(local, list(phi), clients[i].x, clients[i].y, steps(t, i, a), sgd)
+            messages.append({name: local[name] for name in phi})
+            heads[i] = {name: local[name] for name in own}
         # line 16: phi <- mean of the phi_i
-        representation = mean(messages, weights)
-        yield State(representation, mean(new_heads, weights), list(heads), trained)
+        weights = [weight(client_weighting, clients[i]) for i in cohort]
+        phi = mean(messages, weights)
+        yield State(phi, mean([heads[i] for i in cohort], weights), list(heads), trained, list(params))
 
 
-def own_head_accuracy(state, i, client):
-    """The current representation under the client's own head."""
-    return mlp.accuracy(state.representation | state.heads[i], client.x_test, client.y_test)
+def own_accuracy(state, i, client):
+    """The shared layers with the client's own."""
+    return mlp.accuracy(state.under(state.own[i]), client.x_test, client.y_test)
 
 
 def own_or_mean_accuracy(state, i, client):
-    """The same, with the mean head for a client that has never taken part."""
-    head = state.heads[i] if i in state.trained else state.mean_head
-    return mlp.accuracy(state.representation | head, client.x_test, client.y_test)
+    """The same, with the mean of own layers for a client that has never taken part."""
+    own = state.own[i] if i in state.trained else state.mean_own
+    return mlp.accuracy(state.under(own), client.x_test, client.y_test)
 
 
 def fine_tuned_accuracy(state, client, steps, sgd):
-    """The current representation under the mean head, trained on the client."""
-    tuned = train(state.representation | state.mean_head, list(state.mean_head), client.x, client.y, steps, sgd)
+    """The mean of own layers, trained on the client under frozen shared ones."""
+    tuned = train(state.under(state.mean_own), list(state.mean_own), client.x, client.y, steps, sgd)
     return mlp.accuracy(tuned, client.x_test, client.y_test)

@@ -16,29 +16,22 @@ class State(NamedTuple):
     heads: list
 
 
+def shared_of(both):
+    return {name: layer for name, layer in both.items() if name != OWN}
+
+
 def logits_of_both(both, x):
     """Those of the generic head, and those of the personal one."""
-    shared = {name: layer for name, layer in both.items() if name != OWN}
-    inputs, generic = mlp.forward(shared, x)
+    inputs, generic = mlp.forward(shared_of(both), x)
     return inputs, generic, inputs[-1] @ both[OWN]["kernel"] + both[OWN]["bias"]
 
 
 def gradient(both, x, y, log_counts):
     """Balanced softmax for the shared model; for the personal head the loss of the sum of both heads."""
     inputs, generic, own = logits_of_both(both, x)
-
-    def at_logits(logits):
-        delta = np.exp(mlp.log_probabilities(logits))
-        delta[np.arange(len(y)), y] -= 1
-        return delta / len(y)
-
-    delta = at_logits(generic + own)
-    gradients = {OWN: {"kernel": inputs[-1].T @ delta, "bias": delta.sum(axis=0)}}
-    delta, shared = at_logits(generic + log_counts), [name for name in both if name != OWN]
-    for name, h in zip(reversed(shared), reversed(inputs), strict=True):
-        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
-        delta = (delta @ both[name]["kernel"].T) * (h > 0)
-    return gradients
+    delta = mlp.at_logits(generic + own, y)
+    of_own = {"kernel": inputs[-1].T @ delta, "bias": delta.sum(axis=0)}
+    return mlp.backward(shared_of(both), inputs, mlp.at_logits(generic + log_counts, y)) | {OWN: of_own}
 
 
 def run(params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weighting="uniform"):

@@ -2,12 +2,12 @@
 
 import numpy as np
 from reference import mlp
-from reference.local import mean, train, weight
+from reference.local import combine, mean, train, weight
 
 
-def combine(scale, a, b):
+def plus(scale, a, b):
     """a + scale * b, layer by layer."""
-    return {name: {part: w + scale * b[name][part] for part, w in layer.items()} for name, layer in a.items()}
+    return combine(lambda a, b: a + scale * b, a, b)
 
 
 def meta_gradient(params, x, y, *, alpha, delta, support_fraction=None):
@@ -19,12 +19,12 @@ def meta_gradient(params, x, y, *, alpha, delta, support_fraction=None):
         support, target = np.arange(number), np.arange(number, count)
         if not len(target):
             target = support
-    inner = combine(-alpha, params, mlp.gradient(params, x[support], y[support]))
+    inner = plus(-alpha, params, mlp.gradient(params, x[support], y[support]))
     v = mlp.gradient(inner, x[target], y[target])
-    forward = mlp.gradient(combine(delta, params, v), x[support], y[support])
-    backward = mlp.gradient(combine(-delta, params, v), x[support], y[support])
-    product = combine(-1.0, forward, backward)
-    return combine(-alpha / (2 * delta), v, product)
+    forward = mlp.gradient(plus(delta, params, v), x[support], y[support])
+    backward = mlp.gradient(plus(-delta, params, v), x[support], y[support])
+    product = plus(-1.0, forward, backward)
+    return plus(-alpha / (2 * delta), v, product)
 
 
 def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform", **meta):
@@ -34,17 +34,13 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform", **m
         return meta_gradient(params, x, y, **meta)
 
     for t, cohort in enumerate(cohorts):
-        messages, weights = [], []
-        for i in cohort:
-            c = clients[i]
-            messages.append(train(params, list(params), c.x, c.y, steps(t, i), sgd, gradient))
-            weights.append(weight(client_weighting, c))
-        params = mean(messages, weights)
+        models = [train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd, gradient) for i in cohort]
+        params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         yield params
 
 
 def adapted_accuracy(params, client, alpha, inner_steps=1):
     """After full-batch steps of size alpha on the client's data."""
     for _ in range(inner_steps):
-        params = combine(-alpha, params, mlp.gradient(params, client.x, client.y))
+        params = plus(-alpha, params, mlp.gradient(params, client.x, client.y))
     return mlp.accuracy(params, client.x_test, client.y_test)

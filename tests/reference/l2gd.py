@@ -2,28 +2,26 @@
 
 from typing import NamedTuple
 
-from reference.local import mean, train, weight
+from reference.local import combine, mean, train, weight
 
 
 class State(NamedTuple):
-    """The last mean, and the model x_i of every client."""
+    """The last mean, the model x_i of every client, and whether the round aggregated."""
 
     x_bar: dict
     own: list
+    aggregated: bool
 
 
-def run(params, clients, cohorts, coins, steps, *, sgd, theta, client_weighting="uniform"):
+def run(params, clients, cohorts, steps, *, coins, sgd, theta, client_weighting="uniform"):
     """Yields the state after every round; `coins[t]` says whether round t aggregates, theta is alpha lambda / (n p)."""
     x_bar, own = params, [params for _ in clients]
     for t, cohort in enumerate(cohorts):
         if coins[t]:
             x_bar = mean([own[i] for i in cohort], [weight(client_weighting, clients[i]) for i in cohort])
             for i in cohort:
-                own[i] = {
-                    name: {part: (1 - theta) * x + theta * x_bar[name][part] for part, x in layer.items()}
-                    for name, layer in own[i].items()
-                }
+                own[i] = combine(lambda x, x_bar: (1 - theta) * x + theta * x_bar, own[i], x_bar)
         else:
             for i in cohort:
                 own[i] = train(own[i], list(own[i]), clients[i].x, clients[i].y, steps(t, i), sgd)
-        yield State(x_bar, list(own))
+        yield State(x_bar, list(own), coins[t])

@@ -23,8 +23,8 @@ def batches(orders, batch_size):
 
 def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
     """One step per entry of `rows_of_steps` on the layers named `trained`; the others are frozen."""
-    params = {name: {part: w.copy() for part, w in layer.items()} for name, layer in params.items()}
-    buffers = {name: {part: np.zeros_like(w) for part, w in params[name].items()} for name in trained}
+    params = combine(np.copy, params)
+    buffers = combine(np.zeros_like, {name: params[name] for name in trained})
     for rows in rows_of_steps:
         gradient = gradient_of(params, x[rows], y[rows])
         for name in trained:
@@ -35,15 +35,23 @@ def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
     return params
 
 
-def mean(list_of_params, weights):
+def combine(function, *models):
+    """`function` of the arrays of several models, or of parts of models, layer by layer."""
+    return {name: {part: function(*(m[name][part] for m in models)) for part in models[0][name]} for name in models[0]}
+
+
+def towards(centre, penalty):
+    """The gradient of the loss + (penalty / 2) |w - centre|^2."""
+
+    def gradient(w, x, y):
+        return combine(lambda g, w, c: g + penalty * (w - c), mlp.gradient(w, x, y), w, centre)
+
+    return gradient
+
+
+def mean(models, weights):
     """Weighted mean of models or parts of models, layer by layer."""
-    return {
-        name: {
-            part: sum(w * params[name][part] for w, params in zip(weights, list_of_params, strict=True)) / sum(weights)
-            for part in layer
-        }
-        for name, layer in list_of_params[0].items()
-    }
+    return combine(lambda *arrays: sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights), *models)
 
 
 def weight(client_weighting, client):

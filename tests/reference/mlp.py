@@ -28,17 +28,27 @@ def loss(params, x, y):
     return -log_probabilities(forward(params, x)[1])[np.arange(len(y)), y].mean()
 
 
+def at_logits(logits, y):
+    """Gradient of `loss` in the logits: (softmax - one hot) / batch."""
+    delta = np.exp(log_probabilities(logits))
+    delta[np.arange(len(y)), y] -= 1
+    return delta / len(y)
+
+
+def backward(params, inputs, delta, at_features=0.0):
+    """The gradient of what has `delta` for gradient in the logits and `at_features` in what enters the last layer."""
+    gradients, last = {}, list(params)[-1]
+    for name, h in zip(reversed(params), reversed(inputs), strict=True):
+        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
+        delta = delta @ params[name]["kernel"].T + (at_features if name == last else 0.0)
+        delta = delta * (h > 0)  # h is the ReLU of the layer below
+    return {name: gradients[name] for name in params}
+
+
 def gradient(params, x, y):
     """Gradient of `loss`, in the shape of `params`."""
     inputs, logits = forward(params, x)
-    delta = np.exp(log_probabilities(logits))  # d loss / d logits = (softmax - one hot) / batch
-    delta[np.arange(len(y)), y] -= 1
-    delta /= len(y)
-    gradients = {}
-    for name, h in zip(reversed(params), reversed(inputs), strict=True):
-        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
-        delta = (delta @ params[name]["kernel"].T) * (h > 0)  # h is the ReLU of the layer below
-    return {name: gradients[name] for name in params}
+    return backward(params, inputs, at_logits(logits, y))
 
 
 def accuracy(params, x, y):

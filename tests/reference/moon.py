@@ -31,15 +31,7 @@ def gradient(w, x, y, w_glob, w_prev, mu, tau):
     # -log(e^a / (e^a + e^b)): its derivative in b is e^b / (e^a + e^b), in a the negative of that
     share = 1 / (1 + np.exp((to_glob - to_prev) / tau))
     at_features = mu * share[:, None] * (d_prev - d_glob) / tau / len(y)
-    delta = np.exp(mlp.log_probabilities(logits))
-    delta[np.arange(len(y)), y] -= 1
-    delta /= len(y)
-    gradients, last = {}, list(w)[-1]
-    for name, h in zip(reversed(w), reversed(inputs), strict=True):
-        gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
-        delta = delta @ w[name]["kernel"].T + (at_features if name == last else 0)
-        delta = delta * (h > 0)
-    return {name: gradients[name] for name in w}
+    return mlp.backward(w, inputs, mlp.at_logits(logits, y), at_features)
 
 
 def run(params, clients, cohorts, steps, *, mu, tau, sgd, client_weighting="uniform"):

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from reference import mlp
-from reference.feddyn import combine
-from reference.local import mean, weight
+from reference.local import combine, mean, weight
 
 
 class State(NamedTuple):
@@ -14,7 +13,7 @@ class State(NamedTuple):
     own: list
 
 
-def run(params, clients, cohorts, steps, *, eta, penalty, inner_steps, inner_step, beta, client_weighting="uniform"):
+def run(params, clients, cohorts, steps, *, sgd, penalty, inner_steps, inner_step, beta, client_weighting="uniform"):
     """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
     own = [params for _ in clients]
     for t, cohort in enumerate(cohorts):
@@ -25,7 +24,7 @@ def run(params, clients, cohorts, steps, *, eta, penalty, inner_steps, inner_ste
                 for _ in range(inner_steps):
                     slope = mlp.gradient(theta, clients[i].x[rows], clients[i].y[rows])
                     theta = combine(lambda th, g, w: th - inner_step * (g + penalty * (th - w)), theta, slope, w)
-                w = combine(lambda w, th: w - eta * penalty * (w - th), w, theta)
+                w = combine(lambda w, th: w - sgd.step * penalty * (w - th), w, theta)
             models.append(w)
             own[i] = theta
         average = mean(models, [weight(client_weighting, clients[i]) for i in cohort])

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.local import train
+from reference.local import combine, train
 
 
 class State(NamedTuple):
@@ -13,11 +13,6 @@ class State(NamedTuple):
     params: dict
     variate: dict
     variates: list
-
-
-def combine(function, *models):
-    """A function of the arrays in the same place of several models."""
-    return {name: {part: function(*(m[name][part] for m in models)) for part in models[0][name]} for name in models[0]}
 
 
 def run(params, clients, cohorts, steps, *, sgd, server_step=1.0, counts_momentum=True):

@@ -302,6 +302,20 @@ def assert_same_bits(actual: Any, desired: Any):
         assert a.tobytes() == d.tobytes(), f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"
 
 
+def simulate(algorithm, data, num_rounds=2, **options):
+    """`srp.simulate` with the tests' key, in silence and on one device."""
+    return srp.simulate(
+        algorithm, data, num_rounds=num_rounds, **{"key": KEY, "progress": False, "devices": 1} | options
+    )
+
+
+def refusal(function, *args, **options):
+    """The one line of the ValueError that the call raises."""
+    with refused(r"\w") as caught:
+        function(*args, **options)
+    return str(caught.value)
+
+
 @contextlib.contextmanager
 def refused(match):
     """What is within raises a ValueError of one line with these words."""

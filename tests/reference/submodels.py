@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from reference import mlp
-from reference.local import train
+from reference.local import combine, train
 
 
 def units_of(params, rate, first=0):
@@ -18,14 +18,17 @@ def units_of(params, rate, first=0):
     return found
 
 
+def places(params, units):
+    """Of every layer, where a submodel lies in its arrays: kernels have rows for the units below."""
+    below = [*range(next(iter(params.values()))["kernel"].shape[0])]
+    for name in params:
+        yield name, {"kernel": np.ix_(below, units[name]), "bias": units[name]}
+        below = units[name]
+
+
 def cut(params, units):
     """The submodel: rows of the units below, columns of its own."""
-    small, below = {}, None
-    for name, layer in params.items():
-        rows = [*range(layer["kernel"].shape[0])] if below is None else below
-        small[name] = {"kernel": layer["kernel"][np.ix_(rows, units[name])], "bias": layer["bias"][units[name]]}
-        below = units[name]
-    return small
+    return {name: {leaf: params[name][leaf][at] for leaf, at in of.items()} for name, of in places(params, units)}
 
 
 def scaled(params, factor):
@@ -43,26 +46,13 @@ def scaler_gradient(rate):
 
 def averaged(params, parts, weights):
     """Each parameter's mean over the clients that have it; `parts` are (units, submodel)."""
-    new = {name: {leaf: w.copy() for leaf, w in layer.items()} for name, layer in params.items()}
-    sums = {n: {leaf: np.zeros_like(w) for leaf, w in layer.items()} for n, layer in params.items()}
-    counts = {n: {leaf: np.zeros_like(w) for leaf, w in layer.items()} for n, layer in params.items()}
+    sums, counts = combine(np.zeros_like, params), combine(np.zeros_like, params)
     for (units, small), weight in zip(parts, weights, strict=True):
-        below = None
-        for name, layer in params.items():
-            rows = [*range(layer["kernel"].shape[0])] if below is None else below
-            for place, row in enumerate(rows):
-                for other, column in enumerate(units[name]):
-                    sums[name]["kernel"][row, column] += weight * small[name]["kernel"][place, other]
-                    counts[name]["kernel"][row, column] += weight
-            for other, column in enumerate(units[name]):
-                sums[name]["bias"][column] += weight * small[name]["bias"][other]
-                counts[name]["bias"][column] += weight
-            below = units[name]
-    for name, layer in new.items():
-        for leaf, w in layer.items():
-            has = counts[name][leaf] > 0
-            w[has] = sums[name][leaf][has] / counts[name][leaf][has]
-    return new
+        for name, of_layer in places(params, units):
+            for leaf, at in of_layer.items():
+                sums[name][leaf][at] += weight * small[name][leaf]
+                counts[name][leaf][at] += weight
+    return combine(lambda w, s, n: np.divide(s, n, out=w.copy(), where=n > 0), params, sums, counts)
 
 
 def client(params, rate, first, x, y, rows_of_steps, sgd):
@@ -72,22 +62,16 @@ def client(params, rate, first, x, y, rows_of_steps, sgd):
     return units, train(small, list(small), x, y, rows_of_steps, sgd, scaler_gradient(rate))
 
 
-def nested_gradient(widths, rates_of_steps):
-    """Gradient of FjORD's steps, in turn: that of a submodel of each rate, zeros elsewhere; `widths` of the whole."""
+def nested_gradient(whole, rates_of_steps):
+    """Gradient of FjORD's steps, in turn: that of a submodel of the whole model at each rate, zeros elsewhere."""
     rates = iter(rates_of_steps)
 
     def gradient_of(params, x, y):
-        rate, units, last = next(rates), {}, list(params)[-1]
-        for name in params:
-            number = widths[name] if name == last else math.ceil(round(rate * widths[name], 6))
-            units[name] = [*range(number)]
+        units, padded = units_of(whole, next(rates)), combine(np.zeros_like, params)
         small = mlp.gradient(cut(params, units), x, y)
-        padded = {}
-        for name, layer in params.items():
-            kernel, bias = np.zeros_like(layer["kernel"]), np.zeros_like(layer["bias"])
-            rows, columns = small[name]["kernel"].shape
-            kernel[:rows, :columns], bias[:columns] = small[name]["kernel"], small[name]["bias"]
-            padded[name] = {"kernel": kernel, "bias": bias}
+        for name, of_layer in places(params, units):
+            for leaf, at in of_layer.items():
+                padded[name][leaf][at] = small[name][leaf]
         return padded
 
     return gradient_of

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference import mlp
+from reference import fed_mtl, fednova, hf_maml, mlp
 from reference.local import Sgd, batches, mean, train
 
 
@@ -11,19 +11,48 @@ def a_model(rng, widths=(3, 4, 5, 2)):
     return {name: {"kernel": rng.normal(size=(m, n)), "bias": rng.normal(size=n)} for name, m, n in layers}
 
 
-def test_gradient_by_central_differences():
+def by_differences(function, w):
+    """Central differences of `function()` in the entries of an array that it reads."""
+    found = np.zeros_like(w)
+    for index in np.ndindex(w.shape):
+        old, ends = w[index], []
+        for sign in (1, -1):
+            w[index] = old + sign * 1e-6
+            ends.append(function())
+        w[index] = old
+        found[index] = (ends[0] - ends[1]) / 2e-6
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
+def test_gradients_by_central_differences(alpha):
+    """Of the loss, and of the loss after a step: HF-MAML's, whose Hessian is a difference of gradients."""
     rng = np.random.default_rng(0)
     params, x, y = a_model(rng), rng.normal(size=(7, 3)), rng.integers(0, 2, 7)
-    gradient = mlp.gradient(params, x, y)
+    moved = lambda: hf_maml.plus(-alpha, params, mlp.gradient(params, x, y))  # noqa: E731
+    gradient = hf_maml.meta_gradient(params, x, y, alpha=alpha, delta=1e-4) if alpha else mlp.gradient(params, x, y)
     for name, layer in params.items():
         for part, w in layer.items():
-            for index in np.ndindex(w.shape):
-                old, differences = w[index], []
-                for sign in (1, -1):
-                    w[index] = old + sign * 1e-6
-                    differences.append(sign * mlp.loss(params, x, y))
-                w[index] = old
-                assert gradient[name][part][index] == pytest.approx(sum(differences) / 2e-6, abs=1e-8)
+            expected = by_differences(lambda: mlp.loss(moved(), x, y), w)
+            np.testing.assert_allclose(gradient[name][part], expected, rtol=0, atol=1e-6 if alpha else 1e-8)
+
+
+def test_the_gradient_of_the_relations_of_fed_mtl():
+    columns = np.random.default_rng(0).normal(size=(3, 4))
+    value, gradient = fed_mtl.penalty(columns, 0.6, 0.1)
+    deviations = columns - columns.mean(axis=1, keepdims=True)
+    assert value == pytest.approx(0.6 * np.sum(deviations**2) + 0.1 * np.sum(columns**2), rel=1e-12)
+    differences = by_differences(lambda: fed_mtl.penalty(columns, 0.6, 0.1)[0], columns)
+    np.testing.assert_allclose(gradient, differences, rtol=1e-6)
+
+
+def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
+    """By hand: momentum 0.5, three steps along gradients 1, 10 and 100."""
+    position, buffer = 0.0, 0.0
+    for gradient in (1.0, 10.0, 100.0):
+        buffer = 0.5 * buffer + gradient
+        position += buffer
+    assert fednova.weights_of_gradients(3, 0.5) @ [1.0, 10.0, 100.0] == position
 
 
 def test_two_steps_of_sgd_by_hand():

@@ -1,0 +1,318 @@
+"""The table of NumPy references: with which options each runs beside its algorithm, and what has to be equal."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from reference import (
+    apfl,
+    ditto,
+    fed_mtl,
+    fedala,
+    fedamp,
+    fedas,
+    fedavg,
+    fedbabu,
+    feddyn,
+    fedgate,
+    fednova,
+    fedopt,
+    fedpac,
+    fedper,
+    fedproto,
+    fedprox,
+    fedrep,
+    fedrod,
+    fedsgd,
+    hf_maml,
+    l2gd,
+    local_only,
+    moon,
+    pfedme,
+    scaffold,
+)
+from reference.local import Sgd, batches, mean
+from reference.small import KEY, NUM_CLASSES
+from setting import BATCH, COUNTS, PLAIN, SPREAD, UNEQUAL, Rounds, Setting, optimizer
+
+from fedjax_srp.base import named_key
+from fedjax_srp.engine.round import stream
+
+
+class Case(NamedTuple):
+    """A run of the package and one of its reference, and what is equal in them after every round.
+
+    `server`, `clients` and `rounds` have places in the package's states and `RoundInfo`, each with one in the
+    reference's states: attributes, or functions. Of clients the reference has lists.
+    """
+
+    run: Callable[..., Any]  # (params, clients, cohorts, steps, sgd=, client_weighting=, **numbers) -> states
+    options: Mapping[str, Any] = {}  # of the algorithm
+    numbers: Mapping[str, Any] = {}  # of the reference
+    drawn: Callable[[Setting], Mapping[str, Any]] = lambda setting: {}  # numbers that the run has drawn
+    server: Mapping[Any, Any] = {"params": "params"}
+    clients: Mapping[Any, Any] = {}
+    rounds: Mapping[Any, Any] = {}
+    judged: Mapping[str, Any] = {}  # evaluation -> (state, i, client, tuning, sgd) -> accuracy; None: not judged here
+    shapes: tuple[str, ...] = ("heavy", "plain")
+    sgd: Sgd | None = None
+    steps: int | None = None  # of a unit of work, instead of epochs
+    schedule: Rounds = UNEQUAL
+    counts: tuple[int, ...] = COUNTS
+    layout: Mapping[str, Any] = {}
+    cut: str = "out"
+    rtol: float = 1e-9
+    tuned: bool = False  # by the fine-tuning that methods inherit
+
+
+def itself(state):
+    """Of references whose state is a model, or a list of models."""
+    return state
+
+
+def get(tree, place):
+    return place(tree) if callable(place) else operator.attrgetter(place)(tree)
+
+
+def accuracy(place, layers=(), purpose="head"):
+    """Of the model there, or of client i's where there is a list, after training these layers of it."""
+
+    def judge(state, i, client, tuning, sgd):
+        models = get(state, place)
+        params = models[i] if isinstance(models, list) else models
+        return fedavg.fine_tuned_accuracy(params, layers, client, tuning(purpose) if layers else [], sgd)
+
+    return judge
+
+
+def adapted(alpha, inner_steps=1):
+    """Where one global model is judged as it is and after full-batch steps."""
+
+    def judge(params, i, client, *_):
+        return hf_maml.adapted_accuracy(params, client, alpha, inner_steps)
+
+    return {"server": {"params": itself}, "judged": {"global": accuracy(itself), "one_inner_step": judge}}
+
+
+def partly_own(part, purpose="head", tuner=None):
+    """How methods are judged whose clients keep a part of the model."""
+
+    def tuned(state, i, client, tuning, sgd):
+        return fedrep.fine_tuned_accuracy(state, client, tuning(purpose), tuner or sgd)
+
+    return {
+        "fine_tune": tuned,
+        f"own_{part}": lambda state, i, client, *_: fedrep.own_accuracy(state, i, client),
+        f"own_or_mean_{part}": lambda state, i, client, *_: fedrep.own_or_mean_accuracy(state, i, client),
+    }
+
+
+def classes_of(prototypes):
+    """As rows, in the order of the classes that have one."""
+    return np.array([prototypes[c] for c in sorted(prototypes)])
+
+
+def known(server):
+    return server.prototypes.features[server.prototypes.weight > 0]
+
+
+def targets_of(rows):
+    """The samples of a batch for the outer gradient: those after the first 0.8, or all of a batch of one."""
+    others = rows[max(round(0.8 * len(rows)), 1) :]
+    return others if len(others) else rows
+
+
+def on_targets(params, clients, cohorts, steps, *, sgd, client_weighting):
+    """FedAvg on the target samples."""
+    targets = lambda t, i: [targets_of(rows) for rows in steps(t, i)]  # noqa: E731
+    return fedavg.run(params, clients, cohorts, targets, sgd=sgd, client_weighting=client_weighting)
+
+
+def coins(setting):
+    """A partial cohort aggregates after a local round, and everybody after it: its mean is new to the others."""
+    found = [bool(server.aggregates) for server in (setting.start, *(s.server for s in setting.states[:-1]))]
+    assert found == [False, True, True]
+    return {"coins": found}
+
+
+def rows_of_weights(setting):
+    """The batches that FedALA's weights are trained on: orders of a segment of the client's examples."""
+
+    def of(t, i):
+        count = COUNTS[i]
+        num = max(round(0.6 * count), 1)
+        key = jax.random.fold_in(named_key(stream(KEY, "training", jnp.int32(t)), "round"), i)
+        first = int(jax.random.randint(named_key(key, "segment"), (), 0, jnp.int32(count - num + 1), jnp.int32))
+
+        def epochs(number):
+            orders = setting.orders.epochs(t, i, "weights", number)
+            return batches([first + order[order < num] for order in orders], BATCH)
+
+        return epochs
+
+    return {"rows_of_epochs": of}
+
+
+def heads_of(number):
+    """Batches of so many epochs of the head per unit of work."""
+    return lambda setting: {"head_steps": setting.epochs(number=number, purpose="head")}
+
+
+def one_epoch(setting, purpose):
+    return lambda t, i: batches(setting.orders.epochs(t, i, purpose, 1), BATCH)
+
+
+GLOBAL, OWN, MODELS = {"global": accuracy("params")}, {"own_model": accuracy("own")}, {"own_model": accuracy("models")}
+ONE_MODEL = {"server": {"params": itself}, "judged": {"global": accuracy(itself)}}
+ONLY_OWN = {"clients": {"params": itself}, "judged": {"own_model": accuracy(itself)}}
+KEPT_HEAD = {"server": {"representation": "shared", "head": "mean_own"}, "clients": {"head": "own"}}
+KEPT_BODY = {"server": {"head": "shared", "representation": "mean_own"}, "clients": {"representation": "own"}}
+VARIATES = {"server": {"params": "params", "variate": "variate"}, "clients": {"variate": "variates"}, "judged": GLOBAL}
+# Two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
+STAGED = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
+TWO_STAGES = Rounds(STAGED, (3, 4, 5), 1 + (STAGED == 3) + 2 * (STAGED == 0), (0, 1, 1))
+HEADS = Sgd(0.1, momentum=0.3)  # FedRep's heads have an optimizer of their own
+CASES = {
+    # One global model.
+    "fedavg": Case(
+        fedavg.run, server={"params": itself}, tuned=True,
+        judged={"global": accuracy(itself), "fine_tune": accuracy(itself, ["out"]),
+                "fine_tune_all": accuracy(itself, ["fc1", "fc2", "out"], "local")},
+    ),
+    "fedsgd": Case(fedsgd.run, **ONE_MODEL),
+    "fedprox": Case(fedprox.run, {"mu": 0.7}, {"mu": 0.7}, **ONE_MODEL),
+    **{
+        f"fedopt-{rule}": Case(
+            fedopt.run, {"rule": rule, "server_step_size": 0.3, "beta1": beta1, "beta2": 0.8, "adaptivity": 0.05},
+            {"rule": rule, "eta": 0.3, "beta1": beta1, "beta2": 0.8, "tau": 0.05},
+            server={"params": "params", "m": "m", "v": "v"}, judged=GLOBAL, shapes=("heavy",),
+        )
+        for rule, beta1 in {"yogi": 0.6, "momentum": 0.4, "adagrad": 0.0, "adam": 0.6}.items()
+    },
+    "scaffold": Case(
+        scaffold.run, {"server_step_size": 0.8}, {"server_step": 0.8}, **VARIATES, shapes=("heavy",)
+    ),
+    "scaffold-momentum_as_in_the_code_of_fedrep": Case(
+        scaffold.run, {"server_step_size": 0.8, "counts_momentum": False},
+        {"server_step": 0.8, "counts_momentum": False}, **VARIATES, shapes=("plain",), sgd=Sgd(0.1, momentum=0.5),
+    ),
+    "scaffold-steps": Case(
+        scaffold.run, {"server_step_size": 0.8}, {"server_step": 0.8}, **VARIATES, shapes=("plain",), steps=3
+    ),
+    "fednova": Case(fednova.run, **ONE_MODEL, schedule=TWO_STAGES),
+    "fedgate": Case(
+        fedgate.run, {"server_step_size": 0.6}, {"gamma": 0.6, "stages": TWO_STAGES.stages}, judged=GLOBAL,
+        clients={"tracking": "tracking"}, schedule=TWO_STAGES,
+    ),
+    "feddyn": Case(
+        feddyn.run, {"penalty": 0.4}, {"alpha": 0.4}, server={"params": "params", "h": "h"},
+        clients={"h": "of_clients"}, judged=GLOBAL,
+    ),
+    "fedbabu": Case(fedbabu.run, numbers={"own": ["out"]}, **ONE_MODEL, shapes=("heavy",)),
+    "moon": Case(
+        moon.run, {"mu": 0.8, "temperature": 0.3}, {"mu": 0.8, "tau": 0.3}, judged=GLOBAL, shapes=("heavy",),
+        clients={"representation": lambda state: [{name: w[name] for name in ("fc1", "fc2")} for w in state.last]},
+    ),
+    "hf_maml-support_and_target": Case(
+        hf_maml.run, {"inner_step_size": 0.1, "difference": 1e-2, "support_fraction": 0.4, "inner_steps": 2},
+        {"alpha": 0.1, "delta": 1e-2, "support_fraction": 0.4}, **adapted(0.1, 2), shapes=("plain",), rtol=1e-6,
+    ),
+    "hf_maml-whole_batches": Case(
+        hf_maml.run, {"inner_step_size": 0.3, "difference": 1e-3, "support_fraction": None},
+        {"alpha": 0.3, "delta": 1e-3}, **adapted(0.3), shapes=("heavy",), rtol=1e-6,
+    ),
+    "per_fedavg": Case(
+        hf_maml.run, {"inner_step_size": 0.3}, {"alpha": 0.3, "delta": 1e-3, "support_fraction": 0.8}, **adapted(0.3),
+        shapes=("heavy",),
+    ),
+    "per_fedavg-without_an_inner_step": Case(on_targets, {"inner_step_size": 0.0}, **adapted(0.0), shapes=("plain",)),
+    # Personal layers.
+    "fedper": Case(
+        fedper.run, numbers={"own": ["out"]}, **KEPT_HEAD, judged=partly_own("head"), shapes=("heavy",)
+    ),
+    "lg_fedavg": Case(
+        fedper.run, numbers={"own": ["fc1"]}, **KEPT_BODY, judged=partly_own("representation", "local"), cut="fc2",
+        layout=SPREAD, shapes=("heavy",),
+    ),
+    "lg_fedavg-steps": Case(
+        fedper.run, numbers={"own": ["fc1"]}, **KEPT_BODY, judged=partly_own("representation", "local"), cut="fc2",
+        steps=5, shapes=("plain",),
+    ),
+    "fedrep": Case(
+        fedrep.run, {"epochs": 2, "head_epochs": 3, "representation_epochs": 2, "head_optimizer": optimizer(HEADS)},
+        {"own": ["out"], "head_sgd": HEADS, "alternations": 2}, heads_of(3), **KEPT_HEAD,
+        judged=partly_own("head", tuner=HEADS), shapes=("heavy",), rtol=1e-6,
+    ),
+    "fedrep-very_unequal_clients": Case(
+        fedrep.run, {"epochs": 1, "head_epochs": 3, "representation_epochs": 2}, {"own": ["out"], "head_sgd": PLAIN},
+        heads_of(3), **KEPT_HEAD, judged=partly_own("head"), shapes=("plain",), rtol=1e-6,
+        counts=(1, 200, 3, 1, 1, 2, 3), layout={"devices": 4, "chunk_size": 1},
+    ),
+    "fedrod": Case(
+        fedrod.run, numbers={"num_classes": NUM_CLASSES}, clients={"head": "heads"}, shapes=("heavy",),
+        judged=GLOBAL | {"own_model": lambda state, i, client, *_: fedrod.own_accuracy(state, i, client)},
+    ),
+    "fedala": Case(
+        fedala.run, {"weight_step_size": 0.7, "weight_share": 0.6, "start_epochs": 3}, {"eta": 0.7, "start_epochs": 3},
+        rows_of_weights, clients={"head": "heads", "weights": "weights", "is_learnt": "learnt"},
+        judged=GLOBAL | {"aggregated": None},
+    ),
+    "fedpac": Case(
+        fedpac.run, {"penalty": 0.7}, {"penalty": 0.7, "num_classes": NUM_CLASSES}, heads_of(1),
+        server={"params": "params", known: lambda state: classes_of(state.centroids)}, clients={"head": "heads"},
+        judged=GLOBAL | {"own_head": accuracy(lambda state: [state.params | {"out": head} for head in state.heads])},
+        rtol=1e-6,
+    ),
+    # Personal models.
+    "local_only": Case(
+        local_only.run, server={"square_norm": "square_norm"}, clients={"params": "models"},
+        judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, layout=SPREAD, shapes=("heavy",), tuned=True,
+    ),
+    "fed_mtl": Case(
+        fed_mtl.run, {"relation_strength": 0.6, "norm_strength": 0.1}, {"relation": 0.6, "norm": 0.1}, **ONLY_OWN,
+        server={"params": lambda models: mean(models, [1.0] * len(models))}, layout=SPREAD, shapes=("heavy",),
+
+    ),
+    "fedamp": Case(
+        fedamp.run, {"weighting": "num_examples", "penalty": 0.6, "attention_step_size": 0.5, "attention_width": 3.0},
+        {"penalty": 0.6, "alpha": 0.5, "sigma": 3.0}, server={}, **ONLY_OWN,
+    ),
+    "fedas": Case(
+        fedas.run, {"weighting": "num_examples", "alignment_step_size": 0.3}, {"align": 0.3},
+        clients={"params": "models"}, judged=MODELS,
+        drawn=lambda setting: {f"{name}_steps": one_epoch(setting, name) for name in ("align", "fisher")},
+
+    ),
+    "fedproto": Case(
+        fedproto.run, {"penalty": 0.7}, {"penalty": 0.7}, clients={"params": "models"},
+        server={known: lambda state: classes_of(state.prototypes)},  # some are missing in the first two rounds
+        judged=MODELS | {"nearest_prototype": lambda state, i, c, *_: fedproto.nearest_accuracy(state, i, c)},
+    ),
+    "ditto": Case(
+        ditto.run, {"penalty": 0.7}, {"penalty": 0.7}, clients={"own": "own"}, judged=GLOBAL | OWN, shapes=("heavy",)
+    ),
+    **{
+        f"apfl-{name}": Case(
+            apfl.run, {"own_share": 0.3, "adaptive": adaptive}, {"alpha": 0.3, "adaptive": adaptive},
+            clients={"own": "own", "alpha": "alpha"}, rounds={lambda info: info.metrics["own_share"]: "mean_alpha"},
+            judged=GLOBAL | {"own_model": accuracy("mixtures")}, shapes=(shape,),
+        )
+        for name, adaptive, shape in (("adaptive", True, "heavy"), ("fixed", False, "plain"))
+    },
+    **{
+        f"pfedme-{penalty}": Case(
+            pfedme.run, {"penalty": penalty, "inner_steps": 3, "inner_step_size": 0.1, "server_step_size": 0.8},
+            {"penalty": penalty, "inner_steps": 3, "inner_step": 0.1, "beta": 0.8}, clients={"own": "own"},
+            judged=GLOBAL | OWN, shapes=("plain",), sgd=Sgd(0.15),
+        )
+        for penalty in (2.0, 0.0)
+    },
+    "l2gd": Case(
+        l2gd.run, {"aggregation_step_size": 0.4, "aggregation_probability": 0.5}, {"theta": 0.4}, coins,
+        server={"params": "x_bar"}, clients={"own": "own"}, rounds={"communicated": "aggregated"},
+        judged={"global": accuracy("x_bar")} | OWN, shapes=("heavy",), layout={"key": jax.random.key(2)},
+    ),
+}  # fmt: skip

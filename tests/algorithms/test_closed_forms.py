@@ -1,0 +1,277 @@
+"""What is known of single methods beside their NumPy versions: limits, bounds, closed forms, messages, refusals."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import fedpac, mlp
+from reference.small import (
+    ALGORITHMS,
+    KEY,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    Run,
+    assert_close,
+    assert_same_bits,
+    built,
+    clients_of,
+    federation,
+)
+from setting import (
+    BATCH,
+    CLOCK,
+    COUNTS,
+    EVERYBODY,
+    FULL,
+    HEAVY_STEPS,
+    SMALL,
+    flat,
+    layers_of,
+    run_of,
+    split_model,
+    turn_of,
+)
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms._mixture import best_mixture
+from fedjax_srp.base import Examples
+from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.engine.traffic import traffic
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.short("fedgate")
+@pytest.mark.parametrize("name", ["fedgate", "fednova", "scaffold"])
+def test_without_steps_nothing_moves(name):
+    states = run_of(built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0), SMALL(), EVERYBODY, rounds=1)
+    assert_close(states[1].server, states[0].server, 0)
+    assert_close(states[1].clients, states[0].clients, 0)
+
+
+def test_fedsgd_is_gradient_descent_on_all_samples():
+    """Under full participation, with a step size of its round."""
+    slower = srp.Training(lambda round: srp.SGD(0.3 / (1 + round)), batch_size=BATCH, weighting="num_examples")
+    algorithm = srp.algorithms.FedSGD(split_model(), slower, fine_tune_optimizer=srp.SGD(0.1))
+    states = run_of(algorithm, SMALL(), EVERYBODY)
+    params = layers_of(states[0].server.params)
+    x, y = (np.concatenate([getattr(client, part) for client in SMALL()]) for part in ("x", "y"))
+    for t, state in enumerate(states[1:]):
+        params = jax.tree.map(lambda w, g, t=t: w - 0.3 / (1 + t) * g, params, mlp.gradient(params, x, y))
+        assert_close(layers_of(state.server.params), params, 1e-9)
+
+
+def test_the_strengths_of_fed_mtl_are_those_of_the_code():
+    """10^-(floor(log10 d) + 2) for d parameters."""
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(split_model().init(KEY)))
+    strength = 10.0 ** -(len(str(num_params)) + 1)
+    moved = {}
+    for s in (None, strength, 0.0):
+        turn = turn_of(srp.algorithms.FedMTL, relation_strength=s, norm_strength=s, **FULL)
+        moved[s] = turn(jnp.int32(4))[1]
+    assert_same_bits(moved[None], moved[strength])
+    with pytest.raises(AssertionError):
+        assert_same_bits(moved[None], moved[0.0])
+
+
+@pytest.mark.long
+def test_nobody_waits_for_the_network_of_local_only():
+    """No communication is charged; that clients diverge is seen all the same."""
+    options = {"num_rounds": 3, "eval_every": 3, "key": KEY, "progress": False, "devices": 1, "evaluations": ()}
+    steep, data = srp.SGD(1e200), federation(SMALL())
+    history = srp.simulate(srp.algorithms.LocalOnly(split_model(), srp.Training(steep)), data, clock=CLOCK, **options)
+    assert not history.communicated.any()
+    np.testing.assert_array_equal(history.elapsed(communication=100), history.elapsed())
+    assert not history.finite[-1]
+
+
+def test_what_travels():
+    """In models each way, and a number of FedGATE and FedNova; a gradient more where a criterion asks for it."""
+    params, data = split_model().init(KEY), federation(SMALL())
+    whole, below, head = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, *params))
+    expected = dict.fromkeys(
+        ("fedsgd", "fedprox", "fed_mtl", "apfl", "ditto", "l2gd", "per_fedavg", "fedbuff", "feddyn", "pfedme", "fedala",
+         "fedamp"), (whole, whole)
+    )  # fmt: skip
+    expected |= {"scaffold": (2 * whole, 2 * whole), "fedper": (below, below), "local_only": (0, 0)}
+    expected |= {"fedgate": (whole + 8, 2 * whole), "fednova": (whole + 8, whole)}
+    # FedPAC's clients send model, centroids and statistics, and get two heads' worth
+    means = 8 * NUM_CLASSES * params.head["out"]["kernel"].shape[0]
+    centroids = means + 8 * NUM_CLASSES
+    expected |= {"fedpac": (whole + centroids + means + 8, whole + centroids)}
+    for name, (up, down) in expected.items():
+        for policy in (None, srp.participation.StatisticalAccuracy(5)):
+            if policy and name not in ("fedgate", "fednova"):
+                continue
+            sent = traffic(check_algorithm(ALGORITHMS[name](split_model()), data, policy=policy))
+            assert (sent.up, sent.down) == (up + (policy is not None) * whole, down), name
+            assert sent.shown == {"fedamp": whole, "fedpac": head + means + 8}.get(name, 0), name
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedgate"])
+def test_the_optimizer_has_to_tell_its_step_size(name):
+    with pytest.raises(ValueError, match="this method divides by a step size"):
+        ALGORITHMS[name](split_model(), srp.Training(optax.sgd(0.1)))
+    by_round = srp.Training(lambda round: srp.SGD(0.1 / (1 + round)))
+    check_algorithm(ALGORITHMS[name](split_model(), by_round, fine_tune_optimizer=srp.SGD(0.1)), federation(SMALL()))
+
+
+def test_features_of_zero_have_no_direction():
+    cosine = jax.value_and_grad(lambda z: srp.algorithms.moon.cosine(z, jnp.ones((1, 3)))[0])
+    for found in cosine(jnp.zeros((1, 3))):
+        assert jnp.isfinite(found).all()
+        assert jnp.abs(found).max() <= 1e8
+
+
+def test_a_client_without_examples_has_the_global_model_as_its_neighbours():
+    algorithm = srp.algorithms.KNNPer(split_model(), own_share=1.0)
+    server = algorithm.init(jax.random.key(0), None)
+    x = jnp.asarray(clients_of((3,), (2,), dtype=np.float64)[0].x)
+    nobody = Examples(x, jnp.zeros(3, jnp.int32), jnp.int32(0))
+    shared = jax.nn.log_softmax(algorithm.model.logits(server.params, x))
+    np.testing.assert_allclose(algorithm.neighbours(jax.random.key(0), server, (), nobody)(x), shared, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "options"),
+    [
+        ("apfl", lambda state: state.alpha, {"optimizer": srp.SGD(2.0), "own_share": 0.5, "adaptive": True}),
+        ("fedala", lambda state: state.weights, {"optimizer": srp.SGD(0.3), "weight_step_size": 300.0}),
+    ],
+    ids=["apfl", "fedala"],
+)
+def test_shares_stay_between_0_and_1_and_come_there(name, values, options):
+    states = run_of(built(ALGORITHMS[name], split_model(), batch_size=BATCH, epochs=3, **options), SMALL(), EVERYBODY)
+    found = np.concatenate([flat(values(state.clients)) for state in states])
+    assert (found >= 0).all()
+    assert (found <= 1).all()
+    assert {0.0, 1.0} & set(found)
+    assert len(set(found)) > 2
+
+
+@pytest.mark.long
+def test_momentum_of_pfedme_is_that_of_the_models_that_travel():
+    """Two steps on one batch without inner movement of theta but the pull: w falls towards theta with a buffer."""
+    ends = []
+    for momentum in (None, 0.5):
+        training = srp.Training(srp.SGD(0.05, momentum), batch_size=99, epochs=3)
+        algorithm = srp.algorithms.PFedMe(split_model(), training, inner_step_size=0.05, penalty=1.0)
+        ends.append(run_of(algorithm, SMALL(), EVERYBODY, 1)[-1].server.params)
+    with pytest.raises(AssertionError):
+        assert_close(*ends, 1e-4)
+
+
+def test_aggregation_of_l2gd_keeps_the_mean_and_silent_rounds_cost_nothing():
+    """Full participation: deviations shrink by 1 - theta, and the mean of one aggregation serves the next."""
+    options = {"aggregation_step_size": 0.3, "aggregation_probability": 0.5, "batch_size": 4}
+    algorithm = built(srp.algorithms.L2GD, split_model(), optimizer=srp.SGD(0.3), **options)
+    run = Run(algorithm, federation(SMALL()), EVERYBODY, CLOCK, chunk_size=3)
+    before, kinds = run.host_state(), []
+
+    def mean_and_deviations(clients):
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), clients.own)
+        return mean, jax.tree.map(lambda own, mean: own - mean[None], clients.own, mean)
+
+    for t in range(12):
+        info, state = run.rounds().rounds, run.host_state()
+        aggregates = bool(before.server.aggregates)
+        (old_mean, old), (mean, new) = map(mean_and_deviations, (before.clients, state.clients))
+        if aggregates:
+            assert_close(mean, old_mean, 1e-12)
+            assert_close(state.server.params, old_mean, 1e-12)
+            if False in kinds:  # at the start all models are equal
+                assert_close(new, jax.tree.map(lambda deviation: 0.7 * deviation, old), 1e-9)
+        else:
+            assert_same_bits(state.server.params, before.server.params)
+            with pytest.raises(AssertionError):
+                assert_close(state.clients, before.clients, 1e-3)
+        assert bool(info.communicated[0]) == (aggregates and t > 0 and not kinds[-1])
+        kinds.append(aggregates)
+        before = state
+    assert {(False, True), (True, True)} <= set(itertools.pairwise(kinds))
+
+
+def test_the_coin_of_l2gd_is_fair_to_its_probability():
+    algorithm = srp.algorithms.L2GD(split_model(), aggregation_probability=0.9)
+    server = algorithm.init(KEY, federation(SMALL()))
+    context = srp.RoundContext(*[jnp.int32(1)] * 3, 7, jnp.int32(1))
+    keys = jax.random.split(KEY, 4000)
+    coins = jax.vmap(lambda key: algorithm.finish.server(key, server, (), context).aggregates)(keys)
+    assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
+
+
+def test_a_quadratic_programme_over_the_simplex():
+    """Against all supports; and in closed form, 1 / V_j where nothing differs, of those who may have weight."""
+    solve, rng = jax.jit(best_mixture), np.random.default_rng(0)
+    for _ in range(20):
+        factor = rng.normal(size=(6, 3))
+        costs = factor @ factor.T + np.diag(rng.uniform(0.01, 1.0, 6))
+        found = np.asarray(solve(jnp.asarray(costs), jnp.ones(6, bool)))
+        assert found.sum() == pytest.approx(1)
+        np.testing.assert_allclose(found, fedpac.best_mixture(costs), rtol=0, atol=1e-6)
+    variances = np.array([0.5, 0.1, 0.3, 7.0])
+    found = solve(jnp.diag(jnp.asarray(variances)), jnp.asarray([True, True, False, True]))
+    expected = np.where([1, 1, 0, 1], 1 / variances, 0)
+    np.testing.assert_allclose(found, expected / expected.sum(), rtol=0, atol=1e-9)
+    assert found[2] == 0
+
+
+@pytest.mark.long
+def test_feddyn_finds_the_minimum_of_the_mean_loss_where_fedavg_stalls():
+    """What is left of the mean gradient says how far the minimum is; decay of the weights makes it one."""
+    softmax = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(), dtype=jnp.float64)
+    training = srp.Training(srp.SGD(0.2, weight_decay=0.1), batch_size=max(COUNTS), epochs=10)
+
+    def slope(cls, **options):
+        run = {"num_rounds": 300, "eval_every": 300, "devices": 1, "key": KEY, "progress": False}
+        params = srp.simulate(cls(softmax, training, **options), federation(SMALL()), **run).server_state.params
+        layer = {name: np.asarray(w) for name, w in params.head["out"].items()}
+        slopes = [mlp.gradient({"out": layer}, client.x, client.y)["out"] for client in SMALL()]
+        decay = {"kernel": 0.1 * layer["kernel"], "bias": 0.0}
+        return max(np.abs(np.mean([s[part] for s in slopes], axis=0) + decay[part]).max() for part in decay)
+
+    assert slope(srp.algorithms.FedAvg) > 0.01
+    assert slope(srp.algorithms.FedDyn, penalty=0.3) < 1e-6
+
+
+# Methods that mix models of participants, and others with more than a round, with every policy.
+
+POLICIES = (
+    srp.participation.Full(),
+    srp.participation.Uniform(3),
+    srp.participation.Fastest(3),
+    srp.participation.Doubling(2, 1),
+    srp.participation.PartialWork(3, 0.5),
+    srp.participation.StatisticalAccuracy(2),
+    srp.participation.Buffered(2),
+    srp.participation.AsynchronousTiers(2, tiers=2),
+    srp.participation.Deadline(0.8, policy=srp.participation.Uniform(5)),
+    srp.participation.PowerOfChoice(2, candidates=4),
+    srp.participation.Tiered(2, tiers=2, by="loss"),
+    srp.participation.Oort(3),
+)
+METHODS = tuple(getattr(srp.algorithms, name) for name in ("FedDyn", "PFedMe", "FedALA", "FedAMP", "FedPAC", "FedAS"))
+
+
+def test_every_policy_is_here():
+    assert {type(policy).__name__ for policy in POLICIES} == set(srp.participation.__all__)
+
+
+@pytest.mark.short("FedAS-partial_work")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.__name__)
+def test_they_run_with_every_policy(cls, policy):
+    algorithm = cls(split_model(), srp.Training(srp.SGD(0.1), batch_size=4), fine_tune_epochs=1)
+    if policy.needs_global_gradient and algorithm.gradient is None:
+        pytest.skip("a stage that ends on a criterion needs a gradient at one model")
+    options = {"num_rounds": 2, "eval_every": 1, "evaluations": "all", "key": KEY, "progress": False, "devices": 1}
+    clock = CLOCK if POLICIES.index(policy) % 2 else srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+    history = srp.simulate(
+        algorithm, federation(SMALL()), participation=policy, clock=clock, record_loss=True, **options
+    )
+    assert history.finite.all()
+    assert np.isfinite(history.metrics["training_loss"]).all()
+    assert set(history.accuracies) == set(algorithm.evaluations)

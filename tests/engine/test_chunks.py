@@ -1,0 +1,220 @@
+"""Rounds in chunks and on devices: results do not depend on who serves a client, and nothing moves in vain."""
+
+import re
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import (
+    KEY,
+    Run,
+    algorithm_of,
+    assert_close,
+    assert_same_bits,
+    clients_of,
+    federation,
+    model,
+    numbers,
+    scripted,
+)
+
+import fedjax_srp as srp
+from fedjax_srp.algorithms import local
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine import program
+from fedjax_srp.engine.sharding import Layout, default_chunks
+
+VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
+DATA = numbers(*VALUES)
+TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0], np.float32)
+KEYS = jax.random.split(KEY, 2)
+CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
+IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5, 6]])
+SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
+WORK = np.array([[1, 2, 5, 1, 1, 1, 9], [3, 1, 1, 4, 2, 9, 9], [1, 1, 1, 1, 1, 1, 2]])
+POLICY = scripted(IDS, SIZES, WORK, STAGES)
+ROUNDS = [(ids[:size], work[:size].astype(np.float32)) for ids, size, work in zip(IDS, SIZES, WORK, strict=True)]
+DEVICES = {"devices": 2, "chunk_size": 2}  # windows of 4 positions: the last of every cohort here is padded
+
+
+def run_of(algorithm, policy=POLICY, **options):
+    return Run(algorithm, DATA, policy, CLOCK, **DEVICES | options)
+
+
+def three_rounds(run):
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(run.rounds().rounds for _ in ROUNDS))
+
+
+@pytest.mark.short("2-1-3")
+@pytest.mark.parametrize(
+    ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
+)
+def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, large_chunk):
+    """Cohorts of 3, 5 and 7: full large windows, a rest, or no large window at all."""
+
+    def client(key, broadcast, state, value, context):
+        message = value * context.work.astype(value.dtype)
+        return ClientOutput(message, state + message, info={"value": value})
+
+    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
+    options = {"devices": devices, "chunk_size": chunk_size}
+    run, small = (Run(algorithm, DATA, POLICY, CLOCK, **options, large_chunk=size) for size in (large_chunk, 0))
+    expected = np.zeros(len(VALUES), np.float32)
+    for ids, work in ROUNDS:
+        info = run.rounds().rounds
+        expected[ids] += VALUES[ids] * work
+        np.testing.assert_allclose(run.host_state().server, (VALUES[ids] * work).mean(), rtol=1e-6)
+        np.testing.assert_array_equal(run.host_state().clients, expected)
+        np.testing.assert_allclose(info.metrics["value"], [VALUES[ids].mean()], rtol=1e-6)
+        small.rounds()
+        np.testing.assert_array_equal(small.host_state().clients, expected)
+
+
+# Bits that arithmetic would lose; XLA for CPUs quiets the nans of bfloat16.
+BITS = {
+    "float32": np.array([0x80000000, 0x7FC12345, 0xFF800000, 1, 0x3F800000, 0x7F800001], np.uint32).view(np.float32),
+    "bfloat16": jnp.array([-0.0, 1e-30, 3.0, -jnp.inf], jnp.bfloat16),
+    "int8": jnp.arange(-3, 4, dtype=jnp.int8),
+}
+
+
+def late(key, broadcast, state, value, context):
+    """Reads the old state after the new one is known, and tells both."""
+    work = context.work.astype(value.dtype)
+    new = {
+        "sum": state["sum"] + work * value,
+        "key": jax.random.fold_in(state["key"], context.work),
+        "steps": state["steps"] + context.work,
+        "odd": state["odd"] ^ (context.work % 2 == 1),
+        "bits": jax.tree.map(lambda leaf: leaf[::-1], state["bits"]),
+    }
+    message = jnp.stack([new["sum"] - state["sum"], jax.random.normal(key), jax.random.normal(state["key"])])
+    return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
+
+
+@pytest.mark.short("3-2")
+@pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
+def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size):
+    """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
+    algorithm = algorithm_of(
+        late,
+        init=lambda key, data: jnp.zeros(3),
+        init_client=lambda key, server, value: {
+            "sum": 0 * value,
+            "key": key,
+            "steps": jnp.int32(0),
+            "odd": jnp.bool_(False),
+            "bits": BITS,
+        },
+        evaluations={"sum": lambda key, server, state, value: lambda test: state["sum"] + jax.random.normal(key)},
+    )
+    alone, many = (
+        Run(algorithm, DATA, POLICY, CLOCK, devices=n, chunk_size=chunk_size, evaluations="all") for n in (1, devices)
+    )
+    sums, steps, bits = np.zeros(len(VALUES), np.float32), np.zeros(len(VALUES), np.int32), jax.random.key_data
+    for ids, work in ROUNDS:
+        ours, expected = many.rounds(), alone.rounds()
+        assert_same_bits(*(jax.tree.map(lambda leaf: leaf[: len(VALUES)], run.scores) for run in (ours, expected)))
+        assert_close(ours.rounds, expected.rounds, 1e-6)
+        found, expected = many.host_state(), alone.host_state()
+        assert_close(found.server, expected.server, 1e-6)
+        assert_same_bits(bits(found.clients["key"]), bits(expected.clients["key"]))
+        sums[ids] += VALUES[ids] * work
+        steps[ids] += work.astype(np.int32)
+        assert_same_bits(found.clients["bits"], expected.clients["bits"])
+        np.testing.assert_array_equal(found.clients["sum"], sums)
+        np.testing.assert_array_equal(found.clients["steps"], steps)
+        np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2])
+def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
+    served = []
+
+    def client(key, broadcast, state, value, context):
+        jax.debug.callback(lambda _: served.append(1), value)
+        return ClientOutput(value, state + value)
+
+    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
+    run = run_of(algorithm, chunk_size=chunk_size)
+    for ids, _ in ROUNDS:
+        served.clear()
+        run.rounds()
+        jax.effects_barrier()
+        assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
+
+
+@pytest.mark.short("True-None")
+@pytest.mark.parametrize("num_seeds", [None, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("shard_data", [False, True])
+def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
+    """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""
+    data = federation(clients_of((3,) * 8, (2,) * 8))
+    algorithm = algorithm_of(
+        lambda key, broadcast, state, examples, context: ClientOutput((), state + jnp.sum(examples.x)),
+        init=lambda key, data: (),
+        init_client=lambda key, server, examples: jnp.zeros(()),
+        evaluations={},
+    )
+    options = {"num_rounds": 2, "devices": 2, "chunk_size": 3, "shard_data": shard_data, "progress": False}
+
+    def final(policy, **exchange):
+        program._shared.cache_clear()
+        with monkeypatch.context() as patch:
+            for name, made in exchange.items():
+                patch.setattr(jax.lax, name, made)
+            run, keys = (srp.simulate, {"key": KEY}) if num_seeds is None else (srp.simulate_seeds, {"keys": KEYS})
+            history = run(algorithm, data, participation=policy, keep_clients=True, **keys, **options)
+        return [h.client_states for h in (history if num_seeds else [history])]
+
+    lost = {
+        "psum_scatter": lambda bits, axis, tiled: jnp.zeros_like(bits[: len(bits) // 2]),
+        "all_gather": lambda bits, axis, tiled: jnp.zeros((2 * len(bits), *bits.shape[1:]), bits.dtype),
+    }
+    everybody, first = srp.participation.Full(), srp.participation.Fastest(4)
+    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(1.0, 9.0)))  # 0 to 3 are the fastest
+    for policy in (everybody, first):
+        assert_same_bits(final(policy, **lost), final(policy))
+    options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2)))
+    with pytest.raises(AssertionError):  # the even ones are, all of one device
+        assert_same_bits(final(first, **lost), final(first))
+
+
+def test_accelerators_have_large_chunks_by_default():
+    mebibyte = 2**20
+    sizes = 4 * mebibyte, mebibyte, 2 * mebibyte
+    # Judged in 30 windows of 334, of which the last has room for 20 more.
+    assert default_chunks("gpu", *sizes, 10_000) == (154, 0, 334)  # 65 times, as 156 would be
+    assert default_chunks("gpu", 2 * mebibyte, *sizes[1:], 10_000) == (156, 3 * 156, 334)
+    assert default_chunks("gpu", 2 * mebibyte, 0, 0, 1_000) == (128, 4 * 128, 1_000)
+    assert default_chunks("gpu", *sizes, 100) == (100, 0, 100)
+    assert default_chunks("gpu", 14 * mebibyte, 0, 0, 100) == (50, 0, 100)  # there is memory for 73
+    assert default_chunks("cpu", 100, 100, 100, 1_000) == (16, 0, 16)
+    layout = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
+    assert [part.chunk_size for part in layout.parts] == [3 * 156, 156]
+    assert [part.chunk_size for part in layout.for_evaluation().parts] == [512]
+
+
+# What a trip costs.
+
+
+ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
+
+
+@pytest.mark.short("2-True")
+@pytest.mark.parametrize(("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)])
+def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, monkeypatch):
+    """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
+    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
+    if not told:
+        monkeypatch.setattr(program, "compiler_options", lambda platform: {})
+    rows = 11  # of the table of a device's clients
+    data = federation(clients_of((3,) * devices * rows, (1,) * devices * rows))
+    algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
+    run = Run(algorithm, data, srp.participation.Full(), devices=devices, chunk_size=1)
+    run.rounds()
+    (segment,) = [c for (what, *_), c in run.program.shared.compiled.items() if what == ("segment", 1)]
+    copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())
+    assert (not copies) == told

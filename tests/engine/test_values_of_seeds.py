@@ -1,0 +1,179 @@
+"""Seeds with values of their own, and arrays that an algorithm carries."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, assert_same_bits, changed, clients_of, federation, model, numbers, refusal
+from test_shared_programs import DATA, OPTIONS, FedAvg, by_optax, fedprox, get, leaves, simulate, tuned
+
+import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine.prepare import Request, prepare
+
+
+def seeds(algorithm, values, keys, data=DATA, **options):
+    return srp.simulate_seeds(algorithm, data, keys=keys, values=values, **OPTIONS | options)
+
+
+KEYS = jnp.stack([KEY, KEY, jax.random.key(1)])
+RATES = [0.3, 0.05, 0.3]
+VALUES = {
+    "one": (lambda rate: fedprox(rate=rate), {"learning_rate": RATES}),
+    "several": (
+        lambda rate: fedprox(mu=2 * rate, momentum=rate),
+        {"mu": [2 * rate for rate in RATES], "training.optimizer.momentum": RATES},
+    ),
+    "heads": (
+        tuned,
+        {"head_optimizer.learning_rate": [2 * rate for rate in RATES], "fine_tune_optimizer.learning_rate": RATES},
+    ),
+    "optax": (by_optax, {"learning_rate": RATES}),
+}
+
+
+@pytest.mark.short("several")
+@pytest.mark.parametrize("case", VALUES)
+def test_values_of_seeds_are_those_of_runs_alone(case):
+    """But for rounding: a batch of seeds is another program than one run."""
+    make, values = VALUES[case]
+    batch = seeds(make(0.7), values, KEYS)
+    for rate, key, history in zip(RATES, KEYS, batch, strict=True):
+        alone = simulate(make(rate), key=key)
+        np.testing.assert_allclose(history.accuracy, alone.accuracy, atol=1e-6)
+        for a, b in zip(leaves(history), leaves(alone), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        options = alone.config["options"]
+        assert history.config["options"].keys() == options.keys()
+        for name, value in options.items():
+            found = history.config["options"][name]
+            assert found == (pytest.approx(value) if isinstance(value, float | dict) else value)
+    assert any((a != b).any() for a, b in zip(*map(leaves, batch[:2]), strict=True))  # of one key
+
+
+def test_short_and_dotted_names_give_the_same_bits():
+    names = "learning_rate", "training.optimizer.learning_rate", "optimizer.learning_rate"
+    kinds = RATES, np.array(RATES), tuple(map(np.float64, RATES))
+    batches = [seeds(fedprox(), {n: rates}, KEYS) for n, rates in zip(names, kinds, strict=True)]
+    assert [batch[0].compile_seconds for batch in batches[1:]] == [0.0, 0.0]
+    for history, *others in zip(*batches, strict=True):
+        for other in others:
+            assert_same_bits(other.server_state, history.server_state)
+            assert_same_bits(dict(other.accuracies), dict(history.accuracies))
+            assert other.config["options"] == history.config["options"]
+
+
+@pytest.mark.long
+def test_values_of_seeds_are_of_the_models_type():
+    """A model of half precision trains in it, as one run does."""
+    data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
+    make = lambda rate: FedAvg(model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5)))  # noqa: E731
+    options = {"num_rounds": 1, "devices": 1}
+    batch = seeds(make(0.7), {"learning_rate": RATES}, KEYS, data, **options)
+    for rate, key, history in zip(RATES, KEYS, batch, strict=True):
+        for a, b in zip(leaves(history), leaves(simulate(make(rate), data, key=key, **options)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-2)
+    assert {leaf.dtype for leaf in leaves(batch[0])} == {np.dtype(np.float16)}
+
+
+@pytest.mark.long
+def test_batches_of_other_values_share_their_program():
+    first = seeds(fedprox(), {"mu": [0.1, 0.2]}, KEYS[:2])
+    second = seeds(fedprox(0.5, 0.2, 0.1), {"mu": [0.3, 0.4]}, KEYS[1:])
+    assert first[0].compile_seconds > 0
+    assert second[0].compile_seconds == 0
+    run = prepare(Request(fedprox(), DATA, num_seeds=2, values={"mu": jnp.ones(2)}, devices=1))
+    shared = run.program().shared
+    assert shared.num_traces == 2
+    for other in ({"learning_rate": jnp.ones(2)}, {"mu": jnp.ones(2), "momentum": jnp.ones(2)}, {}):
+        assert prepare(Request(fedprox(), DATA, num_seeds=2, values=other, devices=1)).program().shared is not shared
+
+
+REFUSED = {
+    "too few": ({"learning_rate": [0.1, 0.2]}, "values['learning_rate']=[0.1, 0.2]: give a number for each of 3 keys"),
+    "too many": ({"learning_rate": [*RATES, 1]}, "05, 0.3, 1]: give a number for each of 3 keys"),
+    "one": ({"learning_rate": 0.1}, "values['learning_rate']=0.1: give a number for each of 3 keys"),
+    "texts": ({"learning_rate": ["a", "b", "c"]}, "give a number for each of 3 keys"),
+    "unknown": ({"nu": RATES}, "values has 'nu', which is no float of 'fedprox' as it is; it has learning_rate, mo"),
+    "integer": ({"epochs": [1, 2, 3]}, "values has 'epochs', which is no float of 'fedprox' as it is"),
+    "none": ({"weight_decay": RATES}, "values has 'weight_decay', which is no float of 'fedprox' as it is"),
+    "of the clock": ({"rate": RATES}, "values has 'rate', which is no float of 'fedprox'"),
+    "twice": ({"learning_rate": RATES, "training.optimizer.learning_rate": RATES}, "which is given twice; leave one o"),
+    "negative": ({"learning_rate": [0.1, -0.2, 0.0]}, "values of run 1: learning_rate=-0.2 must be positive"),
+    "above": ({"momentum": [0.5, 0.0, 3.0]}, "values of run 2: momentum=3.0 must be below 1"),
+    "not finite": ({"mu": [0.5, float("nan"), 3.0]}, "values of run 1: mu must be finite"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_values_that_are_none_are_refused_in_a_line(case):
+    values, words = REFUSED[case]
+    assert words in refusal(seeds, fedprox(), values, KEYS)
+
+
+def test_values_survive_batches_of_seeds(monkeypatch):
+    """Where memory is short, each batch gets the values of its own seeds."""
+    from fedjax_srp.engine import simulate as engine
+
+    monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
+    runs = seeds(get("fedavg"), {"learning_rate": RATES[:2]}, KEYS[:2])
+    assert [run.config["options"]["learning_rate"] for run in runs] == pytest.approx(RATES[:2])
+    assert (runs[0].accuracy != runs[1].accuracy).any()
+
+
+# Arrays that an algorithm carries.
+
+
+@srp.part
+class Carrying(srp.FederatedAlgorithm):
+    """The server keeps a multiple of the mean, and an offset that all seeds share."""
+
+    scale: float
+    offset: jax.Array
+    clock: Any = None  # a name that the engine has for something else
+
+    def init(self, key, data):
+        return jnp.zeros_like(self.offset)
+
+    def client(self, key, broadcast, state, value, context):
+        return ClientOutput(self.scale * value + self.offset)
+
+    def server(self, key, server, mean, context):
+        return mean
+
+
+def test_only_values_that_are_given_for_each_seed_have_an_axis_of_seeds():
+    """An array that an algorithm carries is the same for all seeds, also where it has as many entries as there are."""
+    offset = np.array([10.0, 20.0, 30.0], np.float32)
+    data, scales = numbers(1.0, 2.0, 6.0), (1.0, 2.0, 4.0)
+    runs = seeds(Carrying(0.5, offset), {"scale": scales}, KEYS, data, num_rounds=1, devices=1, evaluations=())
+    for scale, run in zip(scales, runs, strict=True):
+        np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
+        assert run.config["options"]["scale"] == scale
+        assert run.config["options"]["offset"] == [10.0, 20.0, 30.0]
+
+
+def test_sizes_follow_the_arrays_that_an_algorithm_carries():
+    for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
+        echo = changed(
+            Carrying(1.0, jnp.zeros(size, dtype)), client=lambda key, w, state, value, context: ClientOutput(w)
+        )
+        sizes = prepare(Request(echo, numbers(1.0, 2.0), evaluations=())).sizes
+        assert (sizes.up, sizes.down, sizes.server_state) == (size * jnp.dtype(dtype).itemsize,) * 3
+
+
+def test_a_checkpoint_knows_arrays_and_keys(tmp_path):
+    options = {"num_rounds": 1, "evaluations": (), "checkpoint_dir": tmp_path}
+    offsets = [jax.random.key(0), jax.random.key(1)]
+
+    def drawing(key):
+        init = lambda _, data: jnp.zeros(())  # noqa: E731
+        client = lambda key, w, state, value, context: ClientOutput(value)  # noqa: E731
+        return changed(Carrying(1.0, key), init=init, client=client)
+
+    simulate(drawing(offsets[0]), numbers(1.0), **options)
+    assert simulate(drawing(offsets[0]), numbers(1.0), **options).num_rounds == 1
+    with pytest.raises(ValueError, match="belongs to a run with"):
+        simulate(drawing(offsets[1]), numbers(1.0), **options)
