@@ -16,9 +16,8 @@ from reference.small import (
     clients_of,
     federation,
     model,
-    numbers,
-    scripted,
 )
+from test_round import CLOCK, DATA, POLICY, ROUNDS, VALUES, run_of
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
@@ -26,25 +25,8 @@ from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import program
 from fedjax_srp.engine.sharding import Layout, default_chunks
 
-VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
-DATA = numbers(*VALUES)
-TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0], np.float32)
+
 KEYS = jax.random.split(KEY, 2)
-CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
-IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5, 6]])
-SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
-WORK = np.array([[1, 2, 5, 1, 1, 1, 9], [3, 1, 1, 4, 2, 9, 9], [1, 1, 1, 1, 1, 1, 2]])
-POLICY = scripted(IDS, SIZES, WORK, STAGES)
-ROUNDS = [(ids[:size], work[:size].astype(np.float32)) for ids, size, work in zip(IDS, SIZES, WORK, strict=True)]
-DEVICES = {"devices": 2, "chunk_size": 2}  # windows of 4 positions: the last of every cohort here is padded
-
-
-def run_of(algorithm, policy=POLICY, **options):
-    return Run(algorithm, DATA, policy, CLOCK, **DEVICES | options)
-
-
-def three_rounds(run):
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(run.rounds().rounds for _ in ROUNDS))
 
 
 @pytest.mark.short("2-1-3")

@@ -15,7 +15,6 @@ from fedjax_srp.engine.round import stream
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
 TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0], np.float32)
-KEYS = jax.random.split(KEY, 2)
 CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
 IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5, 6]])
 SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
