@@ -25,7 +25,6 @@ from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import program
 from fedjax_srp.engine.sharding import Layout, default_chunks
 
-
 KEYS = jax.random.split(KEY, 2)
 
 
