@@ -24,7 +24,7 @@ def history(name, distance, time, stages=None, sizes=None, held=None):
     number = len(distance)
     metrics = {"distance": np.array(distance, float)} | ({} if held is None else {"stage_completed": np.array(held)})
     more = {} if stages is None else {"stage": stages, "cohort_size": sizes}
-    return made_history([], np.full(number, float(time)), clients=4, name=name, metrics=metrics, **more)
+    return made_history([0.0] * number, np.full(number, float(time)), clients=4, name=name, metrics=metrics, **more)
 
 
 def runs_of(histories, rounds):
