@@ -190,9 +190,9 @@ HISTORY = made_history([0.5], [1.0, 2.0], "global", clients=3, name="h", eval_ro
 @pytest.mark.parametrize("cost", ["10", None, -5, float("nan"), float("inf"), [1.0], KEY], ids=str)
 def test_a_cost_that_is_none_is_refused_wherever_a_history_takes_one(cost):
     for ask in (HISTORY.elapsed, HISTORY.eval_elapsed, HISTORY.to_frame, HISTORY.plot):
-        with pytest.raises(ValueError, match="communication must"):
+        with pytest.raises(ValueError, match=r"^communication=?.* must"):
             ask(communication=cost)
-    with pytest.raises(ValueError, match="communication must"):
+    with pytest.raises(ValueError, match=r"^communication=?.* must"):
         HISTORY.summary(communication=cost)
     assert HISTORY.elapsed(np.float32(10)).tolist() == [11.0, 23.0]
 

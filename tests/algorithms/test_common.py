@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithm_table import CORE, COUNTS, NUM_CLIENTS, TABLE, TEST_COUNTS, classification, of_core, with_padding
 from reference.small import (
     ALGORITHMS,
     KEY,
@@ -27,7 +28,6 @@ from reference.small import (
     scripted,
     steps,
 )
-from table import CORE, COUNTS, NUM_CLIENTS, TABLE, TEST_COUNTS, classification, of_core, with_padding
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import test_common as common
+from algorithm_table import TABLE, small
 from reference.small import KEY, Run, assert_close, changed, clients_of, federation, model
-from table import TABLE, small
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import _template
