@@ -44,6 +44,13 @@ def test_a_deadline_ends_a_round_and_counts_what_it_wastes(limit, ids, duration,
     assert float(wasted_time(cohort, times, cohort.duration)) == wasted
 
 
+@pytest.mark.parametrize("policy", [participation.Fastest(2, pool=4), participation.Deadline(quorum=2)], ids=str)
+def test_of_clients_that_report_at_once_no_more_are_taken_than_were_wanted(policy):
+    cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), times_of([2.0, 1.0, 1.0, 1.0]))
+    assert ids_of(cohort) == [1, 2]
+    assert (float(cohort.duration), int(cohort.asked)) == (1.0, 4)
+
+
 def test_power_of_choice_takes_the_highest_last_losses_of_its_candidates():
     policy, times = participation.PowerOfChoice(3, candidates=8), random_times(12)
     losses, rng = policy.init(KEY, 12), np.random.default_rng(0)
