@@ -519,6 +519,16 @@ def test_a_batch_keeps_its_points(tmp_path):
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
 
 
+def test_a_grid_waits_for_another_that_holds_the_book(tmp_path, monkeypatch):
+    axes, other = {"method": ["fedavg"], "seed": [0]}, contextlib.ExitStack()
+    other.enter_context(storage.held(tmp_path / units.TOGETHER, "out"))
+    monkeypatch.setattr(units.time, "sleep", lambda seconds: other.close())  # which ends meanwhile
+    assert len(planned(tmp_path, axes)) == 1
+    monkeypatch.setattr(units, "_PATIENCE", 0.0)
+    with storage.held(tmp_path / units.TOGETHER, "out"), refused(r"^out='.*': process .* is running here"):
+        planned(tmp_path, axes)
+
+
 def test_a_book_of_something_else_is_refused_and_kept(tmp_path):
     (tmp_path / units.BOOK).write_text('{"rows": 3}')
     with pytest.raises(ValueError, match=r"^out='.*': its grid.json was not written by fedjax_srp; give another out$"):
