@@ -153,3 +153,12 @@ def test_a_target_that_is_an_error_is_reached_from_above():
     assert history.smaller_is_better
     assert 1 < history.num_rounds < 30
     assert history.mean_accuracy[-1] <= 0.5 < history.mean_accuracy[:-1].min()
+
+
+def test_a_batch_ends_when_each_seed_has_been_at_the_target_once():
+    scores = np.array([[0.9, 0.1, 0.1, 0.1], [0.1, 0.1, 0.9, 0.1]])
+    records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "means/global": scores}
+    run = SimpleNamespace(evaluations=("global",), data=None)
+    limits = Limits(9, 1, None, 0.5)
+    assert outcome.ended_after(records, run, limits) == 3
+    assert outcome.ended_after(records, run, limits._replace(target=0.95)) is None
