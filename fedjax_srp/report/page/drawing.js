@@ -4,6 +4,7 @@
 const drawing = (() => {
   const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
     star: "★", hex: "⬢", asterisk: "✱"};
+  const DASHES = {solid: "solid", dashed: "10 4", dotted: "2 4"}; // lengths that are told apart at a glance
   const SINGLE = {solid: "circle", dashed: "square", dotted: "triangle"}; // of twins, which have one colour
   const documents = {}, axes = {};
 
@@ -18,8 +19,9 @@ const drawing = (() => {
 
   // Rows of a source, as objects, into its columns.
   function fill(figure, name, rows) {
-    const source = model(figure, name);
-    source.data = Object.fromEntries(Object.keys(source.data).map((column) => [column, rows.map((row) => row[column])]));
+    const source = model(figure, name), value = (row, column) => (column === "dash" ? DASHES[row.dash] : row[column]);
+    const values = (column) => rows.map((row) => value(row, column));
+    source.data = Object.fromEntries(Object.keys(source.data).map((column) => [column, values(column)]));
   }
 
   function range(figure, name, start, end) {

@@ -117,7 +117,7 @@ function drawCurves(shown, what) {
   if (apart || rounds.apart) notes.push("Thin lines: single runs, some of which begin after others end.");
   if (dotted || rounds.dotted) notes.push("Dots, or squares for dashed lines: evaluations that are joined to no other.");
   if (staged || rounds.staged) notes.push("Hollow dots: a stage begins.");
-  if (Number.isFinite(state.target)) notes.push(`Dotted: the target of ${shownPercent(state.target)}.`);
+  if (Number.isFinite(state.target)) notes.push(`Grey line: the target of ${shownPercent(state.target)}.`);
   const overlap = state.cost > 0 ? shown.filter(({row}) => !row.takes_cost).map(({row}) => row.name) : [];
   if (overlap.length) notes.push(`Not over time, as C cannot be added: ${overlap.join(", ")}.`);
   const diverged = shown.flatMap(({row}) => row.runs.filter((run) => run.diverged !== null)

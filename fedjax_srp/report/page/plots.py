@@ -99,7 +99,7 @@ def _curves(x: str) -> Figure:
     drawn.scatter("x", "y", size=7, fill_color="white", line_color="color", line_width=1.4, source=stages)
     dots = _source("dots", "x", "y", "color", "name", "marker")
     points = drawn.scatter("x", "y", size=7, color="color", marker="marker", source=dots)
-    span = Span(name="target", dimension="width", location=0, line_color=MUTED, line_dash="dotted", line_width=1.5)
+    span = Span(name="target", dimension="width", location=0, line_color=MUTED)
     drawn.add_layout(span)
     for renderer in (lines, points):
         _hover(drawn, renderer, ("", "@name"), (x, "$x{0.[0]}"), ("%", "$y{0.0}"), line_policy="nearest")
