@@ -489,3 +489,11 @@ def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated
     assert history.bytes_to(0.6) == 24 * (1 + 3 + 3)
     assert history.bytes_to(0.9) == math.inf
     assert history.summary(target=0.6)["bytes_to_target"] == 168
+
+
+def test_bytes_of_narrower_models_are_shares_and_rounds_without_a_report_send_none():
+    history = small()
+    sizes = history.cohort_size * history.communicated
+    share = np.where(sizes > 0, 0.5, np.nan)  # a mean over nobody
+    narrow = dataclasses.replace(history, metrics={**history.metrics, "message_share": share})
+    assert narrow.bytes_to(0.6) == 24 * (1 + 3 + 3) / 2
