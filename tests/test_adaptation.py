@@ -126,6 +126,12 @@ def test_samples_are_nested_and_never_padding():
     assert not share[6:].any()
 
 
+def test_samples_are_drawn_by_the_key(data, params):
+    options = {"num_samples": (1,), "epochs": 1, "optimizer": srp.SGD(1.0), "batch_size": 99, "devices": 1}
+    one, other = (srp.adapt(MODEL, data, params, key=jax.random.key(seed), **options) for seed in (0, 1))
+    assert (one.scores[0, 1] != other.scores[0, 1]).any()  # one step on one example, whichever it is
+
+
 def test_linear_heads_are_least_squares():
     task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2, noise_std=0.3)
     algorithm = srp.algorithms.LinearFedRep(

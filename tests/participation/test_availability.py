@@ -311,7 +311,7 @@ def test_a_policy_of_ones_own_that_picks_the_absent_is_named():
 
 
 def test_a_markov_chain_is_stationary_and_keeps_its_word():
-    """Shares and mean stays at any step, and who was said to stay is there until then."""
+    """Shares, mean stays and memory at any step, and who was said to stay is there until then."""
     model, n = clocks.Markov(on=3.0, off=1.0), 20_000
     state, now, before = model.init(KEY, n), 0.0, None
     for number, step in enumerate([0.0, 0.1, 2.0, 0.5, 50.0, 0.01]):
@@ -324,6 +324,8 @@ def test_a_markov_chain_is_stationary_and_keeps_its_word():
         assert abs(arrives[~there].mean() - 1.0) < 4 * 1.0 / np.sqrt((~there).sum())
         if before is not None:
             came, left = before
+            stay = 0.75 + 0.25 * np.exp(-(1 / 3 + 1) * step)  # P(there at t + step | there at t)
+            assert abs(there[came == 0].mean() - stay) < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
             sure = (came <= step - 1e-5) & (left > step + 1e-5)
             assert there[sure].all()
             assert not there[(came > step + 1e-5) | ((came == 0) & (left < step - 1e-5) & (step < 0.02))].any()
