@@ -223,12 +223,14 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
         files: path -> function that writes the file to a given path.
 
     Raises:
-        OSError: the disk is full; existing files are intact.
+        OSError: the disk is full, or a folder is in the place of a file; existing files are intact.
     """
     beside: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
         try:
             for path, write_to in files.items():
+                if path.is_dir() and not path.is_symlink():  # found now, not when other files have their places
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
                 folder = tempfile.TemporaryDirectory(prefix=".", suffix=".writing", dir=path.parent)
                 beside[path] = Path(stack.enter_context(folder), path.name)
                 write_to(beside[path])

@@ -104,3 +104,13 @@ def test_tables_are_written_with_harmless_cells(tmp_path):
     frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
     storage.as_csv(frame)(tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
+
+
+def test_a_folder_in_the_place_of_a_file_leaves_the_others_as_they_were(tmp_path):
+    (tmp_path / "history.csv").write_text("old")
+    (tmp_path / "accuracy.png").mkdir()
+    new = {tmp_path / name: lambda path: path.write_text("new") for name in ("history.csv", "accuracy.png")}
+    with pytest.raises(IsADirectoryError, match=r"accuracy\.png'$"):
+        storage.replace(new)
+    assert (tmp_path / "history.csv").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["accuracy.png", "history.csv"]

@@ -50,8 +50,8 @@ class APFL(GlobalModel):
 
     FedRep's authors fix alpha, and so does this by default. Adaptive, alpha_i descends the same loss, in every step and
     with the same optimizer (the code of APFL's authors: in the first batch of a round), and is kept in [0, 1]; its mean
-    over the cohort is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's code mixes
-    alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this implementation follows
+    over the participants is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's code
+    mixes alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this implementation follows
     neither.
 
     Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;

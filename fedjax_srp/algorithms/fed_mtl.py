@@ -91,7 +91,7 @@ class FedMTL(OwnModel):
         return ClientOutput(moved, FedMTLClientState(local.params), loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
-        """The mean of all models, of which those of the cohort have moved."""
+        """The mean of all models, of which those of the participants have moved."""
         # w_bar <- w_bar + (1 / N) sum_i (w_i+ - w_i)
         share = context.cohort_size.astype(float) / context.num_clients
         return FedAvgServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))

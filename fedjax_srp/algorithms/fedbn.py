@@ -44,7 +44,7 @@ class FedBN(GlobalModel):
     al., 2020). Without BatchNorm, and for a model with GroupNorm in its place, this is `FedAvg`.
 
     Evaluations: `own_model` (the default), the shared layers with the client's own normalisation, as it last left it;
-    `global`, with the mean normalisation of the last cohort, which no real server has; `fine_tune` (the head) and
+    `global`, with the mean normalisation of the last round, which no real server has; `fine_tune` (the head) and
     `fine_tune_all`, that model trained on the client.
 
     Args:

@@ -28,7 +28,7 @@ class FedBuff(ExampleAlgorithm):
 
     To be run with `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it
     downloaded when its job began, and gets the new one after the server step that uses its update. The staleness tau
-    counts the server steps in between; its mean over the cohort is recorded as `staleness`. Batches are those of the
+    counts the server steps in between; its mean over the updates is recorded as `staleness`. Batches are those of the
     round that uses the update. With `Full`, tau = 0 and a server step size of 1, this is `FedAvg`.
 
     The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
