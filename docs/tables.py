@@ -133,7 +133,7 @@ def costs() -> list[list[str]]:
 
 
 def evaluations() -> list[list[str]]:
-    """One row an evaluation of an algorithm, the default one first."""
+    """One row for each evaluation that judges another model, with its algorithms; bold where it is their default."""
     model = srp.models.MLP((5,), 3, (4, 4))
     task = srp.data.linear_task(jax.random.key(0), 4, dim=6, rank=2)
     linear = {
@@ -141,13 +141,15 @@ def evaluations() -> list[list[str]]:
         "linear_fedavg": srp.algorithms.LinearFedAvg(task, step_size=0.1),
     }
     classes = {cls.name: cls for cls in (getattr(srp.algorithms, name) for name in srp.algorithms.__all__)}
-    rows = [["algorithm", "evaluation", "judges"]]
+    judged: dict[tuple[str, str], list[str]] = {}
     for name in sorted(classes):
         algorithm = linear.get(name) or classes[name](model)
         for place, (evaluation, function) in enumerate(algorithm.evaluations.items()):
             what = (inspect.getdoc(function) or "").replace("\n", " ")
-            rows.append([f"`{name}`", f"`{evaluation}`" + (" (default)" if place == 0 else ""), what])
-    return rows
+            judged.setdefault((evaluation, what), []).append(f"**`{name}`**" if place == 0 else f"`{name}`")
+    rows = [[f"`{evaluation}`", what, ", ".join(names)] for (evaluation, what), names in judged.items()]
+    first = list(dict.fromkeys(row[0] for row in sorted(rows, key=lambda row: -row[2].count("`"))))
+    return [["evaluation", "judges", "algorithms"], *sorted(rows, key=lambda row: first.index(row[0]))]
 
 
 TABLES = {"methods.md": {"methods": methods, "costs": costs}, "concepts.md": {"evaluations": evaluations}}
