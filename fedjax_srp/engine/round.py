@@ -344,7 +344,8 @@ def one_round(
     round_info = round_info._replace(metrics={**metrics, **said}, reports={})
     now = state.now + round_info.compute_time
     if times.available is not None:  # time passes, or clients that leave at once would be selected forever
-        now = jnp.maximum(now, jnp.nextafter(state.now, jnp.inf))
+        later = jnp.nextafter(state.now, jnp.inf)
+        now = jnp.maximum(now, jnp.maximum(later, jnp.finfo(later.dtype).tiny))  # subnormal numbers count as 0
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     whose = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
     rounds_taken = state.rounds_taken.at[whose].add(1, mode="drop")

@@ -126,3 +126,22 @@ def test_what_breaks_the_contract_is_refused_when_it_is_built():
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="unknown evaluation of fedavg 'nothing'"):
         srp.Simulation(fedavg(), DATA).score(srp.Simulation(fedavg(), DATA).init(KEY), "nothing")
+
+
+@srp.part
+class LeavesAtOnce(srp.Clock):
+    """Everybody is available, and leaves before any time has passed."""
+
+    def sample(self, key, state, now):
+        ones = jnp.ones(DATA.num_clients)
+        return srp.ClientTimes(ones, ones, available=ones > 0, stays=0 * ones, wait=jnp.zeros(())), state
+
+
+def test_time_passes_though_a_round_takes_none():
+    """Else an interval that ends now would go on for ever; the smallest float above 0 counts as 0 on a CPU."""
+    simulation = srp.Simulation(fedavg(), DATA, clock=LeavesAtOnce())
+    state = simulation.init(KEY)
+    for start in (0.0, 1.0, 1e9):
+        new, info = jax.jit(simulation.step)(state._replace(now=jnp.asarray(start)))
+        assert (info.cohort_size, info.compute_time) == (0, 0.0)
+        assert start < new.now <= np.nextafter(np.float32(start), np.float32(np.inf)) + 1e-30
