@@ -99,7 +99,9 @@ def into_span(layer: str, params: PyTree, kernel: Array, examples: Examples) -> 
     """Parameters with a `Kernel` for the named layer's, and examples with `Inputs`."""
     x = _rows(examples)
     within = Kernel(jnp.ones((1, 1), kernel.dtype), jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype))
-    inputs: Any = Inputs(x @ kernel, x @ x.T, jnp.arange(x.shape[0], dtype=jnp.int32))
+    # Padding is in the start, where nothing reads it, as in features: XLA computes X W0 once for both.
+    start = examples.x.reshape(x.shape[0], -1) @ kernel
+    inputs: Any = Inputs(start, x @ x.T, jnp.arange(x.shape[0], dtype=jnp.int32))
     params = jax.tree.map_with_path(lambda path, leaf: within if _is_in(layer, path) else leaf, params)
     return params, examples._replace(x=inputs)
 

@@ -220,3 +220,17 @@ def test_other_losses_and_gradients_are_trained_as_they_are(monkeypatch):
     monkeypatch.undo()
     own = lambda *arguments: loss(*arguments)  # noqa: E731
     assert local.layer_in_span(own, params, examples, how) is None
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of programs for CPUs")
+def test_features_and_span_share_their_product():
+    """FedRep computes X W0 once a client: XLA finds that the features of the head's training have it too."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 28, 28)).astype(np.float32), rng.integers(0, 3, 60)
+    places = np.split(np.arange(60), 3)
+    data = srp.data.from_arrays(x, y, x + 1, y, train_indices=places, test_indices=places)
+    algorithm = srp.algorithms.FedRep(large(num_classes=3, hidden=(64,)), srp.Training(batch_size=4))
+    simulation = srp.Simulation(algorithm, data, chunk_size=1)
+    state = jax.eval_shape(simulation.init, jax.random.key(0))
+    lines = jax.jit(simulation.step).lower(state).compile().as_text().splitlines()
+    assert len([line for line in lines if "dot(" in line and "f32[20,64]" in line.partition("dot(")[0]]) == 1
