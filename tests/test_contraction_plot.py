@@ -73,7 +73,7 @@ def test_a_run_that_is_there_at_once_has_no_logarithm():
 
 
 def test_a_run_that_diverged_at_once_predicts_nothing():
-    with pytest.raises(ValueError, match=r"the distance after round 1 is nan, from which nothing follows: give runs"):
+    with pytest.raises(ValueError, match=r"the distance after round 1 is nan, so there is no prediction: give runs"):
         plots.contraction_over_run([run(), run(np.nan)], 0.05)
 
 

@@ -242,7 +242,7 @@ def test_a_small_legend_lies_within_the_axes():
     assert axes.y0 < legend.y0
 
 
-def test_a_list_with_runs_that_are_no_repeats_is_refused():
+def test_a_list_with_runs_that_are_not_repeats_is_refused():
     def made(rate, seed, **fields):
         options = {"learning_rate": rate, "hidden": [8]}
         return run(config={"data_checksum": "1a", "options": options, "key": [0, seed], "unknown": []} | fields)
@@ -251,7 +251,7 @@ def test_a_list_with_runs_that_are_no_repeats_is_refused():
     (ax,) = plots.accuracy_over_time(repeats).axes
     assert list(drawn(ax)) == ["FedRep (2 runs)"]
     message = (
-        "histories has runs of 'fedrep' that are no repeats, learning_rate is 0.1 and 0.5: give a dict from label to "
+        "histories has runs of 'fedrep' that are not repeats, learning_rate is 0.1 and 0.5: give a dict from label to "
         "runs, e.g. {'FedRep, learning_rate=0.1': [...], 'FedRep, learning_rate=0.5': [...]}"
     )
     for draw in (plots.accuracy_over_time, plots.metric_over_time, lambda runs: plots.figure3({"digits": runs})):
@@ -262,7 +262,7 @@ def test_a_list_with_runs_that_are_no_repeats_is_refused():
     with pytest.raises(ValueError, match=r"they were made on different data: .*or \{'fedrep': \[...\]\} to average"):
         plots.accuracy_over_time([made(0.1, 0), made(0.1, 1, data_checksum="2b")])
     own = made(0.1, 0, unknown=["algorithm"])
-    with pytest.raises(ValueError, match="no repeats, equal seeds gave unequal results"):
+    with pytest.raises(ValueError, match="not repeats, equal seeds gave unequal results"):
         plots.accuracy_over_time([own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})])
     (ax,) = plots.accuracy_over_time({"0.1": repeats, "both": [made(0.1, 0), made(0.5, 0)]}).axes
     assert list(drawn(ax)) == ["0.1 (2 runs)", "both (2 runs)"]
@@ -323,7 +323,7 @@ def test_labels_that_are_no_texts_become_some():
     assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
     figure = plots.figure3({3: histories})
     assert legend_texts(figure.legends[0])[:3] == ["0.1", "('a', 2)", "None"]
-    with pytest.raises(ValueError, match=r"histories has two labels that read '0\.1': call one of them otherwise"):
+    with pytest.raises(ValueError, match=r"histories has two labels that read '0\.1': rename one of them"):
         plots.accuracy_over_time({0.1: run(), "0.1": run()})
 
 

@@ -239,7 +239,7 @@ def test_rows_of_one_training_say_so_and_options_that_are_none_are_left_out():
     ]
     found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
     assert [note for note in found.notes if "training" in note] == [
-        "one training, whose seconds stand in each of its rows: FedAvg, num_rounds=3; FedAvg-FT, num_rounds=3"
+        "rows of one training, each with all of its seconds: FedAvg, num_rounds=3; FedAvg-FT, num_rounds=3"
     ]
     assert not [name for name in found.runs if "None" in name]
 
@@ -326,7 +326,7 @@ def test_what_is_not_recorded_is_said(save, tmp_path):
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"mine": 2}
     (note,) = (line for line in text.splitlines() if "not recorded" in line)
-    assert "what made mine is not recorded; make it of numbers, texts, named functions and parts" in note
+    assert "the definition of mine is not recorded; make it of numbers, texts, named functions and parts" in note
     assert note in (tmp_path / "table.txt").read_text()
 
 
@@ -335,7 +335,7 @@ def test_runs_that_prove_to_differ_are_not_averaged_though_nobody_said_why(save,
     save(*(run(scores=(0.1, 0.2, top), config=c) for top in (0.5, 0.9) for c in config))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
-    assert "a row a folder: runs of one seed differ, and what made mine is not recorded" in text
+    assert "one row per folder: runs with equal seeds differ, and the definition of mine is not recorded" in text
     save(run(scores=(0.1, 0.2, 0.5), config=config[0]))
     found, text = rows(tmp_path)
     assert len(found) == 4

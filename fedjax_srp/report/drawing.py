@@ -1,4 +1,4 @@
-"""Drawing of curves for every figure: styles, bands over repeats, labels, legends, figures without pyplot."""
+"""Drawing of curves: styles, bands over repeats, labels, legends, figures without pyplot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Curves of repeats, put together."""
+    """Mean of the curves of repeats, with its lower and upper bound."""
 
     x: np.ndarray
     low: np.ndarray
@@ -52,7 +52,7 @@ class Band(NamedTuple):
     running: np.ndarray  # number of curves that reach x
 
 
-# Of methods without their own colour: Tol and Okabe and Ito, suited to the common forms of colour blindness.
+# For methods without their own colour, from the palettes of Tol and of Okabe and Ito for the colour-blind.
 CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
 LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 CYCLE = tuple(itertools.product(LINESTYLES, CYCLE_COLORS))
@@ -75,14 +75,14 @@ THIN = {"linewidth": 0.9, "marker": ".", "markersize": 4}
 SINGLE = "thin lines: single runs"
 HELD = "thinner: some runs have ended and keep their last value"
 TIME_LABEL = "simulated time (time units)"
-MAX_MARKED = 40  # evaluations on a line, up to which each has a dot
-MAX_ENTRIES, MAX_LETTERS = 5, 35  # of a legend, and of its longest entry: larger legends are below the axes
-LETTER, HANDLE = 0.067, 0.75  # mean width of a letter in a legend, and of a line with the room around it, in inches
-ROW, AXIS = 0.2, 0.5  # height of a line of text in a legend, and of an axis with its name, in inches
+MAX_MARKED = 40  # a line with more evaluations has no dots
+MAX_ENTRIES, MAX_LETTERS = 5, 35  # of a legend and of its longest entry; larger legends are below the axes
+LETTER, HANDLE = 0.067, 0.75  # mean width in a legend of a letter and of a line sample with its margins, in inches
+ROW, AXIS = 0.2, 0.5  # height of a line of a legend and of an axis with its label, in inches
 
 
 def accuracy_curve(communication: float, evaluation: str | None, x: X = "time") -> Callable[[History], Curve]:
-    """Return the curve of mean scores, over simulated time or over rounds."""
+    """Return a function from a history to its curve of mean scores, over simulated time or rounds."""
     if x == "rounds":
         return lambda history: Curve(history.eval_round, history.mean_scores(evaluation), history.round)
     return lambda history: Curve(
@@ -98,18 +98,18 @@ def draw(
     labels: Mapping[str, str],
     spread: Spread = "range",
 ) -> tuple[dict[str, Any], list[str]]:
-    """Draw one line per group; return legend label -> artist, and notes on how to read the lines.
+    """Draw one line per group; return legend label -> artist, and notes that explain the lines.
 
-    Repeats are drawn as their mean with a band, or as a thin line each: on request, or if some begin after others end.
+    Repeats are drawn as their mean with a band, or as a thin line each if `spread` says so or they do not overlap.
     """
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    counts, is_staged, is_held, is_single = set(), False, False, False
+    counts, has_stages, is_held, is_single = set(), False, False, False
     for label, runs in groups.items():
         text, curves = labels[label], [curve(run) for run in runs]
         look: dict[str, Any] = {"color": styles[label].color, "linestyle": styles[label].linestyle}
-        handles[text] = Line2D([], [], **look)  # without the dots, which hide the dashes
+        handles[text] = Line2D([], [], **look)  # no dots, which would hide the dashes
         if len(runs) > 1 and (spread == "seeds" or are_apart(curves)):
             is_single = True
             handles[text].set_linewidth(THIN["linewidth"])
@@ -129,10 +129,10 @@ def draw(
             ax.plot(x, y, marker="." if len(x) <= MAX_MARKED else "", markersize=5, label=text, **look)
             starts = ends[np.flatnonzero(np.diff(run.stage))]
             starts = starts[(starts >= x[0]) & (starts <= x[-1])]
-            is_staged |= len(starts) > 0
+            has_stages |= len(starts) > 0
             mark = {"linestyle": "", "marker": "o", "markersize": 6, "mfc": "white", "mec": look["color"], "mew": 1.4}
             ax.plot(starts, np.interp(starts, x, y), label="_stages", **mark)
-    if is_staged:
+    if has_stages:
         handles["a stage begins"] = Line2D([], [], linestyle="", marker="o", markersize=6, mfc="white", mec="#555555")
     ax.set_xlim(left=0)
     ax.grid(visible=True)
@@ -142,14 +142,14 @@ def draw(
 
 
 def are_apart(curves: Sequence[Curve]) -> bool:
-    """Return True if some curves begin after others have ended, so that there is nothing to average."""
+    """Return True if some curves begin after others have ended, so that they have no mean."""
     return len(curves) > 1 and bool(max(curve.x[0] for curve in curves) >= min(curve.x[-1] for curve in curves))
 
 
 def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
-    """Combine curves at the points of all, from where all have begun to where the last one ends.
+    """Interpolate curves at the points of all of them and average, from the last beginning to the last end.
 
-    A curve that has ended keeps its last value, so that the mean ends with the mean of the last values.
+    A curve that has ended keeps its last value, so the mean ends with the mean of the last values.
     """
     x = np.unique(np.concatenate([curve.x for curve in curves]))
     x = x[x >= max(curve.x[0] for curve in curves)]
@@ -163,13 +163,13 @@ def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
 
 
 def pieces(running: np.ndarray) -> list[tuple[int, slice]]:
-    """Return the parts of a band with equally many running curves, each joined to the last."""
+    """Split a band where a curve ends: (number of running curves, slice), each slice joined to the one before."""
     ends = [*(np.flatnonzero(np.diff(running)) + 1).tolist(), len(running)]
     return [(int(running[end - 1]), slice(max(0, begin - 1), end)) for begin, end in itertools.pairwise([0, *ends])]
 
 
 def log_ticks(ax: Axes) -> None:
-    """Put plain numbers on a logarithmic axis of time, as many as fit."""
+    """Label a logarithmic time axis with plain numbers, as many as fit."""
     from matplotlib import ticker
 
     low, high = ax.get_xlim()
@@ -179,12 +179,12 @@ def log_ticks(ax: Axes) -> None:
 
 
 def groups(histories: Histories) -> dict[str, list[History]]:
-    """Return label -> repeats, in the order given; a label that is no text becomes one."""
+    """Return label -> repeats, in the order given; labels are converted to text."""
     groups: dict[str, list[History]] = {}
     if isinstance(histories, Mapping):
         for label, value in histories.items():
             if str(label) in groups:
-                raise ValueError(f"histories has two labels that read {str(label)!r}: call one of them otherwise")
+                raise ValueError(f"histories has two labels that read {str(label)!r}: rename one of them")
             groups[str(label)] = list(value) if isinstance(value, Sequence) else [value]
     else:
         for history in histories if isinstance(histories, Sequence) else [histories]:
@@ -197,7 +197,7 @@ def groups(histories: Histories) -> dict[str, list[History]]:
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:
-    """Return `groups`, after checking that runs of one name in a list differ in nothing but the seed."""
+    """Return `groups`, after checking that runs of one name in a list differ only in the seed."""
     found = groups(histories)
     if isinstance(histories, Mapping):
         return found
@@ -213,7 +213,7 @@ def checked_groups(histories: Histories) -> dict[str, list[History]]:
             why = {"folder": "equal seeds gave unequal results", "data": "they were made on different data"}
             one, other = (repr(label) for label in [*rows][:2])
             raise ValueError(
-                f"histories has runs of {name!r} that are no repeats, "
+                f"histories has runs of {name!r} that are not repeats, "
                 f"{why.get(differing, f'{differing} is ' + ' and '.join([*values[differing]][:2]))}: give a dict from "
                 f"label to runs, e.g. {{{one}: [...], {other}: [...]}}, or {{{name!r}: [...]}} to average them all the "
                 "same"
@@ -222,7 +222,7 @@ def checked_groups(histories: Histories) -> dict[str, list[History]]:
 
 
 def evaluation_names(groups: Mapping[str, Sequence[History]], evaluation: str | None) -> list[str]:
-    """Return the names of the evaluations to draw, after checking that the runs have them."""
+    """Return the names of the evaluations to draw; ValueError if a run lacks its evaluation."""
     names: dict[str, None] = {}
     for run in itertools.chain.from_iterable(groups.values()):
         if not len(run.scores(evaluation)):
@@ -235,7 +235,7 @@ def evaluation_names(groups: Mapping[str, Sequence[History]], evaluation: str | 
 
 
 def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -> str:
-    """Return the name of an axis of scores: the test data, the kind of score, the evaluation if there is one."""
+    """Return the label of an axis of scores: data, kind of score, and the evaluation if it is the same for all."""
     runs = [run for repeats in groups.values() for run in repeats]
     judged, score = (
         "/".join(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("judged_on", "score_name")
@@ -244,40 +244,39 @@ def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -
 
 
 def plain(text: str) -> str:
-    """Escape a text for matplotlib, in which dollars would begin mathematics."""
+    """Escape dollars, which would begin mathematics in matplotlib."""
     return text.replace("$", r"\$")
 
 
 def key(label: str) -> str:
-    """Return a label as a method's name."""
+    """Convert a label to the form of a method's name."""
     return label.lower().replace("-", "_").replace(" ", "_")
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return a style per label: its method's, solid for growing cohorts, else the next of the cycle.
+    """Return a style per label: that of its method, solid for growing cohorts, else the next of the cycle.
 
-    Beside methods with their own style, the cycle uses solid lines last, since solid means growing cohorts. In the name
-    of a table's row, "SRPFL, clock=fixed", the method before the comma counts; where several rows have it, each gets a
-    colour of the cycle, and the method says whether it is solid.
+    Next to methods with their own style, the cycle uses solid lines last, since solid means growing cohorts. For the
+    name of a table's row, "SRPFL, clock=fixed", the method before the comma decides; if several rows have this method,
+    each gets a colour of the cycle, solid if the method doubles its cohorts.
     """
     styles: dict[str, Style] = {}
-    recipes = {row.label: row for row in RECIPES.values() if row.label} | RECIPES
-    # a label may contain commas, "FLANP (FedAvg, criterion)"
-    known = {label: [word for word in recipes if f"{label},".startswith(f"{word},")] for label in labels}
-    named = {label: max(words, key=len, default=label.partition(",")[0]) for label, words in known.items()}
-    rows_of = Counter(named.values())
-    rows = {label: recipes.get(name, RECIPES.get(key(name))) for label, name in named.items()}
-    says_solid = any(row is not None and row.color is not None for row in rows.values())
-    looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if says_solid else CYCLE
+    known = {recipe.label: recipe for recipe in RECIPES.values() if recipe.label} | RECIPES
+    # the label of a method may contain commas, "FLANP (FedAvg, criterion)"
+    prefixes = {label: [name for name in known if f"{label},".startswith(f"{name},")] for label in labels}
+    names = {label: max(found, key=len, default=label.partition(",")[0]) for label, found in prefixes.items()}
+    num_rows = Counter(names.values())
+    recipes = {label: known.get(name, RECIPES.get(key(name))) for label, name in names.items()}
+    has_own_style = any(recipe is not None and recipe.color is not None for recipe in recipes.values())
+    looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if has_own_style else CYCLE
     cycle = itertools.cycle(looks)
-    for label, name in named.items():
-        row = rows[label] if rows_of[name] == 1 or label == name else None
-        style = None
-        if row is not None and row.color is not None:
-            style = Style(row.label or label, row.color, "-" if row.doubling else "--")
+    for label, name in names.items():
+        recipe, style = recipes[label], None
+        if recipe is not None and recipe.color is not None and (num_rows[name] == 1 or label == name):
+            style = Style(recipe.label or label, recipe.color, "-" if recipe.doubling else "--")
         if style is None or style in styles.values():
-            used, method = {(each.linestyle, each.color) for each in styles.values()}, rows[label]
-            doubling = None if method is None or method.color is None else method.doubling
+            used = {(each.linestyle, each.color) for each in styles.values()}
+            doubling = None if recipe is None or recipe.color is None else recipe.doubling
             fits = (look for look in looks if doubling is None or (look[0] == "-") == doubling)
             linestyle, color = next((look for look in fits if look not in used), None) or next(cycle)
             style = Style(methods.label(label) if style is None else label, color, linestyle)
@@ -291,7 +290,7 @@ def labels(
     names: Sequence[str] = (),
     count: bool = True,
 ) -> dict[str, str]:
-    """Return the legend's text for each group: with the evaluation if lines differ in it, and divergence."""
+    """Return the legend text of each group: number of runs, the evaluation if lines differ in it, and divergence."""
     labels: dict[str, str] = {}
     for label, style in styles(groups).items():
         runs = groups[label]
@@ -306,7 +305,7 @@ def labels(
 
 
 def legend(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
-    """Put a legend into axes, or below them if it is large; return the height that it needs below, in inches."""
+    """Add a legend inside the axes, or below them if it is large; return the height needed below, in inches."""
     from matplotlib.transforms import ScaledTranslation
 
     width = ax.get_window_extent().width / ax.figure.dpi
@@ -323,19 +322,19 @@ def legend(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
 def legend_below(
     owner: Figure | Axes, handles: Mapping[str, Any], width: float, notes: Sequence[str], **place: Any
 ) -> float:
-    """Put a legend below, with as many columns as fit; return the height that it needs, in inches.
+    """Add a legend below, with as many columns as fit; return the height that it needs, in inches.
 
     Args:
         owner: figure or axes of the legend.
-        handles: text -> artist; texts that are too long are wrapped.
+        handles: text -> artist; long texts are wrapped.
         width: of the owner, in inches.
         notes: lines above the entries.
-        place: as `legend` of matplotlib takes it.
+        place: keyword arguments of matplotlib's `legend`.
     """
     texts = _wrapped(handles, width)
     longest = max(len(line) for text in texts for line in text.splitlines())
     fitting = max(1, min(4, int(width / (HANDLE + LETTER * longest))))
-    rows = -(-len(texts) // fitting)  # ceiling, so that twins are above each other
+    rows = -(-len(texts) // fitting)  # rounded up, so that twins are above each other
     title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
     columns = [texts[first : first + rows] for first in range(0, len(texts), rows)]
     legend = owner.legend([*handles.values()], texts, ncols=len(columns), title=title or None, frameon=False, **place)
@@ -349,7 +348,7 @@ def _wrapped(texts: Iterable[str], width: float) -> list[str]:
 
 
 def new_figure(size: tuple[float, float]) -> Figure:
-    """Return a figure without pyplot's global state; notebooks display it all the same."""
+    """Return a figure without pyplot's global state, which notebooks can display."""
     import matplotlib.figure
 
     class NotebookFigure(matplotlib.figure.Figure):

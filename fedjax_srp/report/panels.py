@@ -1,4 +1,4 @@
-"""Methods compared in one figure: accuracy over simulated time, a panel a communication cost."""
+"""Methods compared in one figure: accuracy over simulated time, one panel for each communication cost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-HEIGHT, PANEL = 4.5, 3.9  # in inches: of the figure, at least, and of all but its legend
+HEIGHT, PANEL = 4.5, 3.9  # in inches: least height of the figure, and height without its legend
 FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png", "accuracy{}.pdf")
-HIDDEN = 0.8  # share of every run that a cut may hide
+HIDDEN = 0.8  # largest share of every run that a cut may hide
 
 
 def figure(histories: table.Repeats, target: table.Target, communications: Sequence[float], title: str = "") -> Figure:
-    """Draw accuracy over simulated time, a panel a communication cost, the target dotted.
+    """Draw accuracy over simulated time, one panel for each communication cost, and the target as a dotted line.
 
-    A panel ends a little after the last run has reached the target, with the longest run if one never does. If that
-    would hide more than 80 % of every run in some panel, all show whole runs.
+    A panel ends soon after the last run reached the target, or with the longest run if some run never did. If that
+    would hide more than 80 % of every run in some panel, all panels show whole runs.
     """
     import matplotlib as mpl
 
@@ -38,17 +38,17 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         handles: dict[str, Any] = {}
         notes = [drawing.plain(title)] if title else []
-        columns = [
+        groups_by_cost = [
             {name: runs for name, runs in groups.items() if not (cost and not runs[0].takes_communication)}
             for cost in communications
         ]
-        cuts = _cuts(columns, target.accuracy, communications)
-        for ax, cost, shown, cut in zip(panels, communications, columns, cuts, strict=True):
-            if not shown:  # only runs with overlapping rounds
+        cuts = _cuts(groups_by_cost, target.accuracy, communications)
+        for ax, cost, shown, cut in zip(panels, communications, groups_by_cost, cuts, strict=True):
+            if not shown:  # no cost can be added to any of the runs
                 ax.set_axis_off()
                 continue
-            more, how = drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels)
-            handles, notes = handles | more, [*dict.fromkeys([*notes, *how])]
+            new_handles, new_notes = drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels)
+            handles, notes = handles | new_handles, [*dict.fromkeys([*notes, *new_notes])]
             if is_known:
                 ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
             ax.set_title(f"communication cost {cost:g}")
@@ -57,7 +57,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
                 ax.set_xlim(0, cut)
         panels[0].set_ylabel(drawing.score_label(groups, names))
         final = [run.final_accuracy for runs in groups.values() for run in runs]
-        lowest = min(filter(math.isfinite, final), default=1.0)  # no curve is below the panel
+        lowest = min(filter(math.isfinite, final), default=1.0)  # every curve ends within the panel
         panels[0].set_ylim(max(0.0, min((target.accuracy if is_known else 1.0) - 0.4, lowest - 0.1)), 1.0)
         notes += [f"dotted: target of {table.shown(target)}"] * is_known
         ordered = {text: handles[text] for text in [*labels.values(), *handles] if text in handles}
@@ -69,14 +69,14 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
 def files(
     folder: Path, frame: pd.DataFrame, text: str, draw: Callable[[], Figure], suffix: str = ""
 ) -> dict[Path, Callable[[Path], object]]:
-    """Return the writers of the `FILES` of a comparison, for `storage.replace`, without a figure if drawing fails.
+    """Return path -> writer for the `FILES` of a comparison, for `storage.replace`; without figures if drawing fails.
 
     Args:
-        folder: they are written to.
-        frame: see `table.comparison`.
-        text: see `table.render`.
+        folder: of the files.
+        frame: result of `table.comparison`.
+        text: result of `table.render`.
         draw: makes the figure.
-        suffix: of their names.
+        suffix: of the file names.
     """
     names = [name.format(suffix) for name in FILES]
     once = functools.cache(draw)
@@ -88,14 +88,14 @@ def files(
     return {folder / name: writer for name, writer in written.items()}
 
 
-def _cuts(columns: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:
-    """Return the ends of the panels, a little after the target; None for uncut ones."""
+def _cuts(groups_by_cost: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:
+    """Return the end of each panel, soon after the target; None for panels of whole runs."""
     cuts: list[float | None] = []
-    for shown, cost in zip(columns, costs, strict=True):
+    for shown, cost in zip(groups_by_cost, costs, strict=True):
         runs = [run for repeats in shown.values() for run in repeats]
         lengths = [float(run.elapsed(cost)[-1]) for run in runs]
         end = 1.25 * max((table.time_to(run, target, cost) for run in runs), default=math.inf)
         if 0 < end < (1 - HIDDEN) * min(lengths, default=0.0):
-            return [None] * len(columns)
+            return [None] * len(groups_by_cost)
         cuts.append(end if 0 < end < max(lengths, default=0.0) else None)
     return cuts

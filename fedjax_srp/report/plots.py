@@ -1,10 +1,10 @@
-"""Figures over simulated time. Matplotlib is imported when a figure is drawn, and pyplot never.
+"""Figures over simulated time. Matplotlib is imported when a figure is drawn; pyplot is never imported.
 
 All functions take `histories` as one `History`, a list of them, or a dict from label to `History` or to a list of
-repeats. Histories of one name in a list are repeats too, so they may differ in nothing but the seed: use a dict to
-separate runs of the same method. A method of the paper keeps its colour in every figure, solid with doubling and dashed
-for its non-doubling twin. A large legend is below the axes; within the caller's axes, if their figure has no layout
-(`layout="constrained"`) that makes room for it.
+repeats. Histories of one name in a list are repeats too, so they may differ only in the seed: use a dict to separate
+runs of the same method. A method of the paper has the same colour in every figure, solid with doubling and dashed for
+its twin without doubling. A large legend is below the axes; in your own axes, it is inside them unless their figure has
+a layout that makes room (`layout="constrained"`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def accuracy_over_time(
     """Draw the mean accuracy of every method over simulated time.
 
     Lines join the evaluations; a hollow circle marks the beginning of a stage of participation. Repeats are drawn as
-    their mean with a band, interpolated between evaluations, from where all have begun to the end of the longest: a run
-    that has ended keeps its last value, and the line gets thinner. So a line ends with the final accuracy of the table.
-    If some repeats begin after others end, each is a thin line.
+    their mean with a band, interpolated between evaluations, from the last first evaluation to the end of the longest
+    run: a run that has ended keeps its last value, and the line gets thinner. So a line ends with the final accuracy of
+    the table. If some repeats begin after others end, each is drawn as a thin line.
 
     Args:
-        histories: see the module.
+        histories: as described at the top of this module.
         communication: cost per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         ax: axes to draw in; None makes a figure.
@@ -58,14 +58,14 @@ def accuracy_over_time(
         The figure; display it in a notebook or call `savefig`.
 
     Raises:
-        ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that are no
-            repeats; an unknown spread or x.
+        ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that are
+            not repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
     curve = drawing.accuracy_curve(communication, evaluation, x)
     labels = drawing.labels(groups, evaluation, names)
-    return _single(groups, curve, labels, _x_label(communication, x), drawing.score_label(groups, names), ax, spread)
+    return _one_panel(groups, curve, labels, _x_label(communication, x), drawing.score_label(groups, names), ax, spread)
 
 
 @checked
@@ -80,7 +80,7 @@ def metric_over_time(
     """Draw a per-round metric over simulated time, on a logarithmic axis if all values are positive.
 
     Args:
-        histories: see the module.
+        histories: as described at the top of this module.
         metric: name, e.g. "distance" for linear tasks; None takes the first one of the first history.
         communication: cost per communicating round, in time units.
         ax: axes to draw in; None makes a figure.
@@ -88,7 +88,7 @@ def metric_over_time(
         x: as in `accuracy_over_time`.
 
     Raises:
-        ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one name that are no
+        ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one name that are not
             repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
@@ -105,7 +105,7 @@ def metric_over_time(
         return Curve(ends, np.where(np.isfinite(values), values, np.nan), ends)
 
     x_label, y_label = _x_label(communication, x), drawing.plain(str(name).replace("_", " "))
-    figure = _single(groups, curve, drawing.labels(groups), x_label, y_label, ax, spread)
+    figure = _one_panel(groups, curve, drawing.labels(groups), x_label, y_label, ax, spread)
     _logarithmic(ax or figure.axes[0])
     return figure
 
@@ -123,8 +123,8 @@ def contraction_over_run(
     """Draw the distance of a run on a linear task over its rounds, and the prediction of SRPFL's theory.
 
     The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with the run's own
-    number n of participants, from the distance measured after round 1; dotted, the fixed point of every stage. Values
-    above 1 are meaningless and cut. Vertical lines mark the beginning of a stage, with its n.
+    number n of participants, from the distance measured after round 1. The dotted line is the fixed point of each
+    stage. Values above 1 are meaningless and cut off. Vertical lines mark the beginning of each stage, with its n.
 
     Args:
         histories: one run, or repeats with equal numbers of participants, drawn as their mean with a band from the
@@ -149,7 +149,7 @@ def contraction_over_run(
     measured = np.array([run.metrics["distance"] for run in runs])
     low, middle, high = measured.min(axis=0), measured.mean(axis=0), measured.max(axis=0)
     if not np.isfinite(middle[0]):
-        raise ValueError(f"the distance after round 1 is {middle[0]}, from which nothing follows: give runs that learn")
+        raise ValueError(f"the distance after round 1 is {middle[0]}, so there is no prediction: give runs that learn")
     ratios = sizes / (sizes[0] if initial is None else initial)
     predicted = np.concatenate([middle[:1], theory.distances(a, ratios[1:], float(middle[0]))])
     floors = np.array([theory.fixed_point(a, float(ratio)) for ratio in ratios])
@@ -162,7 +162,7 @@ def contraction_over_run(
         floors = np.where(floors < 1, floors, np.nan)
         ax.plot(rounds, floors, ":", drawstyle="steps-mid", color="#D55E00", label="its fixed point")
         for start in [0, *np.flatnonzero(np.diff(sizes)) + 1]:
-            ax.axvline(float(start), color="#666666", linewidth=0.8)  # start rounds are completed
+            ax.axvline(float(start), color="#666666", linewidth=0.8)  # after `start` rounds
             ax.annotate(f" n = {sizes[start]}", (start, 1), xycoords=("data", "axes fraction"), fontsize=8)
         ax.set(xlabel="round", ylabel="distance", xlim=(0, rounds[-1]))
         _logarithmic(ax)
@@ -179,19 +179,19 @@ def figure3(
     logarithmic: bool = False,
     spread: Spread = "range",
 ) -> Figure:
-    """Draw accuracy over simulated time, a column a data set and a row a cost, as in figure 3 of SRPFL's paper.
+    """Draw accuracy over simulated time, data sets in columns and costs in rows, as in figure 3 of SRPFL's paper.
 
     Args:
-        histories_by_dataset: title of the column -> histories, see the module.
+        histories_by_dataset: title of the column -> histories, as described at the top of this module.
         communications: costs per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         panel_size: width and height of one panel, in inches; None fits the legend.
-        logarithmic: draw time on a logarithmic axis, where a speed-up is a shift.
+        logarithmic: draw time on a logarithmic axis, on which a speed-up is a shift.
         spread: of repeats, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: when there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are
-            no repeats, or the data sets have no titles; an unknown spread, an invalid cost.
+        ValueError: there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are not
+            repeats, or the data sets have no titles; an unknown spread, an invalid cost.
     """
     import matplotlib as mpl
 
@@ -215,8 +215,8 @@ def figure3(
         for row, communication in zip(panels, communications, strict=True):
             curve = drawing.accuracy_curve(communication, evaluation)
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
-                more, how = drawing.draw(ax, groups, curve, styles, labels, spread)
-                handles, notes = handles | more, [*dict.fromkeys([*notes, *how])]
+                new_handles, new_notes = drawing.draw(ax, groups, curve, styles, labels, spread)
+                handles, notes = handles | new_handles, [*dict.fromkeys([*notes, *new_notes])]
                 ax.set_title(drawing.plain(f"{title}, C = {communication:g}"))
                 if logarithmic:
                     ax.set_xscale("log")
@@ -242,12 +242,12 @@ def _x_label(communication: float, x: X) -> str:
 
 
 def _logarithmic(ax: Axes) -> None:
-    """Make an axis logarithmic if all values are positive; matplotlib needs at least one."""
+    """Make the y axis logarithmic if there are values and all are positive."""
     if 0 < ax.dataLim.ymin < np.inf:
         ax.set_yscale("log")
 
 
-def _single(
+def _one_panel(
     groups: dict[str, list[History]],
     curve: Callable[[History], Curve],
     labels: dict[str, str],

@@ -18,45 +18,45 @@ from fedjax_srp import methods
 from fedjax_srp.description import CODE, DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.history import History
 
-Place = tuple[str, ...]  # the keys that lead to an option
-Made = Mapping[Place, str]  # option -> its value, equal where values are
+OptionPath = tuple[str, ...]  # the keys of an option, from the top of `History.config`
+Settings = Mapping[OptionPath, str]  # option -> text of its value; equal values have equal texts
 
 _SEED = ("key", "seed", "seeds", "num_seeds")
 _NO_EFFECT = (
     *("chunk_size", "large_chunk", "num_devices", "device", "shard_data", "unknown", "record_loss"),
     "evaluations",  # except for the default one, which is compared
 )
-_SAID_TWICE = ("name", "method", "arguments", "dataset_options")  # in other options, or in the checksum of the data
-_TASK = ("dataset", "num_clients")  # a table each
-_OF_METHOD = (  # differ between methods by nature
+_REDUNDANT = ("name", "method", "arguments", "dataset_options")  # repeat other options, or the checksum of the data
+_TASK = ("dataset", "num_clients")  # runs of different tasks are in different tables
+_METHOD_SPECIFIC = (  # compared only between runs of one method
     *(("algorithm",), ("participation",), ("evaluation",)),
     *(("options", "cut"), ("options", "evaluation")),
 )
-_OWN = (("options", "algorithm"), ("options", "participation"))  # classes of one's own
+_CUSTOM_CLASSES = (("options", "algorithm"), ("options", "participation"))  # the user's own classes
 _LIMITS = (("num_rounds",), ("time_limit",), ("target",))
 _DATA = ("data_checksum",)
-_LONG = 40  # letters of a value in the name of a row
+_MAX_LETTERS = 40  # of a value in the name of a row; longer ones are cut
 _PACKAGE = "fedjax_srp."
-_OF_CLASSES = (PART, DATACLASS, FUNCTION)  # keys of their names in a description
+_CLASS_KEYS = (PART, DATACLASS, FUNCTION)  # keys of class names in a description
 _SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "data"}
 
 
 class Run(NamedTuple):
-    """Run folder, with the settings of the run."""
+    """A run and its settings."""
 
     folder: Path
     history: History
-    made: Made
+    settings: Settings
 
     @property
     def seed(self) -> str:
-        """The key if recorded, the same in Python and on the command line."""
+        """The recorded key, equal for Python and the command line; else the seed, else the folder."""
         known = (self.history.config.get(name) for name in ("key", "seed"))
         return str(next((seed for seed in known if seed is not None), self.folder))
 
     @property
     def called(self) -> str:
-        """The name of the seed: that of `jax.random.key(n)` is n; another key is written down."""
+        """Label of the seed: "seed n" for `jax.random.key(n)`, the whole key otherwise."""
         seed, key = (self.history.config.get(name) for name in ("seed", "key"))
         if seed is None and key:
             seed = key[-1] if list(key) == [0, key[-1]] * (len(key) // 2) else None
@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Parts without a description."""
+        """Names of the objects of this run that have no description."""
         return tuple(map(str, self.history.config.get("unknown") or ()))
 
 
@@ -73,8 +73,8 @@ class Rows(NamedTuple):
 
     runs: dict[str, list[Run]]  # name of the row -> its repeats
     twins: dict[str, str]  # row -> the row of the same algorithm without doubling
-    options: dict[str, dict[str, str]]  # row -> the options in its name, and their values
-    notes: list[str]  # a line each
+    options: dict[str, dict[str, str]]  # row -> option in its name -> value
+    notes: list[str]  # one line each
 
     @property
     def histories(self) -> dict[str, list[History]]:
@@ -84,8 +84,8 @@ class Rows(NamedTuple):
 
 class _Row(NamedTuple):
     method: str
-    made: Made
-    said: Made  # the same, with the facts of the data
+    settings: Settings
+    all_settings: Settings  # the same, with the options of the data
     runs: list[Run]
 
 
@@ -95,7 +95,7 @@ def read(folder: Path) -> Run:
 
 
 def judged_by(run: Run, evaluation: str | None) -> Run:
-    """Return the run with this evaluation as its default one; None changes nothing."""
+    """Return the run with this evaluation as its default one; None keeps the default."""
     known = run.history.accuracies
     if evaluation is None or next(iter(known), None) == evaluation:
         return run
@@ -109,11 +109,11 @@ def judged_by(run: Run, evaluation: str | None) -> Run:
 
 def of(history: History, folder: Path) -> Run:
     """Return the run of a history in memory and its folder."""
-    return Run(folder, history, _made(history))
+    return Run(folder, history, _settings(history))
 
 
 def scored_by(histories: Iterable[History]) -> str:
-    """Return the reason and the remedy for a message that none of these runs has accuracies."""
+    """Return the end of an error message for runs without accuracies: the reason and the remedy."""
     evaluated = [history for history in histories if history.accuracies and len(history.eval_round)]
     if names := sorted({history.score_name for history in evaluated}):
         drawn = "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
@@ -122,7 +122,7 @@ def scored_by(histories: Iterable[History]) -> str:
 
 
 def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
-    """Return the runs of each table, by data set and number of clients; and the runs whose scores are errors."""
+    """Group runs by data set and number of clients, a table each; return also the runs whose scores are errors."""
     tasks: dict[str, list[Run]] = {}
     errors = []
     for run in runs:
@@ -135,80 +135,80 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
 
 
 def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Return the runs without bit-identical copies; and the copies, each with the run that it repeats."""
+    """Return the runs without bit-identical copies, and the copies, each with the run that it equals."""
     kept: dict[Any, list[Run]] = {}
-    twice = []
+    copies = []
     for run in runs:
-        alike = kept.setdefault((run.history.name, frozenset(run.made.items()), run.seed), [])
-        same = next((other for other in alike if _same_results(run.history, other.history)), None)
+        same_settings = kept.setdefault((run.history.name, frozenset(run.settings.items()), run.seed), [])
+        same = next((other for other in same_settings if _same_results(run.history, other.history)), None)
         if same is None:
-            alike.append(run)
+            same_settings.append(run)
         else:
-            twice.append((run, same))
-    return [run for of_seed in kept.values() for run in of_seed], twice
+            copies.append((run, same))
+    return [run for of_seed in kept.values() for run in of_seed], copies
 
 
 def rows(runs: Sequence[Run]) -> Rows:
     """Return the rows of a table, in the order of the methods, then of the values that differ."""
-    found, notes = _grouped(runs)
-    differing = _differing(found)
-    place_of = {name: place for place, name in enumerate(methods.names())}
-    found.sort(key=lambda row: (place_of.get(row.method, len(place_of)), row.method, _ranks(row, differing)))
-    shown, places = _shown(found, differing), {place for row in found for place in row.said}
-    names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
+    found, notes = _group(runs)
+    differing = _differing_options(found)
+    position_of = {name: position for position, name in enumerate(methods.names())}
+    found.sort(key=lambda row: (position_of.get(row.method, len(position_of)), row.method, _sort_key(row, differing)))
+    shown, paths = _named_options(found, differing), {path for row in found for path in row.all_settings}
+    names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
     named = [*zip(names, found, strict=True)]
     if held_out := [name for name, row in named if row.runs[0].history.judged_on == "validation"]:
         which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))
         notes.append(f"judged by training data that were held out, not by test data: {which}")
     trainings: dict[Any, list[str]] = {}
     for name, row in named:
-        trained = frozenset((place, text) for place, text in row.made.items() if place[-1] != "evaluation")
+        trained = frozenset((path, text) for path, text in row.settings.items() if path[-1] != "evaluation")
         trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(methods.label(name))
     for (seconds, _), judged in trainings.items():
         if len(judged) > 1 and seconds == seconds:
-            notes.append(f"one training, whose seconds stand in each of its rows: {'; '.join(judged)}")
-    twins = {name: _twin(row, found, names) for name, row in named}
+            notes.append(f"rows of one training, each with all of its seconds: {'; '.join(judged)}")
+    twins = {name: _find_twin(row, found, names) for name, row in named}
     options = {
-        name: {_called(place, places).rstrip("= "): row.said[place] for place in of_row}
+        name: {_option_prefix(path, paths).rstrip("= "): row.all_settings[path] for path in of_row}
         for (name, row), of_row in zip(named, shown, strict=True)
     }
     runs_of = {name: row.runs for name, row in named}
     return Rows(runs_of, {name: twin for name, twin in twins.items() if twin is not None}, options, notes)
 
 
-def _made(history: History) -> dict[Place, str]:
+def _settings(history: History) -> dict[OptionPath, str]:
     """Return the settings of a run without the seed and options that change no result."""
-    left_out = {*_SAID_TWICE, *_SEED, *_NO_EFFECT, *_TASK}
-    made = {place: text for place, text in _flat(history.config) if place[0] not in left_out}
-    for place in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
-        made.pop(place, None)  # these too
-    for place in [*made]:
-        section, option = place[0], place[-1].rpartition(".")[2]
-        if option != place[-1] and made[place] == made.get((section, option)):
-            del made[place]  # of a second optimizer that equals that of training
+    left_out = {*_REDUNDANT, *_SEED, *_NO_EFFECT, *_TASK}
+    settings = {path: text for path, text in _flatten(history.config) if path[0] not in left_out}
+    for path in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
+        settings.pop(path, None)
+    for path in [*settings]:
+        section, option = path[0], path[-1].rpartition(".")[2]
+        if option != path[-1] and settings[path] == settings.get((section, option)):
+            del settings[path]  # an option of a second optimizer, equal to that of the training optimizer
     for part in ("algorithm", "participation"):
-        for (*within, last), text in _flat((history.config.get("method") or {}).get(part, {})):
+        for (*within, last), text in _flatten((history.config.get("method") or {}).get(part, {})):
             is_own = last == PART and not within and "." in text
             if last == CODE or is_own or (last == PART and within and within != ["model"]):
-                made["options", ".".join(within) or part, last] = text  # the class of an optimizer, say
-    return made | {("evaluation",): str(history.evaluation)}
+                settings["options", ".".join(within) or part, last] = text  # e.g. the class of an optimizer
+    return settings | {("evaluation",): str(history.evaluation)}
 
 
-def _flat(options: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Place, str]]:
+def _flatten(options: Mapping[str, Any], before: OptionPath = ()) -> Iterator[tuple[OptionPath, str]]:
     for name, value in options.items():
         if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
-            yield from _flat({str(place): entry for place, entry in enumerate(value)}, (*before, name))
+            yield from _flatten({str(index): entry for index, entry in enumerate(value)}, (*before, name))
         elif isinstance(value, Mapping):
-            yield from _flat(value, (*before, name))
+            yield from _flatten(value, (*before, name))
         else:
-            is_ours = name == PART and str(value).startswith(_PACKAGE)  # others' parts are named with their module
-            yield (*before, name), str(value).rpartition(".")[2] if is_ours else _text(value)
+            is_ours = name == PART and str(value).startswith(_PACKAGE)  # the user's parts keep their module
+            yield (*before, name), str(value).rpartition(".")[2] if is_ours else _as_text(value)
 
 
-def _text(value: Any) -> str:
-    """Return one text for equal numbers, also for 0.1 and its float32 value."""
+def _as_text(value: Any) -> str:
+    """Return the text of a value, the same for equal numbers, and for 0.1 and its float32 value."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_as_text, value))}]"
     if not isinstance(value, float):
         return str(value)
     if value.is_integer() and abs(value) < 1e15:
@@ -218,39 +218,39 @@ def _text(value: Any) -> str:
     return str(single) if float(single) == value else str(value)
 
 
-def _grouped(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
-    """Return runs of equal settings as one row each, and notes; one row per folder if their results disagree."""
+def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
+    """Group runs of equal settings into rows, with notes; a row per folder if equal seeds gave unequal results."""
     groups: dict[Any, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.history.name, sorted(run.made.items()), run.seed, run.folder)):
-        groups.setdefault((run.history.name, frozenset(run.made.items())), []).append(run)
-    of_data: dict[str, Made] = {}  # of equal data, the options of one
+    for run in sorted(runs, key=lambda run: (run.history.name, sorted(run.settings.items()), run.seed, run.folder)):
+        groups.setdefault((run.history.name, frozenset(run.settings.items())), []).append(run)
+    of_data: dict[str, Settings] = {}  # checksum of data -> options of the first run on them
     found: list[_Row] = []
     doubtful: dict[str, list[str]] = {"averaged": [], "apart": []}
     for group in groups.values():
-        method, made = group[0].history.name, group[0].made
-        data = dict(_flat({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
-        said = {**made, **of_data.setdefault(made.get(_DATA, ""), data if _DATA in made else {})}
+        method, settings = group[0].history.name, group[0].settings
+        data = dict(_flatten({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
+        all_settings = {**settings, **of_data.setdefault(settings.get(_DATA, ""), data if _DATA in settings else {})}
         parts = list(dict.fromkeys(part for run in group for part in run.unknown))
         if _are_repeats(group):
-            found.append(_Row(method, made, said, group))
+            found.append(_Row(method, settings, all_settings, group))
             doubtful["averaged"] += parts if len(group) > 1 else []
             continue
         doubtful["apart"] += parts
         common = os.path.commonpath([run.folder for run in group])
         for run in group:
             folder = {("folder",): os.path.relpath(run.folder, common)}
-            found.append(_Row(method, {**made, **folder}, {**said, **folder}, [run]))
+            found.append(_Row(method, {**settings, **folder}, {**all_settings, **folder}, [run]))
     remedy = "make it of numbers, texts, named functions and parts (srp.part)"
     why = {
         "averaged": "repeats may differ in more than the seed:",
-        "apart": "a row a folder: runs of one seed differ, and",
+        "apart": "one row per folder: runs with equal seeds differ, and",
     }
     parts = {how: ", ".join(sorted({*of_rows})) for how, of_rows in doubtful.items() if of_rows}
-    return found, [f"{why[how]} what made {names} is not recorded; {remedy}" for how, names in parts.items()]
+    return found, [f"{why[how]} the definition of {names} is not recorded; {remedy}" for how, names in parts.items()]
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
-    """True if runs of equal settings differ in the seed, False if equal seeds gave unequal results."""
+    """True if all seeds differ, False if equal seeds gave unequal results; ValueError for the same run twice."""
     of_seed: dict[str, list[Run]] = {}
     for run in group:
         for other in of_seed.setdefault(run.seed, []):
@@ -269,25 +269,25 @@ def _same_results(one: History, other: History) -> bool:
     )
 
 
-def _differing(found: Sequence[_Row]) -> list[Place]:
-    """Return the options that differ among the rows that have them; options of a method, within it."""
-    differing: dict[Place, None] = {}
-    for place in dict.fromkeys(place for row in found for place in row.said):
-        having = [row for row in found if place in row.said]
-        lacking = {row.method for row in found if place not in row.said}
-        if "." in place[-1] and not lacking.isdisjoint(row.method for row in having):  # of an optional part
-            differing[place] = None
-        values = {(row.method if place in _OF_METHOD else "", row.said[place]) for row in having}
-        groups = {row.method if place in _OF_METHOD else "" for row in having}
-        is_code = _is_code(place) or place[:2] in _OWN
-        is_last_resort = place == _DATA or is_code or place != _without_places(place)  # see `_shown`
+def _differing_options(found: Sequence[_Row]) -> list[OptionPath]:
+    """Return the options that differ between rows; method-specific ones only if they differ within a method."""
+    differing: dict[OptionPath, None] = {}
+    for path in dict.fromkeys(path for row in found for path in row.all_settings):
+        having = [row for row in found if path in row.all_settings]
+        lacking = {row.method for row in found if path not in row.all_settings}
+        if "." in path[-1] and not lacking.isdisjoint(row.method for row in having):  # an option of an optional part
+            differing[path] = None
+        values = {(row.method if path in _METHOD_SPECIFIC else "", row.all_settings[path]) for row in having}
+        groups = {row.method if path in _METHOD_SPECIFIC else "" for row in having}
+        is_code = _is_code(path) or path[:2] in _CUSTOM_CLASSES
+        is_last_resort = path == _DATA or is_code or path != _without_indices(path)  # see `_named_options`
         if len(values) > len(groups) and not is_last_resort:
-            differing[place] = None
+            differing[path] = None
     return list(differing)
 
 
-def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]]:
-    """Return the sort key of a row: numbers by size, words by letter, missing options first."""
+def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, float, str]]:
+    """Return the sort key of a row: missing options first, then numbers by size, then texts."""
 
     def rank(text: str | None) -> tuple[int, float, str]:
         if text is None:
@@ -297,97 +297,99 @@ def _ranks(row: _Row, differing: Sequence[Place]) -> list[tuple[int, float, str]
         except ValueError:
             return 2, 0.0, text
 
-    return [rank(row.said.get(place)) for place in (*differing, *sorted(row.made))]
+    return [rank(row.all_settings.get(path)) for path in (*differing, *sorted(row.settings))]
 
 
-def _shown(found: Sequence[_Row], differing: Sequence[Place]) -> list[list[Place]]:
-    """Return the options in the name of every row: the differing ones that it has; more if names would be equal."""
-    places = {place for row in found for place in row.said}
-    shown: list[list[Place]] = [[p for p in differing if row.said.get(p, "None") != "None"] for row in found]
-    names = [_name(row, of_row, places) for row, of_row in zip(found, shown, strict=True)]
+def _named_options(found: Sequence[_Row], differing: Sequence[OptionPath]) -> list[list[OptionPath]]:
+    """Return the options that name each row: the differing ones, and as many more as make its name unique."""
+    paths = {path for row in found for path in row.all_settings}
+    shown: list[list[OptionPath]] = [
+        [p for p in differing if row.all_settings.get(p, "None") != "None"] for row in found
+    ]
+    names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):
-        alike, more = [other for other, same in zip(found, names, strict=True) if same == name], []
-        for place in sorted(row.made, key=_is_code):
-            same_there = [other for other in alike if other.made.get(place) == row.made[place]]
-            if len(same_there) < len(alike):
-                more.append(place)
-                alike = same_there
+        namesakes, more = [other for other, same in zip(found, names, strict=True) if same == name], []
+        for path in sorted(row.settings, key=_is_code):
+            left = [other for other in namesakes if other.settings.get(path) == row.settings[path]]
+            if len(left) < len(namesakes):
+                more.append(path)
+                namesakes = left
         result.append([*of_row, *more])
     return result
 
 
-def _name(row: _Row, shown: Sequence[Place], places: set[Place]) -> str:
+def _row_name(row: _Row, shown: Sequence[OptionPath], paths: set[OptionPath]) -> str:
     words = []
-    for place in shown:
-        text = row.said[place]
-        short = text if len(text) <= _LONG else f"{text[: _LONG - 12]}...{zlib.crc32(text.encode()):08x}"
-        words.append(_called(place, places) + short)
+    for path in shown:
+        text = row.all_settings[path]
+        short = text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
+        words.append(_option_prefix(path, paths) + short)
     return ", ".join([methods.label(row.method), *words]) if words else row.method
 
 
-def _called(place: Place, places: set[Place]) -> str:
-    """Return the shortest unique name of an option, with the sign before its value."""
-    if place == _DATA:
+def _option_prefix(path: OptionPath, paths: set[OptionPath]) -> str:
+    """Return the shortest unique name of an option, and "=" or a blank, to put before its value."""
+    if path == _DATA:
         return "data "
-    if place == ("dataset_options", "seed"):
+    if path == ("dataset_options", "seed"):
         return "partition_seed="
-    words, plain = _without_name(place), {_without_name(other) for other in places}
-    alike = [sum(other[-n:] == words[-n:] for other in plain) for n in range(1, len(words))]
-    fewest = alike.index(1) + 1 if 1 in alike else len(words)
+    words, plain = _without_class_key(path), {_without_class_key(other) for other in paths}
+    namesakes = [sum(other[-n:] == words[-n:] for other in plain) for n in range(1, len(words))]
+    fewest = namesakes.index(1) + 1 if 1 in namesakes else len(words)
     if fewest == len(words):  # method.alpha, as on the command line, and data.alpha
         return f"{'.'.join((_SECTIONS.get(words[0], words[0]), *words[1:]))}="
     return f"{'clock.' if words[0] == 'clock_options' else ''}{'.'.join(words[-fewest:])}="
 
 
-def _without_name(place: Place) -> Place:
-    """Return the place of a part, given that of its class; of one in a list, that of the list."""
-    place = _without_places(place)
-    return place[:-1] if place[-1] in ("name", *_OF_CLASSES) and len(place) > 2 else place
+def _without_class_key(path: OptionPath) -> OptionPath:
+    """Return the path of a part from that of its class name, without indices of lists."""
+    path = _without_indices(path)
+    return path[:-1] if path[-1] in ("name", *_CLASS_KEYS) and len(path) > 2 else path
 
 
-def _without_places(place: Place) -> Place:
-    return tuple(word for word in place if not word.isdecimal())
+def _without_indices(path: OptionPath) -> OptionPath:
+    return tuple(word for word in path if not word.isdecimal())
 
 
-def _is_code(place: Place) -> bool:
-    return place[-1].endswith(CODE)
+def _is_code(path: OptionPath) -> bool:
+    return path[-1].endswith(CODE)
 
 
-def told_apart(value: Any, alike: Sequence[Any]) -> str:
-    """Return the fields, in brackets, in which an object differs from others of its name, unless at a default.
+def told_apart(value: Any, others: Sequence[Any]) -> str:
+    """Return the fields, in brackets, that distinguish an object from others of its name; None values are left out.
 
-    A class is called with its module where the others have one of that name too, and its code is named last.
+    A class has its module in front if the others have a class of that name; its code is named last, and only if needed.
     """
-    own, *others = [dict(_flat({"": {"": describe(each)}})) for each in (value, *alike)]
+    own, *rest = [dict(_flatten({"": {"": describe(each)}})) for each in (value, *others)]
     fields: dict[str, dict[str, None]] = {}
-    told: set[int] = set()  # the others that a class or field tells apart
-    for place, text in sorted(own.items(), key=lambda entry: _is_code(entry[0])):
-        is_class = place[-1] in _OF_CLASSES
-        alone = [text not in each.values() if is_class else each.get(place) != text for each in others]
-        if text == "None" or not any(alone) or (_is_code(place) and told.issuperset(np.flatnonzero(alone))):
+    distinguished: set[int] = set()  # indices of the others that differ in a field found so far
+    for path, text in sorted(own.items(), key=lambda entry: _is_code(entry[0])):
+        is_class = path[-1] in _CLASS_KEYS
+        differs = [text not in each.values() if is_class else each.get(path) != text for each in rest]
+        if text == "None" or not any(differs) or (_is_code(path) and distinguished.issuperset(np.flatnonzero(differs))):
             continue
         short = text.rpartition(".")[2]
-        is_unique = not any(short == str(each.get(place)).rpartition(".")[2] for each in others)
+        is_unique = not any(short == str(each.get(path)).rpartition(".")[2] for each in rest)
         word = short if is_class and is_unique else text
-        fields.setdefault(_without_name(place)[-1], {})[word] = None
-        told |= {*np.flatnonzero(alone).tolist()}
+        fields.setdefault(_without_class_key(path)[-1], {})[word] = None
+        distinguished |= {*np.flatnonzero(differs).tolist()}
     words = ", ".join(f"{name}={'+'.join(texts)}" if name else "+".join(texts) for name, texts in fields.items())
     return f"({words})" if words else ""
 
 
-def _twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
-    """Return the row of the same algorithm without doubling, of equal options, if need be except for the length.
+def _find_twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
+    """Return the row of the same algorithm without doubling and with equal options; its length may differ.
 
-    The time to a target does not depend on the length of the run after it.
+    The time to a target does not depend on rounds after it. A row of equal length is preferred, then the longest.
     """
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
     wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
-    for left_out, order in ((_OF_METHOD, 1), ((*_OF_METHOD, *_LIMITS), -1)):  # of other lengths, the longest
+    for left_out, order in ((_METHOD_SPECIFIC, 1), ((*_METHOD_SPECIFIC, *_LIMITS), -1)):
         for other, name in [*zip(found, names, strict=True)][::order]:
-            # an option that is None there may not exist for this method, such as the pool of a policy
-            shared = [place for place in other.made if place not in left_out]
-            if other.method == wanted and all(row.made.get(place, "None") == other.made[place] for place in shared):
+            # an option that is None for the twin may be missing here, such as the pool of a policy
+            shared = {path: text for path, text in other.settings.items() if path not in left_out}
+            if other.method == wanted and all(row.settings.get(path, "None") == shared[path] for path in shared):
                 return name
     return None

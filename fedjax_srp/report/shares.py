@@ -1,4 +1,4 @@
-"""Shares of the work: the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
+"""Shares of the work: accuracy of the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HEADER = ("slowest tenth %", "Gini", "never %", "wasted time", "staleness", "MB 
 def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     """Return means over the runs of a method, nan for values that a run lacks.
 
-    `slowest_tenth`, final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
-    that clients took part in, and `never`, the share of clients without any; `wasted_time`, sum over the run;
-    `staleness`, mean over the rounds; `bytes_to_target`, of all participants, inf unless every run reached the target.
+    `slowest_tenth`: final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
+    that clients took part in, and `never`, the share of clients without a round; `wasted_time`: sum over the run;
+    `staleness`: mean over the rounds; `bytes_to_target`: of all participants, inf unless every run reached the target.
     """
     found = {
         "slowest_tenth": [last(run.slowest_scores()) for run in runs],
@@ -33,8 +33,8 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     return {name: float(np.mean(values)) if values else math.nan for name, values in found.items()}
 
 
-def _metric(run: History, name: str, of: Callable[[np.ndarray], Any]) -> float:
-    return float(of(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan
+def _metric(run: History, name: str, reduce: Callable[[np.ndarray], Any]) -> float:
+    return float(reduce(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan
 
 
 def texts(found: dict[str, float]) -> list[str]:

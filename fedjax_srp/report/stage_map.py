@@ -1,8 +1,8 @@
 """Map of participants over the rounds, derived from the files of a run.
 
-A run records the cohort size and the duration of a round, not the participants. If n clients took part, and the round
-lasted exactly as long as the n-th fastest client needs while the next one needs longer, they were the n fastest. If
-times do not prove that (drawn in every round, or clients chosen at random), there is no map.
+A run records the cohort size and the duration of a round, not the participants. If n clients took part, the round
+lasted exactly as long as the n-th fastest client needs, and the next one needs longer, they were the n fastest. If the
+times do not prove this (times drawn in every round, or clients chosen at random), there is no map.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_COLUMNS = 500  # of rounds
 
 
 def took_the_fastest(history: History) -> bool:
-    """True if the times prove that every round had the fastest clients, or all."""
+    """True if the times prove that the fastest clients took part in every round, or all clients."""
     if not history.num_rounds or history.asynchronous:
         return False
     times, sizes = np.sort(history.client_time), history.cohort_size
@@ -33,13 +33,14 @@ def shares(history: History) -> np.ndarray | None:
     """
     if not took_the_fastest(history):
         return None
-    bands = _edges(history.num_clients, MAX_BANDS)
-    taking_part = np.clip(history.cohort_size - bands[:-1, None], 0, np.diff(bands)[:, None])  # (bands, rounds)
-    columns = _edges(history.num_rounds, MAX_COLUMNS)
-    summed = np.add.reduceat(taking_part, columns[:-1], axis=1)
-    return (summed / np.outer(np.diff(bands), np.diff(columns))).astype(np.float32)
+    band_edges = _edges(history.num_clients, MAX_BANDS)
+    band_sizes = np.diff(band_edges)
+    taking_part = np.clip(history.cohort_size - band_edges[:-1, None], 0, band_sizes[:, None])  # (bands, rounds)
+    column_edges = _edges(history.num_rounds, MAX_COLUMNS)
+    summed = np.add.reduceat(taking_part, column_edges[:-1], axis=1)
+    return (summed / np.outer(band_sizes, np.diff(column_edges))).astype(np.float32)
 
 
 def _edges(count: int, most: int) -> np.ndarray:
-    """Return the boundaries of `np.array_split` of `count` things into at most `most` parts."""
+    """Return the boundaries of `np.array_split` of `count` items into at most `most` parts."""
     return np.cumsum([0, *map(len, np.array_split(np.arange(count), min(count, most)))])

@@ -32,31 +32,31 @@ class Target(NamedTuple):
 
 
 def check_target(target: float | None) -> None:
-    """Refuse a target that is not an accuracy."""
+    """Raise a ValueError for a target that is not an accuracy."""
     if target is not None and not 0 < target <= 1:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
 
 def check_communication(cost: float) -> None:
-    """Refuse a cost per communicating round that is negative or not finite."""
+    """Raise a ValueError for a cost per communicating round that is negative or not finite."""
     as_annotated("communication", cost, Cost)
 
 
 def check_communications(costs: Sequence[float]) -> None:
-    """Refuse anything but one cost or several."""
+    """Raise a ValueError unless there is at least one cost, and all are valid."""
     if not as_annotated("communications", costs, tuple[Cost, ...]):
         raise ValueError("communications is empty: give at least one cost, e.g. 0")
 
 
 def common_target(histories: Repeats, fraction: float = 0.95) -> Target:
-    """Return a fraction of FedRep's final accuracy, mean over its runs; without it, of the best method's.
+    """Return a fraction of FedRep's final accuracy, mean over its runs; without FedRep, of the best method's.
 
-    It is rounded to 0.1 %, as accuracies are shown. Of several rows of FedRep the best counts; of rows equal at 0.1 %,
-    the first.
+    It is rounded to 0.1 %, as accuracies are shown. With several rows of FedRep, the best is taken; of rows equal at
+    0.1 %, the first.
     """
     final = {name: float(np.mean([run.final_accuracy for run in runs])) for name, runs in histories.items()}
-    referred = [name for name, runs in histories.items() if "fedrep" in (name, runs[0].name)] or list(final)
-    best = max(referred, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
+    references = [name for name, runs in histories.items() if "fedrep" in (name, runs[0].name)] or list(final)
+    best = max(references, key=lambda name: round(final[name], 3) if math.isfinite(final[name]) else -math.inf)
     percent = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
     reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"
     return Target(round(fraction * final[best], 3), reason)
@@ -68,23 +68,23 @@ def comparison(
     communications: Sequence[float] = (0, 10, 100),
     twins: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Return a table with one row a method.
+    """Return a table with one row per method.
 
     Columns: `method`; `evaluation` of its runs; `judged_on`, "test" or "validation" data; `twin`, the same algorithm
-    without doubling; `runs`; `diverged`, their number; `clock_communication`, the clock's own communication time per
-    round, beside a cost C (nan if unknown); `final_accuracy`, `worst_decile` and, by expected speed of the clients,
-    `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs, and their sample
-    standard deviations `..._std` (nan for one run); `target`; `reached`, the number of runs that reached it;
-    `reached_at_once`, of those by their first evaluation, whose time is an upper bound; `slowest_tenth`, `gini`,
-    `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every communication cost C
-    `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`, the twin's mean time over
-    the method's (nan if either is missing, infinite or a bound); `compile_seconds` and `host_seconds` of the simulator
-    for all runs together, the latter in all; methods that share a training, as FedAvg and FedAvg-FT may, each have all
-    of its seconds.
+    without doubling; `runs` and `diverged`, numbers of runs; `clock_communication`, the clock's own communication time
+    per round, besides a cost C (nan if unknown); `final_accuracy`, `worst_decile` and, by expected speed of the
+    clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs, and their
+    sample standard deviations `..._std` (nan for one run); `target`; `reached`, the number of runs that reached it;
+    `reached_at_once`, the number that reached it by their first evaluation, so that their time is an upper bound;
+    `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every
+    communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`, the
+    twin's mean time over the method's (nan if either is missing, infinite or a bound); `compile_seconds` and
+    `host_seconds`, which include them, of the simulator for all runs together. Methods that share one training, as
+    FedAvg and FedAvg-FT may, each have all of its seconds.
 
     Args:
         histories: method -> its runs.
-        target: mean accuracy to time, see `common_target`; nan without accuracies, and never reached.
+        target: mean accuracy, see `common_target`; nan, which is never reached, without accuracies.
         communications: costs per communicating round, in time units.
         twins: method -> its twin; None for those of `srp.methods`.
     """
@@ -101,7 +101,7 @@ def comparison(
             row[column] = "/".join(dict.fromkeys(getattr(run, column) or "" for run in runs))
         row |= {"twin": twins.get(name, ""), "runs": len(runs)}
         row["diverged"] = sum(run.diverged is not None for run in runs)
-        row["clock_communication"] = _in_the_clock(runs)
+        row["clock_communication"] = _clock_communication(runs)
         row["final_accuracy"], row["final_accuracy_std"] = _spread([run.final_accuracy for run in runs])
         row["worst_decile"], row["worst_decile_std"] = _spread([last(run.worst_decile) for run in runs])
         quarters = np.array([run.speed_quartiles() for run in runs])
@@ -127,7 +127,7 @@ def comparison(
 
 
 def render(frame: pd.DataFrame, target: Target) -> str:
-    """Return the table of `comparison` as text, with the meaning of its numbers."""
+    """Return the table of `comparison` as text, with notes that explain its numbers."""
     costs = [name.removeprefix("speed_up_") for name in frame.columns if name.startswith("speed_up_")]
     runs = sorted(set(frame["runs"]))
     times = [f"time at C = {cost}" for cost in costs]
@@ -179,8 +179,8 @@ def named(method: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label(method))
 
 
-def _in_the_clock(runs: Sequence[History]) -> float:
-    """Return the communication time that the clock of these runs adds to a round; nan unless it is one known number."""
+def _clock_communication(runs: Sequence[History]) -> float:
+    """Return the communication time that the clock adds to a round; nan unless it is one known number for all runs."""
     options = [run.config.get("clock_options") for run in runs]
     known = [math.nan if of is None else of.get("communication", 0.0) for of in options]
     is_one = all(isinstance(cost, int | float) for cost in known) and len(set(known)) == 1
@@ -188,34 +188,34 @@ def _in_the_clock(runs: Sequence[History]) -> float:
 
 
 def seconds(runs: Sequence[History], what: str) -> float:
-    """Return the simulator's seconds for all runs, "compile" or "host"; each run of a batch has those of the batch."""
+    """Return the simulator's "compile" or "host" seconds for all runs; each run of a batch records those of the batch."""
     return sum(getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1) for run in runs)
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation; the latter nan for one value or a mean that is not finite."""
+    """Return mean and sample standard deviation, which is nan for one value or a mean that is not finite."""
     array = np.asarray(values, np.float64)
     mean = float(array.mean()) if len(array) else math.nan
     return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(mean) else math.nan
 
 
 def time_to(run: History, target: float, cost: float = 0.0) -> float:
-    """Return the simulated time to a target; nan for a cost that cannot be added, inf without a target."""
+    """Return the simulated time to a target; nan if the cost cannot be added, inf if the target is nan."""
     if cost and not run.takes_communication:
         return math.nan
     return math.inf if math.isnan(target) else run.time_to(target, cost)
 
 
 def shown(target: Target) -> str:
-    """Return a target in percent, to 0.1 unless it was given more precisely."""
+    """Return a target in percent, with one decimal unless it was given more precisely."""
     percent = 100 * target.accuracy
     if math.isnan(percent):
-        return "a target that is not known"
+        return "an unknown target"
     return f"{percent:.1f} %" if math.isclose(percent, round(percent, 1)) else f"{percent:g} %"
 
 
 def _column(cost: float) -> str:
-    """Return a cost for the name of a column, in the shortest unique form."""
+    """Return a cost in its shortest exact form, for the name of a column."""
     return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
 
 
@@ -235,7 +235,7 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
         return "-"
     if not math.isfinite(mean):
         return f"{row['reached']} of {row['runs']} seeds" if row["reached"] else "not reached"
-    digits = 0 if mean >= 100 else 1 if mean >= 1 or not mean else 1 - math.floor(math.log10(mean))  # two that count
+    digits = 0 if mean >= 100 else 1 if mean >= 1 or not mean else 1 - math.floor(math.log10(mean))  # two digits
     text = "≤ " * bool(row["reached_at_once"]) + f"{mean:.{digits}f}"
     text += f" ± {std:.{digits}f}" if math.isfinite(std) else ""
     if not math.isfinite(speed_up):
@@ -244,7 +244,7 @@ def _time(row: Mapping[str, Any], cost: str) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of words as lines, the last two columns, seconds, to the right and all others to the left."""
+    """Format rows of cells as lines: the last two columns, seconds, right-aligned, all others left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = [str.ljust] * (len(widths) - 2) + [str.rjust] * 2
     texts = ["  ".join(map(lambda side, word, width: side(word, width), sides, row, widths)) for row in lines]

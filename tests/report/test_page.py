@@ -466,7 +466,7 @@ def test_a_page_on_which_nothing_is_known(tab, show):
         text = tab.ask("document.querySelector('main').innerText")
         assert "No client has a known accuracy." in text
         assert "too many" not in text
-        assert "C = 0, a target that is not known, judged by" in text
+        assert "C = 0, an unknown target, judged by" in text
         for figure, axis in (("quarters", "y"), ("clients", "x"), ("evaluations", "x")):
             if figure != "evaluations" or len(fields.get("accuracies", ())) > 1:
                 low, high = bounds(tab, figure, axis)

@@ -1,7 +1,7 @@
-"""One HTML page for runs: figures and tables that follow a communication cost and a target, chosen in the page.
+"""HTML page about runs: figures and tables for a communication cost and a target that the reader chooses.
 
 The page is one file with Bokeh, the plotting library, and the numbers of all runs; it needs no network. The numbers are
-those of `report.table` and of the files; the page adds up times itself, for any cost.
+those of `report.table` and of the files; the page itself computes times for any cost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
 
-FILE = "report.html"  # its name in commands
+FILE = "report.html"  # default name of the file
 _FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; seconds are those of the simulator."
 
 
@@ -40,14 +40,15 @@ def report_page(
 ) -> Path:
     """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Configurations, not the labels of a dict, decide which runs are repeats of each other. Data sets, and numbers of
-    clients, are shown one at a time. Runs without accuracies are left out.
+    Runs are repeats of each other if their configurations differ only in the seed, whatever the labels of a dict. Runs
+    on other data, or with another number of clients, are shown in a table of their own, one table at a time. Runs
+    without accuracies are left out.
 
     Args:
         histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
-        path: file to write, about 1.3 MB beside the data of the runs.
-        target: initial target accuracy; None for 95 % of FedRep's final accuracy, of the best method's without.
-        communications: costs per communicating round that the table always has, in time units.
+        path: file to write, of about 1.3 MB plus the data of the runs.
+        target: initial target accuracy; None for 95 % of the final accuracy of FedRep, or else of the best method.
+        communications: costs per communicating round that the table always shows, in time units.
         title: heading of the page.
 
     Returns:
@@ -69,7 +70,7 @@ def report_page(
 def compared(
     tasks: Mapping[str, Sequence[repeats.Run]], target: float | None, communications: Sequence[float]
 ) -> list[Comparison]:
-    """Return the comparisons of a page, from runs by task: see `repeats.by_task`, and `report_page` for the others."""
+    """Return the comparisons of a page, from the tasks of `repeats.by_task`; other arguments as in `report_page`."""
     found = []
     for task, runs in tasks.items():
         rows = repeats.rows(runs)
@@ -82,27 +83,27 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
     """Return the writer of the page, for `storage.replace`.
 
     Args:
-        comparisons: one for each table, see `repeats.rows`, of runs with accuracies. One is shown at a time.
+        comparisons: one for each table, of runs with accuracies; the page shows one at a time.
         title: heading of the page.
     """
-    library, figures = _drawn_by_bokeh()
-    text = string.Template(_part("page.html")).substitute(
+    library, figures = _bokeh()
+    text = string.Template(_resource("page.html")).substitute(
         title=html.escape(title, quote=False),
         footer=_FOOTER,
-        style=_part("page.css"),
+        style=_resource("page.css"),
         content=data.packed(comparisons),
         figures=figures,
         bokeh=library,
-        numbers=_part("numbers.js"),
-        state=_part("state.js"),
-        drawing=_part("drawing.js"),
-        script=_part("page.js"),
+        numbers=_resource("numbers.js"),
+        state=_resource("state.js"),
+        drawing=_resource("drawing.js"),
+        script=_resource("page.js"),
     )
     return lambda path: path.write_text(text, "utf-8", newline="\n")
 
 
 def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report") -> Path:
-    """Write the page to a file, a device or what a link leads to, and return the path; see `writer`."""
+    """Write the page to a file, a device or the target of a link, and return the path; see `writer`."""
     write_to = writer(comparisons, title)
     if path.exists() and not path.is_file():
         write_to(path)
@@ -112,8 +113,8 @@ def write(path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_sr
 
 
 @functools.cache
-def _drawn_by_bokeh() -> tuple[str, str]:
-    """Return Bokeh's script, without its address of MathJax, and the empty figures as JSON."""
+def _bokeh() -> tuple[str, str]:
+    """Return Bokeh's script without the address of MathJax, and the empty figures as JSON."""
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 
@@ -122,5 +123,5 @@ def _drawn_by_bokeh() -> tuple[str, str]:
     return re.sub(r'"https?://[^"]*mathjax[^"]*"', '""', library), json.dumps(items).replace("</", "<\\/")
 
 
-def _part(name: str) -> str:
+def _resource(name: str) -> str:
     return resources.files("fedjax_srp.report.page").joinpath(name).read_text("utf-8")

@@ -1,8 +1,8 @@
-"""Data of the report page: every run's rounds and scores.
+"""Data of the report page: rounds and scores of every run.
 
-The page recomputes curves and times from `compute_time` and `communicated` of each round, and from scores of each
-evaluation (the mean, the worst and the slowest tenth), all floats bit for bit. Of the clients it has the last
-evaluation: each score up to `MAX_POINTS` clients, and quantiles.
+The page recomputes curves and times, bit for bit, from `compute_time` and `communicated` of each round and from the
+scores of each evaluation: the mean, the worst tenth and the slowest tenth. For single clients it has the quantiles of
+the last evaluation, and every score if there are at most `MAX_POINTS` clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedjax_srp.methods import label
 from fedjax_srp.report import drawing, repeats, shares, stage_map, table
 from fedjax_srp.storage import jsonable
 
-MAX_POINTS = 300  # clients of a run, up to which each is a dot
+MAX_POINTS = 300  # runs with more clients have quantiles only, and no dot for each client
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _ARRAYS = ("compute_time", "communicated", "stage", "cohort_size", "eval_round")
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
 
 
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """Return the data of the page as text: JSON, deflated, in base64. Numbers that JSON cannot say are words in it."""
+    """Return the data of the page as deflated JSON in base64; numbers that are not finite are strings."""
     content = {"comparisons": [_comparison(each) for each in comparisons], "quantiles": QUANTILES}
     text = json.dumps(jsonable(content), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
@@ -75,8 +75,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _run(run: repeats.Run) -> dict[str, Any]:
     history = run.history
-    few = history.num_clients <= MAX_POINTS
-    seen = history.test_count > 0
+    has_dots = history.num_clients <= MAX_POINTS
+    is_tested = history.test_count > 0
     shares = stage_map.shares(history)
     return {
         "folder": str(run.folder),
@@ -87,14 +87,14 @@ def _run(run: repeats.Run) -> dict[str, Any]:
         "default": history.evaluation,
         **{name: getattr(history, name) for name in _ARRAYS},
         "map": None if shares is None else {"shape": shares.shape, "shares": shares.ravel()},
-        "test_points": float(np.median(history.test_count[seen])) if seen.any() else 0.0,
+        "test_points": float(np.median(history.test_count[is_tested])) if is_tested.any() else 0.0,
         "evaluations": {
             name: {
                 "mean": history.mean_scores(name),
                 "worst": history.worst_scores(name),
                 "slowest": history.slowest_scores(name),
                 "quartiles": history.speed_quartiles(name),
-                "clients": history.scores(name)[-1][seen] if few else None,
+                "clients": history.scores(name)[-1][is_tested] if has_dots else None,
             }
             for name in history.accuracies
         },
@@ -102,7 +102,7 @@ def _run(run: repeats.Run) -> dict[str, Any]:
 
 
 def _distributions(runs: Sequence[History]) -> dict[str, Any]:
-    """Return evaluation -> quantiles over the clients of all runs with test points, after the last round."""
+    """Return evaluation -> quantiles of the last scores over the clients with test points of all runs."""
     found = {}
     for name in runs[0].accuracies:
         if all(name in run.accuracies for run in runs):

@@ -1,4 +1,4 @@
-"""The figures of the report page, empty: the page fills them from its data. Bokeh is imported when they are built."""
+"""Empty figures of the report page, which its scripts fill with data. Bokeh is imported when they are built."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
 
 TEXT, MUTED, GRID = "#222222", "#555555", drawing.RC["grid.color"]
 HEIGHT = 380  # pixels
-SHADE = 0.14  # of bands, as in the other figures
-BLUES = ("#FFFFFF", "#0072B2")  # from no participants to all
+SHADE = 0.14  # opacity of bands, as in the other figures
+BLUES = ("#FFFFFF", "#0072B2")  # for no participant, and for all
 
 
-class Empty(NamedTuple):
-    """Figure whose sources, ranges and axes the page finds by name."""
+class EmptyFigure(NamedTuple):
+    """A figure; scripts find its sources, ranges and axes by name."""
 
-    name: str  # id of its place in the page
+    name: str  # id of the page element that holds it
     figure: Figure
 
 
-def figures() -> list[Empty]:
+def figures() -> list[EmptyFigure]:
     """Return every figure of the page."""
     return [
-        Empty("time", _curves("simulated time (time units)")),
-        Empty("rounds", _curves("round")),
-        Empty("cohort", _cohorts()),
-        Empty("map", _map()),
-        Empty("quarters", _quarters()),
-        Empty("clients", _boxes()),
-        Empty("evaluations", _evaluations()),
+        EmptyFigure("time", _curves("simulated time (time units)")),
+        EmptyFigure("rounds", _curves("round")),
+        EmptyFigure("cohort", _cohorts()),
+        EmptyFigure("map", _map()),
+        EmptyFigure("quarters", _quarters()),
+        EmptyFigure("clients", _boxes()),
+        EmptyFigure("evaluations", _evaluations()),
     ]
 
 
@@ -44,7 +44,7 @@ def _new(x: str, y: str, **options: Any) -> Figure:
         sizing_mode="stretch_width",
         output_backend="svg",
         tools=[PanTool(), BoxZoomTool(), ResetTool(), SaveTool()],
-        active_drag=None,  # a finger scrolls the page
+        active_drag=None,  # so that a finger scrolls the page
         toolbar_location="above",
         x_axis_label=x,
         y_axis_label=y,
@@ -88,7 +88,7 @@ def _lines(drawn: Figure) -> Any:
 
 
 def _curves(x: str) -> Figure:
-    """Return lines with bands, marks of the beginnings of stages, and the target."""
+    """Return a figure of lines with bands, marks at the beginnings of stages, and the target."""
     from bokeh.models import Span
 
     drawn = _new(x, "mean accuracy (%)", **_ranges())
@@ -114,7 +114,7 @@ def _cohorts() -> Figure:
 
 
 def _map() -> Figure:
-    """Return the map: the share of each band of clients that takes part, by round."""
+    """Return a map of the share of each band of clients that takes part, by round."""
     from bokeh.models import LinearColorMapper
     from bokeh.palettes import interp_palette
 
@@ -145,7 +145,7 @@ def _quarters() -> Figure:
 
 
 def _named_rows(x: str) -> Figure:
-    """Return a figure with a horizontal band for each row, its name above the marks."""
+    """Return a figure with one horizontal strip per row, and the name of the row above its marks."""
     drawn = _new(x, "", **_ranges())
     drawn.min_border_left = 8
     drawn.yaxis.visible = False
@@ -156,7 +156,7 @@ def _named_rows(x: str) -> Figure:
 
 
 def _boxes() -> Figure:
-    """Return quantiles of the clients' accuracy, and a dot for each accuracy, larger if more clients have it."""
+    """Return a figure of quantiles of the clients' accuracy, with a dot for each accuracy, larger for more clients."""
     drawn = _named_rows("accuracy of a client (%)")
     dots = _source("dots", "x", "y", "color", "size", "count")
     drawn.scatter("x", "y", size="size", fill_color="color", fill_alpha=0.4, line_color=None, source=dots)
