@@ -188,7 +188,7 @@ def _clock_communication(runs: Sequence[History]) -> float:
 
 
 def seconds(runs: Sequence[History], what: str) -> float:
-    """Return the simulator's "compile" or "host" seconds for all runs; each run of a batch records those of the batch."""
+    """Return "compile" or "host" seconds of the simulator for all runs; each run of a batch has those of the batch."""
     return sum(getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1) for run in runs)
 
 

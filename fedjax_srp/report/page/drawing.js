@@ -1,11 +1,11 @@
-// Fills the figures, which Bokeh draws, from the numbers of the rows that are shown.
+// Fills Bokeh's figures with the numbers of the selected rows.
 "use strict";
 
 const drawing = (() => {
   const MARKERS = {circle: "●", square: "■", triangle: "▲", diamond: "◆", inverted_triangle: "▼", plus: "+", x: "✕",
     star: "★", hex: "⬢", asterisk: "✱"};
-  const DASHES = {solid: "solid", dashed: "10 4", dotted: "2 4"}; // lengths that are told apart at a glance
-  const SINGLE = {solid: "circle", dashed: "square", dotted: "triangle"}; // of twins, which have one colour
+  const DASHES = {solid: "solid", dashed: "10 4", dotted: "2 4"}; // lengths that differ clearly
+  const ISOLATED_MARKERS = {solid: "circle", dashed: "square", dotted: "triangle"}; // twins have the same colour
   const documents = {}, axes = {};
 
   async function embed(items) {
@@ -17,7 +17,7 @@ const drawing = (() => {
 
   const model = (figure, name) => documents[figure].get_model_by_name(name);
 
-  // Rows of a source, as objects, into its columns.
+  // Put rows, given as objects, into the columns of a data source.
   function fill(figure, name, rows) {
     const source = model(figure, name), value = (row, column) => (column === "dash" ? DASHES[row.dash] : row[column]);
     const values = (column) => rows.map((row) => value(row, column));
@@ -35,39 +35,39 @@ const drawing = (() => {
 
   const percents = (values) => values.map((value) => 100 * value);
 
-  // Points of a line that are joined to no other, so that the line is not seen there.
-  function alone({xs, ys, color, dash, name}) {
+  // Points of a line that are joined to no other, which a line does not show.
+  function isolatedPoints({xs, ys, color, dash, name}) {
     const isSeen = (i) => Number.isFinite(xs[i]) && Number.isFinite(ys[i]);
     return [...xs.keys()].filter((i) => isSeen(i) && !isSeen(i - 1) && !isSeen(i + 1))
-      .map((i) => ({x: xs[i], y: ys[i], color, name, marker: SINGLE[dash]}));
+      .map((i) => ({x: xs[i], y: ys[i], color, name, marker: ISOLATED_MARKERS[dash]}));
   }
 
-  // One line a row with a band over its repeats, thinner where some have ended; repeats apart get a thin line each.
-  // Returns which of these there are, and whether there are dots and stages.
-  function curves(figure, shown, xsOf, beginnings) {
+  // Draws one line per row with a band over its repeats, thinner where some have ended; repeats that do not overlap get
+  // a thin line each. Returns flags of what was drawn.
+  function curves(figure, shown, xsOf, stageStarts) {
     const lines = [], dots = [], bands = [], stages = [];
-    let apart = false, held = false;
+    let hasThinLines = false, hasHeldEnds = false;
     for (const {row} of shown) {
       const evaluation = evaluationOf(row);
       const single = row.runs.map((run) => ({xs: xsOf(run), ys: run.evaluations[evaluation][state.score]}));
       const style = {color: row.color, dash: row.dash, name: row.name};
       if (!single[0].xs.length) continue;
       if (numbers.areApart(single)) {
-        apart = apart || single.some(({xs}) => xs.length > 1);
+        hasThinLines = hasThinLines || single.some(({xs}) => xs.length > 1);
         for (const {xs, ys} of single) lines.push({xs: [...xs], ys: percents([...ys]), width: 0.9, ...style});
-        dots.push(...lines.slice(-single.length).flatMap(alone));
+        dots.push(...lines.slice(-single.length).flatMap(isolatedPoints));
         continue;
       }
       const {xs, low, mean, high, running} = numbers.band(single), ys = percents(mean);
-      dots.push(...alone({xs, ys, ...style}));
+      dots.push(...isolatedPoints({xs, ys, ...style}));
       for (const [count, first, end] of numbers.pieces(running)) {
-        held = held || count < single.length;
+        hasHeldEnds = hasHeldEnds || count < single.length;
         const width = 2 * (1 + 2 * count / single.length) / 3;
         lines.push({xs: xs.slice(first, end), ys: ys.slice(first, end), width, ...style});
       }
       if (low) bands.push({xs: [...xs, ...[...xs].reverse()], ys: percents([...low, ...high.reverse()]), color: row.color});
       if (row.runs.length === 1) {
-        const places = beginnings(row.runs[0]).filter((x) => x >= xs[0] && x <= numbers.last(xs));
+        const places = stageStarts(row.runs[0]).filter((x) => x >= xs[0] && x <= numbers.last(xs));
         const values = percents(numbers.interpolated(places, xs, mean));
         places.forEach((x, i) => stages.push({x, y: values[i], color: row.color}));
       }
@@ -76,16 +76,16 @@ const drawing = (() => {
     fill(figure, "lines", lines);
     fill(figure, "dots", dots);
     fill(figure, "stages", stages);
-    const judged = judgedOn(shown.map(({row}) => row));
-    labelAxis(figure, `${state.score === "mean" ? `mean ${judged} accuracy` : `${judged} accuracy of the ${state.score} tenth`} (%)`);
-    return {apart, held, banded: bands.length > 0, dotted: dots.length > 0, staged: stages.length > 0};
+    const data = judgedOn(shown.map(({row}) => row));
+    labelAxis(figure, `${state.score === "mean" ? `mean ${data} accuracy` : `${data} accuracy of the ${state.score} tenth`} (%)`);
+    return {hasThinLines, hasHeldEnds, hasBands: bands.length > 0, hasDots: dots.length > 0, hasStages: stages.length > 0};
   }
 
-  // From 0 to the end, with room for whole dots.
-  const along = (figure, end, {dotted}) => range(figure, "x", 0, dotted ? 1.02 * end : end);
+  // Sets the range from 0 to the end, with room for whole dots.
+  const rangeFromZero = (figure, end, {hasDots}) => range(figure, "x", 0, hasDots ? 1.02 * end : end);
 
-  // The target, and accuracies as in the other figures: no curve ends below, a little room under the target.
-  function aim(figure, shown) {
+  // Draws the target, and sets the range of accuracies as in the other figures: every curve ends within it.
+  function drawTarget(figure, shown) {
     model(figure, "target").location = Number.isFinite(state.target) ? 100 * state.target : null;
     range(figure, "y", lowest(shown), 100);
   }
@@ -102,27 +102,27 @@ const drawing = (() => {
       const times = numbers.elapsed(run, state.cost);
       return numbers.stageStarts(run).map((round) => times[round]);
     });
-    const {whole, soon} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
-    const end = state.whole ? whole : Math.min(soon, whole);
+    const {whole, afterTarget} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
+    const end = state.whole ? whole : Math.min(afterTarget, whole);
     const {scale, ticker} = axes[state.log ? "log" : "linear"], [plot] = documents.time.roots();
     plot.x_scale = scale;
     for (const part of [...plot.below, ...plot.center]) if ("ticker" in part && part.dimension !== 1) part.ticker = ticker;
     if (state.log) {
       const first = Math.min(...drawn.flatMap(({row}) => row.runs.map((run) => numbers.evalElapsed(run, state.cost).find((t) => t > 0))));
       range("time", "x", Number.isFinite(first) ? first : end / 100, end);
-    } else along("time", end, found);
-    aim("time", shown);
+    } else rangeFromZero("time", end, found);
+    drawTarget("time", shown);
     cohorts(drawn, whole);
     return {...found, end, whole};
   }
 
   function overRounds(shown) {
     const found = curves("rounds", shown, (run) => [...run.eval_round], numbers.stageStarts);
-    along("rounds", Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))), found);
+    rangeFromZero("rounds", Math.max(1, ...shown.flatMap(({row}) => row.runs.map((run) => run.compute_time.length))), found);
     return found;
   }
 
-  // How many clients a round has, as steps over simulated time; of the first run of each row.
+  // Draws the number of clients in a round, as steps over simulated time, for the first run of each row.
   function cohorts(drawn, end) {
     const most = Math.max(1, ...drawn.flatMap(({row}) => row.runs[0].cohort_size.reduce((a, b) => Math.max(a, b), 0)));
     fill("cohort", "lines", drawn.map(({row}) => {
@@ -150,7 +150,7 @@ const drawing = (() => {
   }
 
   function quarters(shown) {
-    const lines = [], dots = [], strokes = [];
+    const lines = [], dots = [], spreads = [];
     shown.forEach(({row}, i) => {
       const {quarters: found} = numbers.summary(row, evaluationOf(row), state.target, []);
       const xs = found.map((_, q) => q + 1 + (shown.length > 1 ? 0.24 * (i / (shown.length - 1) - 0.5) : 0));
@@ -159,34 +159,34 @@ const drawing = (() => {
       found.forEach(([mean, deviation], q) => {
         dots.push({x: xs[q], y: 100 * mean, ...style});
         if (Number.isFinite(deviation)) {
-          strokes.push({x: xs[q], low: 100 * (mean - deviation), high: 100 * (mean + deviation), ...style});
+          spreads.push({x: xs[q], low: 100 * (mean - deviation), high: 100 * (mean + deviation), ...style});
         }
       });
     });
     fill("quarters", "lines", lines);
     fill("quarters", "dots", dots);
-    fill("quarters", "spread", strokes);
-    const [least, most] = numbers.extent([...dots.map(({y}) => y), ...strokes.flatMap(({low, high}) => [low, high])]);
+    fill("quarters", "spread", spreads);
+    const [least, most] = numbers.extent([...dots.map(({y}) => y), ...spreads.flatMap(({low, high}) => [low, high])]);
     range("quarters", "x", 0.6, 4.4);
     range("quarters", "y", least - 0.1 * (most - least) - 0.5, Math.min(100.5, most + 0.1 * (most - least) + 0.5));
   }
 
-  // Pixels of a row of a figure with a row for each line: up to about forty fit on a printed page.
+  // Height in pixels of a row of a figure with one row per line: about forty fit on a printed page.
   const rowHeight = (count) => Math.max(20, Math.min(42, 780 / Math.max(3, count)));
-  const LETTER = 6.5, LINE = 15; // pixels: width of a letter in a name, at most in the mean, and height of a line of it
+  const LETTER = 6.5, LINE = 15; // in pixels: largest mean width of a letter of a name, and height of a line
 
-  // Names as they fit the width of a figure, and how far its rows are apart: 1 where all names have one line.
-  function named(figure, shown) {
+  // Names wrapped to the width of a figure, and the spacing of its rows: 1 if every name fits one line.
+  function fitNames(figure, shown) {
     const letters = Math.max(12, Math.floor((element(figure).clientWidth - 40) / LETTER));
-    const texts = shown.map(({row}) => plain(wrapped(row.name, letters)));
+    const texts = shown.map(({row}) => withoutMath(wrapped(row.name, letters)));
     const lines = Math.max(1, ...texts.map((text) => text.split("\n").length));
-    return {texts, apart: 1 + (lines - 1) * LINE / rowHeight(shown.length)};
+    return {texts, spacing: 1 + (lines - 1) * LINE / rowHeight(shown.length)};
   }
 
-  // Without what Bokeh takes for mathematics, $$, \[ and \(, for which it would ask a network: an invisible blank in it.
-  const plain = (text) => text.replace(/\$(?=\$)|\\(?=[[(])/g, "$&\u200b");
+  // Bokeh would load a library from the network for mathematics, $$, \[ and \(: break these up with an invisible blank.
+  const withoutMath = (text) => text.replace(/\$(?=\$)|\\(?=[[(])/g, "$&\u200b");
 
-  // A text in lines of at most so many letters, broken at blanks where there are any.
+  // Wraps a text into lines of at most `letters` letters, at blanks if possible.
   function wrapped(text, letters) {
     const lines = [""];
     for (let word of text.split(" ")) {
@@ -197,27 +197,27 @@ const drawing = (() => {
     return lines.join("\n");
   }
 
-  // Rows from above, their names above what is drawn.
-  function namedRows(figure, {texts, apart}, left, right) {
+  // Lays out rows from top to bottom, each name above the marks of its row.
+  function layOutRows(figure, {texts, spacing}, left, right) {
     const count = Math.max(1, texts.length);
-    fill(figure, "names", texts.map((text, i) => ({x: left, y: -apart * i + 0.19, text})));
-    documents[figure].roots()[0].height = 110 + rowHeight(count) * apart * Math.max(3, count);
+    fill(figure, "names", texts.map((text, i) => ({x: left, y: -spacing * i + 0.19, text})));
+    documents[figure].roots()[0].height = 110 + rowHeight(count) * spacing * Math.max(3, count);
     range(figure, "x", left, right);
-    range(figure, "y", -apart * (count - 1) - 0.65, apart - 0.25);
+    range(figure, "y", -spacing * (count - 1) - 0.65, spacing - 0.25);
   }
 
-  // Whether accuracies of a row's clients take few values, whose quartiles say nothing: the dots do.
+  // True if the clients of a row have so few test points, and so few possible accuracies, that quartiles mean nothing.
   const FEW = 20; // test points
   const isCoarse = (row) => row.runs.every((run) => run.test_points < FEW && run.evaluations[run.default].clients !== null);
   const meanOf = (row, evaluation) => numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[evaluation].mean)))[0];
-  const mapNaN = (names) => Object.fromEntries(names.map((name) => [name, NaN]));
+  const allNaN = (names) => Object.fromEntries(names.map((name) => [name, NaN]));
 
   function clients(shown, names) {
-    const rows = named("clients", shown), boxes = [], dots = [];
+    const rows = fitNames("clients", shown), boxes = [], dots = [];
     shown.forEach(({row}, i) => {
-      const evaluation = evaluationOf(row), y = -rows.apart * i;
+      const evaluation = evaluationOf(row), y = -rows.spacing * i;
       const quantiles = Object.fromEntries(names.map((name, q) => [name, 100 * row.distributions[evaluation][q]]));
-      const found = isCoarse(row) ? {...mapNaN(names), q0: quantiles.q0, q50: 100 * meanOf(row, evaluation)} : quantiles;
+      const found = isCoarse(row) ? {...allNaN(names), q0: quantiles.q0, q50: 100 * meanOf(row, evaluation)} : quantiles;
       boxes.push({y, low: y - 0.16, high: y + 0.16, name: row.name, color: row.color, ...found});
       const counts = new Map();
       for (const score of row.runs.flatMap((run) => [...run.evaluations[evaluation].clients ?? []])) {
@@ -231,35 +231,35 @@ const drawing = (() => {
     fill("clients", "dots", dots);
     fill("clients", "boxes", boxes);
     const [least] = numbers.extent(boxes.map(({q0}) => q0));
-    namedRows("clients", rows, Math.max(-2, least - 4), 103);
+    layOutRows("clients", rows, Math.max(-2, least - 4), 103);
     return dots.length > 0;
   }
 
-  // Final accuracies under every evaluation; `all` are all evaluations, which have a marker each.
+  // Draws final accuracies under every evaluation, with a marker for each of `all` evaluations.
   function evaluations(shown, all) {
-    const shapes = Object.keys(MARKERS), rows = named("evaluations", shown);
-    const dots = [], strokes = [];
+    const shapes = Object.keys(MARKERS), rows = fitNames("evaluations", shown);
+    const dots = [], spreads = [];
     shown.forEach(({row}, i) => {
-      judged(row).forEach(([name, [mean, deviation]], place) => {
-        const y = -rows.apart * i + 0.06 - 0.16 * place;
+      finalAccuracies(row).forEach(([name, [mean, deviation]], place) => {
+        const y = -rows.spacing * i + 0.06 - 0.16 * place;
         const marker = shapes[all.indexOf(name) % shapes.length];
         dots.push({x: 100 * mean, y, color: row.color, marker, name: row.name, evaluation: name});
-        if (Number.isFinite(deviation)) strokes.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
+        if (Number.isFinite(deviation)) spreads.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
       });
     });
     fill("evaluations", "dots", dots);
-    fill("evaluations", "spread", strokes);
-    const [least, most] = numbers.extent([...dots.map(({x}) => x), ...strokes.flatMap(({low, high}) => [low, high])]);
+    fill("evaluations", "spread", spreads);
+    const [least, most] = numbers.extent([...dots.map(({x}) => x), ...spreads.flatMap(({low, high}) => [low, high])]);
     const room = 0.06 * Math.max(1, most - least);
-    namedRows("evaluations", rows, Math.max(-2, least - room), Math.min(102, most + room));
+    layOutRows("evaluations", rows, Math.max(-2, least - room), Math.min(102, most + room));
     return all.map((name, i) => `${Object.values(MARKERS)[i % shapes.length]} ${name}`);
   }
 
-  // [evaluation, mean and deviation of the final accuracy over the runs] for those that all runs have.
-  function judged(row) {
+  // [evaluation, [mean, deviation] of the final accuracy over the runs] for evaluations that all runs have.
+  function finalAccuracies(row) {
     return Object.keys(row.runs[0].evaluations).filter((name) => row.runs.every((run) => name in run.evaluations))
       .map((name) => [name, numbers.spread(row.runs.map((run) => numbers.last(run.evaluations[name].mean)))]);
   }
 
-  return {embed, model, aim, overTime, overRounds, map, quarters, clients, isCoarse, evaluations, judged};
+  return {embed, model, drawTarget, overTime, overRounds, map, quarters, clients, isCoarse, evaluations, finalAccuracies};
 })();

@@ -1,9 +1,9 @@
-// The numbers of the page, from what the files hold. No document here: every function gets what it needs.
-// History.elapsed, History.time_to, table.comparison, table.render and drawing.band say the same in Python.
+// Computes the numbers of the page from the data of the runs, without access to the document.
+// The same in Python: History.elapsed, History.time_to, table.comparison, table.render and drawing.band.
 "use strict";
 
 const numbers = (() => {
-  // The content of the page, with its lists of numbers as arrays.
+  // Decompresses the content of the page, and converts its lists of numbers to arrays.
   async function unpack(base64) {
     const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -26,14 +26,14 @@ const numbers = (() => {
     return content;
   }
 
-  // Numbers that JSON cannot say are words in it.
+  // JSON has strings for numbers that are not finite.
   function number(value) {
     return typeof value === "string" ? {inf: Infinity, "-inf": -Infinity, nan: NaN}[value] : value;
   }
 
   const last = (values) => (values.length ? values[values.length - 1] : NaN);
 
-  // Lowest and highest of the values that are known; all percents where none is.
+  // Lowest and highest finite value; 0 and 100 if there is none.
   function extent(values) {
     const known = values.filter(Number.isFinite);
     return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [0, 100];
@@ -54,14 +54,14 @@ const numbers = (() => {
     return Float64Array.from(run.eval_round, (round) => times[round]);
   }
 
-  // Time until the mean accuracy reaches the target; Infinity where it never does.
+  // Time until the mean accuracy reaches the target; Infinity if it never does.
   function timeTo(run, evaluation, target, cost) {
     const place = run.evaluations[evaluation].mean.findIndex((value) => value >= target);
     return place < 0 ? Infinity : evalElapsed(run, cost)[place];
   }
 
-  // The cost of communication at which two rows, with the evaluations they are judged by, reach the target in the same
-  // mean time; null where none is positive, or a run never reaches it. The round that reaches it is the same at any cost.
+  // Communication cost at which two rows, each with its evaluation, reach the target in the same mean time; null if no
+  // positive cost does, or a run never reaches it. The round in which a run reaches it does not depend on the cost.
   function breakEven(one, other, target) {
     const lines = [one, other].map(([row, evaluation]) => {
       const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
@@ -74,21 +74,21 @@ const numbers = (() => {
     return cost > 0 && Number.isFinite(cost) ? cost : null;
   }
 
-  // Where simulated time ends, of rows with the evaluation each is judged by: `whole` with the longest run, `soon` a
-  // little after the last run reached the target (Infinity where one never does); `shortest` is the shortest run.
+  // Ends of simulated time for rows, each with its evaluation: `whole`, of the longest run; `shortest`, of the shortest
+  // run; `afterTarget`, soon after the last run reached the target (Infinity if one never does).
   function ends(judged, target, cost) {
     const runs = judged.flatMap(([row, evaluation]) => row.runs.map((run) => [run, evaluation]));
     const lengths = runs.map(([run]) => elapsed(run, cost).findLast(Number.isFinite)); // infinite times are not drawn
-    const soon = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost)));
-    return {whole: Math.max(1e-12, ...lengths), shortest: Math.min(...lengths), soon: soon > 0 ? soon : Infinity};
+    const afterTarget = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost)));
+    return {whole: Math.max(1e-12, ...lengths), shortest: Math.min(...lengths), afterTarget: afterTarget > 0 ? afterTarget : Infinity};
   }
 
-  // Whether the target was reached by the first evaluation, so that its time is an upper bound.
+  // True if the first evaluation reached the target, so that its time is an upper bound.
   function reachedAtOnce(run, evaluation, target) {
     return timeTo(run, evaluation, target, 0) <= evalElapsed(run, 0)[0];
   }
 
-  // Mean and sample standard deviation; the latter NaN for one value, and where the mean is not finite.
+  // Mean and sample standard deviation, which is NaN for one value or a mean that is not finite.
   function spread(values) {
     if (!values.length) return [NaN, NaN];
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -97,7 +97,7 @@ const numbers = (() => {
     return [mean, Math.sqrt(squares / (values.length - 1))];
   }
 
-  // What the table says of a row under an evaluation.
+  // Numbers of a row of the table under an evaluation.
   function summary(row, evaluation, target, costs) {
     const found = row.runs.map((run) => run.evaluations[evaluation]);
     const overlap = (cost) => !row.takes_cost && cost > 0;
@@ -113,15 +113,15 @@ const numbers = (() => {
     };
   }
 
-  // The twin's mean time over the row's; NaN where one is missing, infinite or a bound.
+  // Ratio of the twin's mean time to the row's; NaN if one is missing, infinite or a bound.
   function speedUp(own, twin, place) {
     if (!twin || own.atOnce || twin.atOnce) return NaN;
     const [time, other] = [own.times[place][0], twin.times[place][0]];
     return Number.isFinite(time) && Number.isFinite(other) && time > 0 ? other / time : NaN;
   }
 
-  // As Python rounds: of a number that lies exactly between two, the even one. toFixed takes the larger one, and from
-  // 1e21 on, where all numbers are whole, it writes an exponent.
+  // Rounds as Python does, ties to the even digit. toFixed rounds them up, and from 1e21 on, where all numbers are whole,
+  // it writes an exponent.
   function fixed(value, digits) {
     if (!Number.isFinite(value)) return "-";
     if (Math.abs(value) >= 1e21) return BigInt(value) + (digits ? `.${"0".repeat(digits)}` : "");
@@ -148,8 +148,8 @@ const numbers = (() => {
     return Number.isFinite(factor) ? `${text} (${fixed(factor, factor >= 0.1 ? 1 : 2)}x)` : text;
   }
 
-  // Values of a curve at increasing places from its first on, joined by straight lines; NaN spreads to its neighbours.
-  // A curve that has ended keeps its last value.
+  // Interpolates a curve linearly at increasing places, not before its first point; NaN spreads to its neighbours. A
+  // curve that has ended keeps its last value.
   function interpolated(places, xs, ys) {
     let left = 0;
     return places.map((x) => {
@@ -161,38 +161,38 @@ const numbers = (() => {
     });
   }
 
-  const begin = (curves) => Math.max(...curves.map(({xs}) => xs[0]));
+  const lastStart = (curves) => Math.max(...curves.map(({xs}) => xs[0]));
 
-  // Whether some curves begin after others have ended, so that there is nothing to average.
-  const areApart = (curves) => curves.length > 1 && begin(curves) >= Math.min(...curves.map(({xs}) => last(xs)));
+  // True if some curves begin after others have ended, so that they have no mean.
+  const areApart = (curves) => curves.length > 1 && lastStart(curves) >= Math.min(...curves.map(({xs}) => last(xs)));
 
-  // Lowest, mean and highest value of several curves where one of them has a point, from where all have begun to where
-  // the last one ends; `running` is how many have not ended before.
+  // Lowest, mean and highest value of several curves at the points of all of them, from the last beginning to the last
+  // end; `running` counts the curves that have not ended.
   function band(curves) {
     if (curves.length === 1) {
       const [{xs, ys}] = curves;
       return {xs: [...xs], low: null, mean: [...ys], high: null, running: [...xs].map(() => 1)};
     }
     const union = new Set(curves.flatMap(({xs}) => [...xs]));
-    const xs = [...union].filter((x) => x >= begin(curves)).sort((a, b) => a - b);
+    const xs = [...union].filter((x) => x >= lastStart(curves)).sort((a, b) => a - b);
     const values = curves.map((curve) => interpolated(xs, curve.xs, curve.ys));
-    const over = (combine) => xs.map((_, place) => combine(values.map((of) => of[place])));
+    const pointwise = (combine) => xs.map((_, place) => combine(values.map((of) => of[place])));
     return {
       xs,
-      low: over((all) => Math.min(...all)),
-      mean: over((all) => all.reduce((sum, value) => sum + value, 0) / all.length),
-      high: over((all) => Math.max(...all)),
+      low: pointwise((all) => Math.min(...all)),
+      mean: pointwise((all) => all.reduce((sum, value) => sum + value, 0) / all.length),
+      high: pointwise((all) => Math.max(...all)),
       running: xs.map((x) => curves.filter((curve) => x <= last(curve.xs)).length),
     };
   }
 
-  // The parts of a band with equally many running curves, as [how many, first place, end], each joined to the one before.
+  // Splits a band where a curve ends: [number of running curves, first place, end], each joined to the one before.
   function pieces(running) {
     const starts = [...running.keys()].filter((i) => i === 0 || running[i] !== running[i - 1]);
     return starts.map((start, i) => [running[start], Math.max(0, start - 1), starts[i + 1] ?? running.length]);
   }
 
-  // First rounds of the stages after the first.
+  // First round of each stage but the first.
   const stageStarts = (run) => [...run.stage.keys()].filter((i) => i > 0 && run.stage[i] !== run.stage[i - 1]);
 
   return {
