@@ -1,8 +1,8 @@
 """Records of a run: a table of its rounds and the score of every client at every evaluation.
 
-A `History` holds NumPy arrays only. Time spent by the simulated clients is in time units and comes from `compute_time`;
-a charge per communicating round is added on request, so one run covers every communication cost. Time spent by the
-simulator itself is in seconds (`host_seconds`, `compile_seconds`, `seconds_per_round`), never in `history.csv`.
+Simulated time is in time units and comes from `compute_time`; methods add a cost per communicating round on request, so
+one run covers every communication cost. The simulator's own time is in seconds (`host_seconds`, `compile_seconds`,
+`seconds_per_round`) and is not in `history.csv`.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 class History:
     """The record of one run.
 
-    R rounds, E evaluations, M clients. Floats are float64, arrays are read-only copies of the arguments.
+    R rounds, E evaluations, M clients. Arrays are NumPy's, read-only copies of the arguments; floats are float64.
 
     Attributes:
         name: of the method.
         round: (R,) completed rounds, 1 to R.
-        stage: (R,) of the participation policy, from 0.
+        stage: (R,) stage of the participation policy, from 0.
         cohort_size: (R,) number of clients that took part.
         compute_time: (R,) simulated time of the slowest participant, in time units.
         communicated: (R,) True if the round is charged a communication.
         finite: (R,) True if the server's state was free of nan and inf after the round.
         client_time: (M,) expected time of each client per unit of local work, in time units.
-        metrics: name -> (R,) scalars of the algorithm.
-        eval_round: (E,) rounds completed at each evaluation; 0 is before training. Empty if `accuracies` is.
+        metrics: name -> (R,) scalars of algorithm and policy.
+        eval_round: (E,) rounds completed at each evaluation, 0 before training; empty if `accuracies` is empty.
         accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
-        test_count: (M,) test points of each client; a client without any counts in no mean.
-        rounds_taken: (M,) rounds of each client; zeros if not counted.
-        bytes_up: sent by one participant in one round; where `metrics` have `message_share` (submodels), the mean
+        test_count: (M,) test points of each client; clients without test points are left out of means.
+        rounds_taken: (M,) rounds that each client took part in; zeros if not counted.
+        bytes_up: sent by one participant in one round. If `metrics` has `message_share` (submodels), the mean
             participant sends and receives this share.
         bytes_down: received by one participant in one round.
         seconds_per_round: of the simulator, without compilation.
-        compile_seconds: of the simulator.
-        host_seconds: of the simulator, everything included.
+        compile_seconds: of the simulator, for tracing and compiling.
+        host_seconds: of the simulator, in all.
         asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
-        communication_included: `compute_time` has the time of messages (`clocks.devices`), so none can be added.
+        communication_included: `compute_time` includes the time of messages (`clocks.devices`), likewise.
         score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: scores are errors; the worst clients have the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
             the folder on first access; None if not saved.
         client_states: states of all clients, as `server_state`, leaves (M, ...); None unless the run kept them.
-        config: all settings of the run. Values outside JSON are spelt out: inf as "inf", a function as its name.
-        environment: versions, git hash and device as `load` found them; None: `save` looks them up.
+        config: all settings of the run, as JSON: inf is "inf", a function its name.
+        environment: versions, git hash and device, as read by `load`; None: `save` determines them.
     """
 
     name: str
@@ -102,20 +102,20 @@ class History:
     def __post_init__(self) -> None:
         num_rounds, num_clients = len(self.round), len(self.client_time)
         evaluated = self.eval_round if self.accuracies else []
-        put, by_client = functools.partial(object.__setattr__, self), (len(evaluated), num_clients)
+        store, by_client = functools.partial(object.__setattr__, self), (len(evaluated), num_clients)
         for name, dtype in ROUND_COLUMNS.items():
-            put(name, _frozen(name, getattr(self, name), dtype, (num_rounds,)))
-        put("client_time", _frozen("client_time", self.client_time, np.float64, (num_clients,)))
+            store(name, _read_only(name, getattr(self, name), dtype, (num_rounds,)))
+        store("client_time", _read_only("client_time", self.client_time, np.float64, (num_clients,)))
         for counts in ("test_count", "rounds_taken"):
             given = getattr(self, counts)
-            put(counts, _frozen(counts, given if len(given) else np.zeros(num_clients), np.int64, (num_clients,)))
-        put("eval_round", _frozen("eval_round", evaluated, np.int64, (len(evaluated),)))
-        for field_name, shape, kind in (("metrics", (num_rounds,), Metrics), ("accuracies", by_client, dict)):
+            store(counts, _read_only(counts, given if len(given) else np.zeros(num_clients), np.int64, (num_clients,)))
+        store("eval_round", _read_only("eval_round", evaluated, np.int64, (len(evaluated),)))
+        for field_name, shape, convert in (("metrics", (num_rounds,), Metrics), ("accuracies", by_client, dict)):
             arrays = getattr(self, field_name).items()
-            put(field_name, kind({k: _frozen(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays}))
-        put("config", jsonable(self.config))
-        for name, kind in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
-            put(name, kind(getattr(self, name)))
+            store(field_name, convert({k: _read_only(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays}))
+        store("config", jsonable(self.config))
+        for name, convert in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
+            store(name, convert(getattr(self, name)))
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(f"round must count the completed rounds 1..{num_rounds}, got {self.round}")
         if (np.diff(self.eval_round, prepend=-1, append=num_rounds + 1) <= 0).any():
@@ -125,7 +125,7 @@ class History:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Read the states that `load` left in the folder."""
+            """Read the states on first access after `load`."""
             if name not in run_folder.STATES or run_folder.MODELS not in vars(self):
                 raise AttributeError(f"History has no attribute {name!r}", name=name, obj=self)
             vars(self).update(run_folder.load_models(vars(self)[run_folder.MODELS]))
@@ -154,11 +154,11 @@ class History:
     @property
     def judged_on(self) -> Literal["test", "validation"]:
         """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
-        made = self.config.get("dataset_options")
-        while isinstance(made, Mapping):  # data that were made of others record these as `data`
-            if made.get("validation") is not None or ("fraction" in made and "part" not in made):
+        options = self.config.get("dataset_options")
+        while isinstance(options, Mapping):  # data made from other data record those as `data`
+            if options.get("validation") is not None or ("fraction" in options and "part" not in options):
                 return "validation"
-            made = made.get("data")
+            options = options.get("data")
         return "test"
 
     @property
@@ -173,16 +173,16 @@ class History:
 
     @property
     def takes_communication(self) -> bool:
-        """True if a communication cost can be added to the times afterwards."""
+        """True if a communication cost can be added to the times."""
         return not (self.asynchronous or self.communication_included)
 
     @property
     def method(self) -> Method:
-        """Method of this run, rebuilt from its record, which cannot have your own functions."""
-        made = self.config.get("method")
-        if made is None:
+        """Method of this run, rebuilt from its record; ValueError if it has functions of your own."""
+        record = self.config.get("method")
+        if record is None:
             raise ValueError(f"history {self.name!r} has no record of its method; simulate writes one")
-        return Method(made["name"], rebuild(made["algorithm"]), rebuild(made["participation"]))
+        return Method(record["name"], rebuild(record["algorithm"]), rebuild(record["participation"]))
 
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
         """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
@@ -241,14 +241,14 @@ class History:
             metric: instead of an evaluation, a per-round metric that falls to the target (linear tasks: "distance").
 
         Returns:
-            Time units, at the end of a round; inf when the target was not reached. Nothing is interpolated, and nan
-            never reaches it.
+            Time units, at the end of a round, without interpolation; inf if the target was not reached. nan does not
+            reach a target.
         """
         if metric is None:
             place, times = self.reached(target, evaluation), self.eval_elapsed(communication)
         else:
             check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
-            place, times = _first(self.metrics[metric] <= target), self.elapsed(communication)
+            place, times = _first_index(self.metrics[metric] <= target), self.elapsed(communication)
         return math.inf if place is None else float(times[place])
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:
@@ -256,12 +256,12 @@ class History:
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
         scores = self.mean_scores(evaluation)
-        return _first(scores <= target if self.smaller_is_better else scores >= target)
+        return _first_index(scores <= target if self.smaller_is_better else scores >= target)
 
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
         """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
 
-        That is the score of the last evaluation until then; nan before the first one and after the end of the run.
+        It is the score of the last evaluation up to that time; nan before the first one and after the end of the run.
         """
         check_numbers("time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0)
         scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
@@ -284,27 +284,27 @@ class History:
 
     @property
     def _messages(self) -> np.ndarray:
-        """(R,) messages to the server, in whole ones."""
+        """(R,) number of messages to the server, with parts of a message for submodels."""
         whole = self.cohort_size * self.communicated
         share = self.metrics.get(MESSAGE_SHARE)
         return whole if share is None else whole * np.where(whole > 0, share, 0.0)
 
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
-        """Return the bytes that all participants sent and received until `time_to` of this target; inf if never."""
+        """Return the bytes that all participants sent and received until the target was reached; inf if it was not."""
         sent = np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down)
         reached = self.reached(target, evaluation)
         return math.inf if reached is None else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
-        """Return the stages of the participation policy, each with its cohort, its times and its criterion."""
+        """Return the stages of the participation policy with their cohorts, times and criteria."""
         elapsed = self.elapsed(communication)
         return stages_of(self.stage, self.cohort_size, elapsed, self.metrics.get(STAGE_COMPLETED))
 
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
-        """Return a pandas table with one row a round.
+        """Return a pandas table with one row per round.
 
         Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without evaluation. An evaluation before
-        training (round 0) has no row here; `clients_frame` has it.
+        training (round 0) is only in `clients_frame`.
         """
         import pandas as pd
 
@@ -319,7 +319,7 @@ class History:
     def clients_frame(self) -> pd.DataFrame:
         """Return a pandas table with one row per evaluation, round and client.
 
-        Without evaluations it has one row a client, with an empty `evaluation`, round 0 and accuracy nan.
+        Without evaluations it has one row per client, with an empty `evaluation`, round 0 and accuracy nan.
         """
         import pandas as pd
 
@@ -337,12 +337,12 @@ class History:
         )
 
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
-        """Return the run in a few numbers.
+        """Return a summary of the run as a dict.
 
-        None is for values not requested or not evaluated; `time_to_target` is inf if the target was not reached.
+        Values that were not requested or not evaluated are None; `time_to_target` is inf if the target was not reached.
 
         Args:
-            target: mean accuracy of the default evaluation to time.
+            target: mean accuracy of the default evaluation, for `time_to_target` and `bytes_to_target`.
             communication: cost per communicating round, in time units, for `simulated_time` and `time_to_target`.
         """
         evaluated = len(self.eval_round) > 0
@@ -375,7 +375,7 @@ class History:
     def plot(
         self, communication: float = 0.0, evaluation: str | None = None, ax: Axes | None = None, x: X = "time"
     ) -> Figure:
-        """Draw mean accuracy over simulated time or rounds; without evaluations the first metric.
+        """Draw mean accuracy over simulated time or rounds, or the first metric if there are no evaluations.
 
         Arguments as in `srp.plots.accuracy_over_time`.
         """
@@ -391,16 +391,16 @@ class History:
     ) -> Path:
         """Write the folder of the run and return its path.
 
-        `config.json` (with versions, git hash and device), `history.csv` (one row a round, times without
-        communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last, `summary.json`
-        with the checksums of the tables: a folder with a summary is complete. Every file appears whole or not at all.
-        The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; null is for values not
-        requested or not evaluated.
+        The files are `config.json` (with versions, git hash and device), `history.csv` (one row per round, times
+        without communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last,
+        `summary.json` with the checksums of the tables: a folder with a summary is complete. Files are written
+        atomically. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; values that
+        were not requested or not evaluated are null.
 
         Args:
             directory: created if missing; files of an earlier run are replaced.
-            target: for the summary, as is `communication`.
-            communication: cost per communicating round of the summary and the figure.
+            target: mean accuracy, for the summary.
+            communication: cost per communicating round, for the summary and the figure.
             models: also write `server_state` and `client_states`, if present, into a folder `models`.
 
         Raises:
@@ -414,25 +414,25 @@ class History:
     @classmethod
     @checked
     def load(cls, directory: str | os.PathLike) -> History:
-        """Read a saved run, every float bit for bit.
+        """Read a saved run; floats are restored bit for bit.
 
         Raises:
             FileNotFoundError: a file of the run is missing.
             ValueError: a file is damaged.
         """
         history, models = cls(**run_folder.load(Path(directory))), Path(directory, run_folder.MODELS)
-        if models.is_dir():  # read when they are asked for
+        if models.is_dir():  # `__getattr__` reads them
             for name in run_folder.STATES:
                 del vars(history)[name]
             vars(history)[run_folder.MODELS] = models.absolute()
         return history
 
 
-def _first(holds: np.ndarray) -> int | None:
+def _first_index(holds: np.ndarray) -> int | None:
     return int(np.argmax(holds)) if holds.any() else None
 
 
-def _frozen(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+def _read_only(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
     array = np.array(value, dtype)
     array.setflags(write=False)
     if array.shape != shape:
