@@ -11,7 +11,7 @@ from jax.tree_util import DictKey
 
 T = TypeVar("T")
 
-ROUND_COLUMNS = {  # and their types in memory
+ROUND_COLUMNS = {  # name -> type in memory
     "round": np.int64,
     "stage": np.int64,
     "cohort_size": np.int64,
@@ -22,7 +22,7 @@ ROUND_COLUMNS = {  # and their types in memory
 
 
 class Metrics(dict[str, T]):
-    """Metrics of a run by name; the error for a missing one lists those recorded."""
+    """Metrics of a run by name; the error for a missing one lists the recorded ones."""
 
     def __missing__(self, name: object) -> T:
         raise KeyError(
@@ -38,7 +38,7 @@ jax.tree_util.register_pytree_with_keys(  # an unregistered subclass of dict is 
 
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
-    """Raise a ValueError of one line where a metric has the name of a column of history.csv."""
+    """Raise a ValueError if a metric has the name of a column of `history.csv`."""
     columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
     if clash := sorted(columns & set(metrics)):
         raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")

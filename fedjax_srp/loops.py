@@ -1,4 +1,4 @@
-"""Loops under vmap, XLA and differentiation."""
+"""Loops that work under vmap, XLA and differentiation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedjax_srp.base import Array
 
-_reversible: ContextVar[int] = ContextVar("reversible", default=0)  # the most work of a client; 0: not reversible
+_reversible: ContextVar[int] = ContextVar("reversible", default=0)  # most units of work of a client; 0: not reversible
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def reversible(most_work: int) -> Iterator[None]:
     """Make loops traced in this context differentiable in reverse mode, which needs static trip counts.
 
     Args:
-        most_work: the most units of work of a client, for a static bound of loops; 0 changes nothing.
+        most_work: most units of work of a client, for a static bound of loops; 0: leave loops as they are.
     """
     token = _reversible.set(most_work)
     try:
@@ -32,17 +32,17 @@ def reversible(most_work: int) -> Iterator[None]:
 
 
 def most_work() -> int:
-    """The most units of work of a client if loops must be `reversible`; else 1."""
+    """The most units of work of a client inside `reversible`; else 1."""
     return _reversible.get() or 1
 
 
 def fori_loop(upper: Array, body: Callable[[Any, Any], Any], start: Any, at_most: int) -> Any:
-    """`jax.lax.fori_loop` from 0; if it must be `reversible`, with a static bound and masked trips.
+    """`jax.lax.fori_loop` from 0; inside `reversible`, with a static bound and masked trips.
 
     Args:
         upper: () int32, number of trips.
         body: (index, carry) -> carry.
-        start: the first carry.
+        start: initial carry.
         at_most: bound of `upper`; if a reversible loop exceeds it, floats become nan.
     """
     if not _reversible.get():
@@ -57,15 +57,15 @@ def fori_loop(upper: Array, body: Callable[[Any, Any], Any], start: Any, at_most
 
 
 def barrier(tree: Any) -> Any:
-    """`jax.lax.optimization_barrier`, which has no gradient."""
+    """`jax.lax.optimization_barrier`; nothing inside `reversible`, since it has no gradient."""
     return tree if _reversible.get() else jax.lax.optimization_barrier(tree)
 
 
 def batch_max(bound: Array) -> Array:
-    """A loop bound that stays one number under vmap: the largest of the batch.
+    """A loop bound that is one number under vmap: the largest of the batch.
 
-    A while loop whose predicate is batched selects on its whole carry in every trip; with this bound the predicate
-    stays plain, and the loop's body must mask elements that are done earlier.
+    A while loop with a batched predicate selects on its whole carry in every trip. With this bound the predicate is not
+    batched, and the body of the loop must mask the elements that are done.
     """
     return bound if _reversible.get() else _batch_max(bound)
 
@@ -82,7 +82,7 @@ def _batch_max_rule(axis_size: int, in_batched: list[bool], bound: Array) -> tup
 
 
 def sequential(function: Callable) -> Callable:
-    """Make vmap run `function` on one element after the other, including closed-over tracers.
+    """Make vmap run `function` on one element at a time, also if it closes over tracers.
 
     Take gradients inside `function`. A vmap around it must be under `jax.jit` if it closes over mapped values.
     """
@@ -99,7 +99,7 @@ def sequential(function: Callable) -> Callable:
         hoisted = custom_vmap(plain)
 
         @hoisted.def_vmap
-        def in_turn(axis_size: int, in_batched: list[bool], *values: Array) -> tuple[list[Array], list[bool]]:
+        def one_by_one(axis_size: int, in_batched: list[bool], *values: Array) -> tuple[list[Array], list[bool]]:
             del axis_size
             batched = [value for value, of in zip(values, in_batched, strict=True) if of]
             if not batched:  # a vmap of tangents alone, as in `jax.jacfwd`

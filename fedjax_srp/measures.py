@@ -1,4 +1,4 @@
-"""Measures of a run: means over clients, and the spread of rounds over them. Arrays in, numbers out."""
+"""Measures of a run, from arrays: means over clients, and the distribution of rounds over clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 class Participation(NamedTuple):
     """Measures of how evenly rounds are spread over clients."""
 
-    gini: float  # 0: all clients took part equally often; close to 1: one client did all; nan if not counted
+    gini: float  # 0: all clients took part equally often; close to 1: one client did all rounds; nan if not counted
     never: float  # share of the clients that never took part; nan if not counted
 
 
@@ -26,11 +26,11 @@ def participation(rounds: np.ndarray) -> Participation:
 
 
 def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(E,) from (E, M) and (M,); clients without test points do not count, whatever their score."""
-    seen = counts > 0
-    if not seen.any():
+    """(E,) means of (E, M) scores weighted by (M,) counts; scores of clients without test points are ignored."""
+    is_tested = counts > 0
+    if not is_tested.any():
         return np.full(len(scores), np.nan)
-    return (scores[:, seen] * counts[seen]).sum(axis=1) / counts[seen].sum()
+    return (scores[:, is_tested] * counts[is_tested]).sum(axis=1) / counts[is_tested].sum()
 
 
 def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool) -> np.ndarray:

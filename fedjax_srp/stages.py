@@ -8,23 +8,23 @@ import numpy as np
 
 
 class Stage(NamedTuple):
-    """Stage of a participation policy in a run; times are simulated, in time units."""
+    """Stage of a participation policy in a run; times are simulated times, in time units."""
 
     stage: int  # from 0
-    cohort_size: int  # in its last round
+    cohort_size: int  # in the last round of the stage
     first_round: int  # from 1
     num_rounds: int
     begins: float
-    ends: float  # with its last round
-    completed: bool | None  # True if the criterion that ends it has held; None: the policy has none
-    completed_round: int | None  # the first round after which it held; the last stage goes on
+    ends: float  # end of its last round
+    completed: bool | None  # True if the criterion that ends the stage held in some round; None: no criterion
+    completed_round: int | None  # first round after which the criterion held; the last stage continues after it
 
 
 def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, held: np.ndarray | None) -> list[Stage]:
-    """Return the stages of a run in their order.
+    """Return the stages of a run in order.
 
     Args:
-        stage: (R,) of each round.
+        stage: (R,) stage of each round.
         cohort_size: (R,) number of clients that took part.
         elapsed: (R,) simulated time at the end of each round.
         held: (R,) True where the criterion held after the round; None without a criterion.
@@ -33,7 +33,7 @@ def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, h
     ends = [*(np.flatnonzero(np.diff(stage)) + 1), len(stage)] if len(stage) else []
     stages = []
     for first, end in zip([0, *ends], ends, strict=False):
-        when = [] if held is None else [int(first + place) for place in np.flatnonzero(held[first:end])]
+        completed = [] if held is None else (first + np.flatnonzero(held[first:end])).tolist()
         stages.append(
             Stage(
                 stage=int(stage[first]),
@@ -42,8 +42,8 @@ def stages_of(stage: np.ndarray, cohort_size: np.ndarray, elapsed: np.ndarray, h
                 num_rounds=int(end - first),
                 begins=float(times[first]),
                 ends=float(times[end]),
-                completed=None if held is None else bool(when),
-                completed_round=when[0] + 1 if when else None,
+                completed=None if held is None else bool(completed),
+                completed_round=completed[0] + 1 if completed else None,
             )
         )
     return stages

@@ -3,8 +3,8 @@
     srp.simulate(..., callback=srp.watch.json_lines("run.jsonl"))
     srp.simulate(..., callback=lambda progress: progress.metrics["training_loss"] < 0.1, record_loss=True)
 
-Any function of a `Progress` is a callback; it ends the run by returning True or raising `StopIteration`. Several
-processes all call it, and must get the same answer; the callbacks here write in the first process.
+Any function of a `Progress` is a callback; it ends the run by returning True or raising `StopIteration`. If there are
+several processes, each calls it, and all answers must be the same; the callbacks here write in the first process only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedjax_srp.storage import jsonable
 
 
 class Progress(NamedTuple):
-    """State of a run after an evaluation; of `simulate_seeds`, numbers are arrays (num_seeds,).
+    """State of a run after an evaluation; under `simulate_seeds`, numbers are arrays (num_seeds,).
 
     Attributes:
         name: of the run.
@@ -36,12 +36,12 @@ class Progress(NamedTuple):
         elapsed: simulated time, in time units, without communication.
         scores: evaluation -> mean over clients weighted by test points, as `History.mean_scores`.
         metrics: metric -> value of the last round.
-        rows: one for each round since the last call (and each seed), plain numbers under the names of `history.csv`,
-            and `run`, eight digits that are the same for the same parts, data and key (left out if a part has no
-            description, such as a lambda); the last row of a seed has the scores as `accuracy_<evaluation>`.
-        server_state: returns a NumPy copy of the server's state, (num_seeds, ...) for several seeds; only within the
-            callback.
-        history: returns a `History` of the run so far, a list for several seeds; only within the callback.
+        rows: one for each round since the last call, and each seed: numbers by the names of `history.csv`, and `run`,
+            eight digits that identify parts, data and key (missing if a part has no description, such as a lambda);
+            the last row of a seed has the scores as `accuracy_<evaluation>`.
+        server_state: returns a NumPy copy of the server's state, (num_seeds, ...) for several seeds; call it within the
+            callback only.
+        history: returns a `History` of the run so far, a list for several seeds; call it within the callback only.
     """
 
     name: str
@@ -74,7 +74,7 @@ def ends(callback: Callback, progress: Progress) -> bool:
 
 
 def all_of(*callbacks: Callback) -> Callback:
-    """Call each of several callbacks; the run ends when one of them ends it."""
+    """Combine callbacks; the run ends when one of them ends it."""
 
     def call(progress: Progress) -> bool:
         answers = [ends(callback, progress) for callback in callbacks]
@@ -89,11 +89,11 @@ def _in_first_process(write: Callback) -> Callback:
 
 @checked
 def json_lines(path: str | os.PathLike) -> Callback:
-    """Append a line of JSON for each round to a file, from `Progress.rows`.
+    """Append a line of JSON to a file for each of `Progress.rows`.
 
-    A round that is in the file already is written again only if it has more columns, so a resumed or extended run has
-    each of its rounds once. A truncated last line is dropped.
-    Numbers that are not finite are strings, as in `summary.json`.
+    A round that is already in the file is written again only if it has new columns, so a resumed or extended run has
+    each of its rounds once. A truncated last line is removed. Numbers that are not finite are strings, as in
+    `summary.json`.
 
     Args:
         path: of the file; its folder is created if missing.
@@ -105,32 +105,32 @@ def json_lines(path: str | os.PathLike) -> Callback:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()
-        *lines, rest = file.read_text("utf-8").split("\n")
+        *lines, partial = file.read_text("utf-8").split("\n")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or ("it is no text" if isinstance(error, UnicodeError) else error)
+        reason = getattr(error, "strerror", None) or ("it is not text" if isinstance(error, UnicodeError) else error)
         raise ValueError(f"log={os.fspath(path)!r}: {reason}; give another file") from None
-    whole = [_is_row(line) for line in lines]
-    if not all(whole) or not rest.startswith('{"name": '[: len(rest)]):
-        number = whole.index(False) + 1 if False in whole else len(lines) + 1
-        raise ValueError(f"log={os.fspath(path)!r}: line {number} is no row of a run; give another file")
-    known: dict[Any, set[str]] = {}  # place of a row -> its columns
+    is_row = [_is_row(line) for line in lines]
+    if not all(is_row) or not partial.startswith('{"name": '[: len(partial)]):
+        number = is_row.index(False) + 1 if False in is_row else len(lines) + 1
+        raise ValueError(f"log={os.fspath(path)!r}: line {number} is not a row of a run; give another file")
+    columns_of: dict[Any, set[str]] = {}  # identity of a row -> its columns
 
     def is_new(row: Mapping[str, Any], line: str) -> bool:
-        place = (row["run"], row["name"], row.get("seed"), row["round"]) if "run" in row else line
-        columns = known.setdefault(place, set())
-        says_more = not columns.issuperset(row)
+        identity = (row["run"], row["name"], row.get("seed"), row["round"]) if "run" in row else line
+        columns = columns_of.setdefault(identity, set())
+        has_more = not columns.issuperset(row)
         columns.update(row)
-        return says_more
+        return has_more
 
     for line in lines:
         is_new(json.loads(line), line)
 
     def write(progress: Progress) -> None:
-        nonlocal rest
+        nonlocal partial
         new = [line for row in progress.rows if is_new(row, line := json.dumps(jsonable(row)))]
-        if rest:
-            os.truncate(file, file.stat().st_size - len(rest.encode()))
-            rest = ""
+        if partial:
+            os.truncate(file, file.stat().st_size - len(partial.encode()))
+            partial = ""
         with file.open("a", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{line}\n" for line in new)
 
@@ -152,22 +152,21 @@ def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
-    """Write scalars of each round for TensorBoard; those of seed s under `seed_s/`.
+    """Write scalars of each round for TensorBoard; names of seed s begin with `seed_s/`.
 
     Args:
         directory: of the event files.
-        writer: with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of tensorboardX or, if
-            that is not installed, of torch.
+        writer: an object with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of
+            tensorboardX or, if that is not installed, of torch.
     """
-    to: Any = writer
     if writer is None and jax.process_index() == 0:
-        to = _summary_writer(os.fspath(directory))
+        writer = _summary_writer(os.fspath(directory))
 
     def write(progress: Progress) -> None:
         for row in progress.rows:
             for name, value in _scalars(row).items():
-                to.add_scalar(name, value, row["round"])
-        to.flush()
+                writer.add_scalar(name, value, row["round"])
+        writer.flush()
 
     return _in_first_process(write)
 
@@ -182,7 +181,7 @@ def _summary_writer(directory: str) -> Any:
 
 
 def wandb_run(**options: Any) -> Any:
-    """Return the result of `wandb.init(...)`; a ValueError if it is not installed."""
+    """Return the result of `wandb.init(...)`; ValueError if wandb is not installed."""
     try:
         return importlib.import_module("wandb").init(**options)
     except ImportError:
@@ -190,10 +189,10 @@ def wandb_run(**options: Any) -> Any:
 
 
 def wandb(run: Any = None, **options: Any) -> Callback:
-    """Log scalars of each round to Weights & Biases over `round`, its x axis; those of seed s under `seed_s/`.
+    """Log scalars of each round to Weights & Biases, with `round` as x axis; names of seed s begin with `seed_s/`.
 
     Args:
-        run: result of `wandb.init(...)`, which you finish; None to call it with the options.
+        run: result of `wandb.init(...)`, which the caller finishes; None to call it with the options.
         **options: of `wandb.init`, e.g. project, name, config, or id and resume for a resumed run.
     """
     logger: Any = wandb_run(**options) if run is None and jax.process_index() == 0 else run
@@ -201,7 +200,7 @@ def wandb(run: Any = None, **options: Any) -> Callback:
 
     def write(progress: Progress) -> None:
         nonlocal defined
-        if not defined:  # its own steps may not decrease, and rounds do with batches of seeds
+        if not defined:  # steps of wandb may not decrease, but rounds do from one batch of seeds to the next
             logger.define_metric("round")
             logger.define_metric("*", step_metric="round")
             defined = True

@@ -218,14 +218,14 @@ def test_a_log_is_strict_json(tmp_path):
 @pytest.mark.parametrize("text", ["notes\n", '{"a": 1}\n', "[1]\n", "{}", '{"name": "a", "round": 1}\nx', "x"])
 def test_a_file_that_is_no_log_is_left_alone(tmp_path, text):
     (tmp_path / "file").write_text(text)
-    with pytest.raises(ValueError, match=r"log='.*file': line \d is no row of a run; give another file"):
+    with pytest.raises(ValueError, match=r"log='.*file': line \d is not a row of a run; give another file"):
         srp.watch.json_lines(tmp_path / "file")
     assert (tmp_path / "file").read_text() == text
 
 
 def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path):
     (tmp_path / "file").write_bytes(b"\xff\n")
-    for path, reason in (("", "Is a directory"), ("file", "it is no text"), ("file/log", "exists|Not a directory")):
+    for path, reason in (("", "Is a directory"), ("file", "it is not text"), ("file/log", "exists|Not a directory")):
         with pytest.raises(ValueError, match=rf"log='.*': .*({reason}).*; give another file"):
             srp.watch.json_lines(tmp_path / path)
 
