@@ -1,4 +1,4 @@
-"""`adapt`: scores of new clients while they train from a server state."""
+"""`adapt`: scores of new clients that train from a server state."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from fedjax_srp.linear.sampling import least_squares
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts import Count, part
 
-ALL = np.iinfo(np.int32).max  # more samples than any client has
+ALL = np.iinfo(np.int32).max  # number of samples that no client exceeds
 
 
 class Adaptation(NamedTuple):
-    """Scores of clients while they adapt: S numbers of samples, E epochs, M clients.
+    """Scores of clients during adaptation: S numbers of samples, E epochs, M clients.
 
     Attributes:
-        num_samples: (S,) most training examples of a client; -1 for all.
-        epochs: (E + 1,) epochs before each score, from 0.
+        num_samples: (S,) maximal number of training examples of a client; -1 for all.
+        epochs: (E + 1,) completed epochs at each score, from 0.
         scores: (S, E + 1, M) of each client on its test data: accuracies, or errors for linear tasks; nan for a client
             without test data.
         mean: (S, E + 1) over clients, weighted by test points.
@@ -74,32 +74,32 @@ def adapt(
     devices: Devices = None,
     shard_data: bool = False,
 ) -> Adaptation:
-    """Train new clients from a server state, and score each of them before, between and after the epochs.
+    """Train new clients from a server state, and score each before the first epoch and after every epoch.
 
-    Every client starts from the model in the server state, trains its head under the frozen representation (or all
+    Every client starts from the model in the server state, trains its head with the representation frozen (or all
     layers) on its own training data, and is scored on its test data after each epoch (FedRep, figure 6). One compiled
-    program serves all clients, epochs and numbers of samples. After E epochs the scores are those of
-    `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key, of a
-    method whose `fine_tune` trains the head (LG-FedAvg's trains the local layers); `part="all"` goes with
+    program serves all clients, epochs and numbers of samples. After E epochs the scores equal those of
+    `srp.evaluate(..., evaluations="fine_tune")` with `fine_tune_epochs=E`, the same optimizer and the same key, for a
+    method whose `fine_tune` trains the head (LG-FedAvg's trains the local layers); `part="all"` corresponds to
     `fine_tune_all`.
 
-    On a linear task there is neither `part` nor epoch, optimizer or batch: the head is the least-squares solution on
-    samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
+    On a linear task `part`, `epochs`, `optimizer` and `batch_size` do not apply: the head is the least-squares solution
+    on samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
 
     Args:
         model: the method that trained the server state, or its algorithm; or a model, cut at its head; on linear tasks
             a `LinearTask` of the state's shapes.
         data: of the clients that adapt.
-        server_state: `history.server_state`, of a run or of a folder that was loaded, of any algorithm whose server has
-            a whole model; or `SplitParams`, for your own head. On linear tasks the state of `linear_fedrep`.
+        server_state: `history.server_state` of any algorithm whose server has a whole model; or `SplitParams`, for your
+            own head. On linear tasks the state of `linear_fedrep`.
         key: of samples and batches; the same key draws the same for every method.
         part: "head", or "all" layers.
         epochs: E, over a client's shuffled samples.
-        num_samples: S numbers of training examples, each drawn at random from a client's own, smaller samples within
-            larger ones; None for all. Required on linear tasks.
+        num_samples: S numbers of training examples, drawn at random from the client's own; smaller samples are subsets
+            of larger ones; None for all. Required on linear tasks.
         optimizer: keeps its state between epochs; default that of the method's `fine_tune`: its `fine_tune_optimizer`,
-            else FedRep's `head_optimizer`, else that of training; of a model alone, SGD with step size 0.01.
-        batch_size: samples a step; default that of the method's training, 10 for a model alone. The last batch of an
+            else FedRep's `head_optimizer`, else that of training; for a model alone, SGD with step size 0.01.
+        batch_size: samples per step; default that of the method's training, 10 for a model alone. The last batch of an
             epoch may be smaller.
         chunk_size: clients at once on each device; None for a measured default.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
@@ -110,7 +110,7 @@ def adapt(
 
     Raises:
         ValueError: an argument out of range or without effect on a linear task, a missing server state or one without a
-            model, states of other names, shapes or types than those of the model.
+            model, or a state with names, shapes or types that are not those of the model.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -127,7 +127,7 @@ def adapt(
     if counts is not None and not counts:
         raise ValueError("num_samples is empty; give at least one number, or None for all examples")
     if isinstance(model, LinearTask):
-        _check_left_out(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
+        _check_unused(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
         course, state, expected = _linear(model, server_state, counts)
     else:
         tuning, model = _fine_tuning(model)
@@ -137,7 +137,7 @@ def adapt(
         course = Fit(model, training, part, epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(
-        Request(_Still(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
+        Request(_Placeholder(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
     )
     placed = place(run.layout, fitted("server_state", state, expected))
     root, on_devices = run.placed(key)
@@ -150,7 +150,7 @@ def adapt(
 
 
 def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[LocalTraining, SplitModel]:
-    """Training of the method before an evaluation, and its model."""
+    """Training of the method's `fine_tune`, and its model."""
     given = given.algorithm if isinstance(given, Method) else given
     if isinstance(given, ExampleAlgorithm):
         return given.tuning, given.model
@@ -158,7 +158,7 @@ def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[Local
 
 
 def params_of(server_state: ServerState) -> SplitParams:
-    """The whole model in a server's state, by the names of its fields: `params`, or `representation` and `head`."""
+    """The whole model in a server's state, from its fields `params`, or `representation` and `head`."""
     fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
     if "params" in fields:
         return params_of(fields["params"])
@@ -171,8 +171,8 @@ def params_of(server_state: ServerState) -> SplitParams:
 
 
 @part
-class _Still(FederatedAlgorithm):
-    """A placeholder for the engine's preparation of data and devices; it never runs."""
+class _Placeholder(FederatedAlgorithm):
+    """A placeholder with which the engine prepares data and devices; it never runs."""
 
     def init(self, key: Key, data: Any) -> Any:
         return ()
@@ -184,17 +184,17 @@ class _Still(FederatedAlgorithm):
         return server
 
 
-def _check_left_out(**given: Any) -> None:
+def _check_unused(**given: Any) -> None:
     defaults = inspect.signature(adapt).parameters
     for name, value in given.items():
         if value != defaults[name].default:
             raise ValueError(
-                f"{name}={short(value)}: no effect on a linear task, its heads are fitted in closed form; leave it out"
+                f"{name}={short(value)}: no effect on a linear task, as heads are fitted in closed form; leave it out"
             )
 
 
 def some(key: Key, examples: Examples, count: Array) -> Examples:
-    """At most `count` random examples of a client, in their order; smaller samples are within larger ones."""
+    """At most `count` random examples of a client, in their order; smaller samples are subsets of larger ones."""
     rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
     drawn = jnp.where(rows < examples.count, jax.random.uniform(key, rows.shape), jnp.inf)
     number = jnp.argsort(drawn, stable=True)  # a random permutation of the client's rows; padding stays last
@@ -204,7 +204,7 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
 
 @part
 class Fit:
-    """Training of a head, or of all layers, epoch by epoch; it draws the batches of `fine_tune` and `fine_tune_all`.
+    """Training of a head, or of all layers, epoch by epoch, with the batches of `fine_tune` and `fine_tune_all`.
 
     Attributes:
         num_epochs: number of epochs.
@@ -218,11 +218,11 @@ class Fit:
 
     @property
     def together(self) -> bool:
-        """True for heads: all epochs share a representation, so their heads are kept and scored together."""
+        """True for heads: they share a representation, so those of all epochs are kept and scored together."""
         return self.trains == "head"
 
     def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:
-        """The start and the epochs of one client."""
+        """The adaptation of one client."""
         examples, model = some(named_key(key, "samples"), examples, count), self.model
         if self.trains == "head":
             start, key_part = server.head, named_key(key, "head")
@@ -246,9 +246,9 @@ class Fit:
 
 
 def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...] | None) -> tuple[Course, Any, Any]:
-    """The course of a linear task, the representation, and its shape."""
+    """The course for a linear task, the representation, and its shape."""
     if counts is None:
-        raise ValueError("num_samples=None: clients of a linear task draw their samples; say how many, e.g. (5, 10)")
+        raise ValueError("num_samples=None: clients of a linear task draw their samples; give numbers, e.g. (5, 10)")
     fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
     if "representation" not in fields:
         raise ValueError(f"server_state={short(server_state)} has no representation; give that of linear_fedrep")
@@ -258,14 +258,14 @@ def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...]
 
 @part
 class LeastSquares:
-    """A head fitted to the first of `most` samples of a client, in closed form."""
+    """A head fitted in closed form to the first `count` of `most` samples of a client."""
 
     most: int
     num_epochs: int = 0
     together: bool = True
 
     def begin(self, key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> Steps:
-        """The fit of one client; there are no epochs."""
+        """The fit for one client, without epochs."""
         b = server["representation"]
         batch = samplers.full(self.most).draw(key, b, (), client)
         taken = (jnp.arange(self.most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros

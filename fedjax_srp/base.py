@@ -10,7 +10,7 @@ A simulation combines independent parts:
 
 The first three are parts (`srp.part`): frozen dataclasses whose fields are the hyper-parameters and whose methods are
 pure functions of arrays. Random functions take a key, derived from its purpose (stream, round, client id, name), never
-from the order of calls. So two methods that do equal work draw equal batches, and every method meets the same
+from the order of calls. So two methods that do the same work draw the same batches, and every method has the same
 stragglers.
 
 A `Method` is an algorithm together with a policy: SRPFL is `FedRep` with `Doubling`.
@@ -58,10 +58,10 @@ class RoundContext(NamedTuple):
 
 
 class TrainingLoss(NamedTuple):
-    """The loss of a client's local training: of each step's batch before the step, as training sees it."""
+    """The loss of a client's local training, measured on the batch of each step before the step."""
 
     mean: Array  # () float, over the steps
-    steps: Array  # () int32: their number; a client without steps does not count
+    steps: Array  # () int32: their number; clients without steps are ignored
 
 
 class ClientOutput(NamedTuple):
@@ -84,7 +84,7 @@ class Uncharged(NamedTuple):
     """Wrapper of a part of a message or broadcast that the simulator records but no real client would send.
 
     FedRep's clients keep their heads, but evaluations start fine-tuning from the mean head. The wrapped value is sent
-    like the rest and not counted in `bytes_up` and `bytes_down`.
+    like the rest, but not counted in `bytes_up` and `bytes_down`.
     """
 
     value: PyTree
@@ -94,7 +94,7 @@ class Participants(NamedTuple):
     """The server's view of all participants of a round, see `FederatedAlgorithm.mix`."""
 
     shown: PyTree  # leaves (pool, ...): the shown state of each
-    takes_part: Array  # (pool,) bool; the other rows must not matter
+    takes_part: Array  # (pool,) bool; ignore the other rows
 
 
 ClientFunction = Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
@@ -115,7 +115,7 @@ class Phase(NamedTuple):
     shown: ShownFunction | None = None  # client state -> the part that the server knows, for `mix`
 
     def answer(self, broadcast: Broadcast, state: ClientState, everybody: Any, context: RoundContext) -> Broadcast:
-        """The download of one participant, among all."""
+        """The download of one participant, given all of them."""
         if self.mix is None or self.shown is None:
             return broadcast
         return self.mix(broadcast, self.shown(state), everybody, context)
@@ -179,9 +179,9 @@ class FederatedAlgorithm:
             message had it, but memory for all participants on every device.
         sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, for algorithms whose message is an
             exact short cut to the mean; None: the message.
-        costs_as: for 1, 2, ... units of work the algorithms that a client really runs, each with one unit, where this
-            one computes more (submodels, computed as a whole model under a mask). Charged are the mean of their
-            operations and the messages of the last; more units cost as much as the last number of them. None: itself.
+        costs_as: for algorithms that compute more than a real client (submodels, computed as a masked whole model): for
+            1, 2, ... units of work the algorithms that a client really runs, each with one unit. Their mean operations
+            and the messages of the last are charged; more units cost as much as the most listed. None: itself.
     """
 
     name: ClassVar[str] = "algorithm"
@@ -258,15 +258,15 @@ class ClientTimes(NamedTuple):
     available: Array | None = None  # (num_clients,) bool: clients that may be selected; None: all
     stays: Array | None = None  # (num_clients,) float: from the beginning of the round until the client leaves
     wait: Array | None = None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
-    by_work: Array | None = None  # (num_clients, units) float: `realised` for 1, 2, ... units, where they do not add up
+    by_work: Array | None = None  # (num_clients, units) float: `realised` for 1, 2, ... units, if they do not add up
 
 
 class Cohort(NamedTuple):
     """The participants: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
     A round lasts `duration`, without communication; None: as long as its slowest participant's work. The first `asked`
-    entries work, those from `size` on without reporting; their time is the metric `wasted_time`. Where clients may be
-    away or fail, `size` may be 0: then the round changes nothing and takes its time.
+    entries work, but those from `size` on do not report; their time is the metric `wasted_time`. If clients can be away
+    or fail, `size` may be 0: then the round changes nothing, but takes time.
     """
 
     client_ids: Array  # (pool,) int32
@@ -327,12 +327,12 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy with equal cohorts, whose programs this class (no subclass) shares; by default itself."""
+        """A policy with the same cohorts, whose programs this class (not a subclass) shares; by default itself."""
         del num_clients
         return self
 
     def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
-        """The state after a finished round: where stages advance."""
+        """The state after a finished round; stages advance here."""
         del info
         return state
 
@@ -348,8 +348,8 @@ class ParticipationPolicy:
 class WorkCosts(NamedTuple):
     """Costs of a round for the clients, as the engine counts them for `Clock.fit`.
 
-    Where units of work do not add up (`FederatedAlgorithm.costs_as`), `operations` is (num_clients, units) and bytes
-    are (units,), of all work of a client with 1, 2, ... units.
+    If units of work do not add up (`FederatedAlgorithm.costs_as`), `operations` is (num_clients, units) and bytes are
+    (units,), for all work of a client with 1, 2, ... units.
     """
 
     operations: Array  # (num_clients,) float: of a unit of local work
@@ -422,7 +422,7 @@ class FederatedSource(Protocol):
 
 
 class Examples(NamedTuple):
-    """One client's labelled examples; rows from `count` on are padding and must not matter."""
+    """One client's labelled examples; ignore the rows from `count` on, which are padding."""
 
     x: Array  # (max_examples, ...) inputs as the model takes them
     y: Array  # (max_examples,) int32 labels, or (max_examples, ...) targets of the model's loss
