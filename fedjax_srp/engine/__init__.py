@@ -1,1 +1,1 @@
-"""The engine: whole rounds, whole segments of rounds, compiled."""
+"""The engine: compiled rounds, and what runs them."""

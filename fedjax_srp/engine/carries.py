@@ -1,4 +1,4 @@
-"""Sizes of loop carries: in local training these are the parameters and the optimizer's state."""
+"""Sizes of loop carries, which in local training hold the parameters and the optimizer's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a running simulation: its state, and a log of its records, both written after a segment."""
+"""Checkpoints of a running simulation: its state and a log of its records, written after each segment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = 2  # snapshots, in case one is damaged
 
 
 class Snapshot(NamedTuple):
-    """A simulation after so many rounds."""
+    """A simulation after `num_rounds` rounds."""
 
     num_rounds: int
     state: SimulationState
@@ -32,12 +32,12 @@ class Checkpoints:
     """Folder of the checkpoints of one simulation; the caller holds it (`storage.held`).
 
     Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation;
-    others refuse it.
+    no other simulation resumes from it.
 
     Args:
         directory: exists already.
-        fingerprint: facts that a continued run must share, JSON-able.
-        goes_on: number of rounds -> True if a longer run evaluates there too and so may resume from there.
+        fingerprint: facts that a continued run must share, as JSON.
+        goes_on: number of rounds -> True if a longer run also evaluates there, so that it can resume from there.
     """
 
     def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
@@ -48,16 +48,16 @@ class Checkpoints:
             storage.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
-        """Write a snapshot after `num_rounds` rounds; a kill meanwhile leaves the earlier ones intact.
+        """Write a snapshot after `num_rounds` rounds; earlier ones stay intact if the process is killed meanwhile.
 
         Args:
             num_rounds: completed so far.
             state: after them.
-            segment: records since the last snapshot, or since `restore`.
+            segment: records since the last `save` or `restore`.
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:
-            if not self._log.size:  # overwrite the log of snapshots from which this run does not resume
+            if not self._log.size:  # not resumed: the log of this run replaces that of older snapshots
                 self._remove(snapshots(self._path))
             try:
                 mark = self._log.append(segment)
@@ -68,15 +68,15 @@ class Checkpoints:
             self._keep(KEPT)
 
     def finish(self) -> None:
-        """Keep the snapshot that a longer run resumes from, and the newest."""
+        """Keep the newest snapshot, and the newest from which a longer run can resume."""
         if jax.process_index() == 0:
             self._keep(1)
 
     def restore(self, state: SimulationState, num_rounds: int) -> Snapshot | None:
-        """Return the newest undamaged snapshot from which a run of `num_rounds` rounds resumes, or None.
+        """Return the newest undamaged snapshot from which a run of `num_rounds` rounds can resume, or None.
 
-        Where a shorter run ended between two evaluations of a longer one, the longer one runs its last rounds again,
-        and drops their evaluations.
+        If a shorter run ended between two evaluations of a longer one, the longer one repeats the rounds after the
+        first of these, and drops their evaluations.
 
         Args:
             state: gives structure and placement.
@@ -84,13 +84,13 @@ class Checkpoints:
 
         Raises:
             ValueError: the snapshots are of another simulation or have more rounds, all of them are damaged, or the
-                folder has numbered folders that are no snapshots.
+                folder has numbered folders that are not snapshots.
         """
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
             storage.refuse_foreign(self._path / str(step))
             with contextlib.suppress(storage.DamagedError):
-                self._refuse_others(storage.read_json(self._path / str(step) / storage.SEAL)["facts"]["fingerprint"])
+                self._check_facts(storage.read_json(self._path / str(step) / storage.SEAL)["facts"]["fingerprint"])
         if found and found[0] > num_rounds:
             raise ValueError(
                 f"num_rounds={num_rounds}: checkpoint_dir={str(self._path)!r} holds {found[0]} rounds of this run; "
@@ -118,25 +118,25 @@ class Checkpoints:
             raise ValueError(f"{'; '.join(damages)}; delete {str(self._path)!r} to start again, or give another folder")
         return None
 
-    def _refuse_others(self, known: Mapping[str, Any]) -> None:
+    def _check_facts(self, known: Mapping[str, Any]) -> None:
         for name, ours, theirs in _differences(self._fingerprint, known):
             remedy = "choose another folder or delete that one"
             if name == "num_devices":
                 remedy = (
-                    f"give devices={theirs}, behind srp.use_all_cores({theirs}) as the first call where fewer CPU "
-                    f"devices are there (command line: as many cores, grid: as many --workers as before), or {remedy}"
+                    f"give devices={theirs}, after srp.use_all_cores({theirs}) as the first call if fewer CPU devices "
+                    f"exist (command line: as many cores, grid: as many --workers as before), or {remedy}"
                 )
             elif name == "chunk_size":
-                remedy = f"give the chunk_size of before, or none as before, or {remedy}"
+                remedy = f"give the same chunk_size, or none, as before, or {remedy}"
             elif name in ("start", "program"):  # hashes
-                remedy = f"code has changed, of one of its parts or of the package, or a setting of JAX, so {remedy}"
+                remedy = f"code of a part or of the package, or a setting of JAX, has changed, so {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
                 f"{short(ours)}; {remedy}"
             )
 
     def _keep(self, number: int) -> None:
-        """Remove all snapshots but the newest, and the newest `number` to resume from."""
+        """Remove all snapshots but the newest, and the newest `number` from which a longer run can resume."""
         found = snapshots(self._path)
         kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
         self._remove(set(found) - kept)
@@ -147,12 +147,12 @@ class Checkpoints:
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the facts that differ: name, our value, their value."""
+    """Yield (name, our value, their value) of the facts that differ."""
     for name in {**theirs, **ours}:
         value, other = ours.get(name), theirs.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             yield from ((f"{name}.{inner}", *values) for inner, *values in _differences(value, other))
-        elif value != other and name != CODE:  # of code, the programs decide
+        elif value != other and name != CODE:  # changes of code count only if they change the programs
             yield name, value, other
 
 
@@ -161,7 +161,7 @@ def _arrays(state: SimulationState) -> dict[str, Any]:
 
 
 def snapshots(path: Path) -> list[int]:
-    """Return the rounds after which there are snapshots in a folder, the newest first."""
+    """Return the numbers of rounds of the snapshots in a folder, the largest first."""
     return sorted((int(step.name) for step in path.glob("*") if step.name.isdecimal()), reverse=True)
 
 
@@ -171,7 +171,7 @@ def folder_of_seeds(path: Path, first: int, last: int) -> Path:
 
 
 def seeds_together(path: Path, num_seeds: int) -> int | None:
-    """Return the batch size of seeds of the run that left snapshots in a folder; None without snapshots."""
+    """Return the number of seeds in a batch of the run with snapshots in a folder; None without snapshots."""
     if snapshots(path):
         return num_seeds
     sizes = (size for size in range(num_seeds - 1, 0, -1) if snapshots(folder_of_seeds(path, 0, size)))

@@ -1,4 +1,4 @@
-"""Facts of a cohort: its faults, the duration of its round, wasted work. In-graph."""
+"""Faults of a cohort, duration of its round, wasted time; all in-graph."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from fedjax_srp.participation.cohorts import work_times
 
 
 def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
-    """(2,) int32: the first of `contract.FAULTS` in a cohort, from 1, and its client; (0, 0) for none."""
+    """(2,) int32: first fault of a cohort, its place in `contract.FAULTS` from 1, and the client; (0, 0) for none."""
     pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
     position = jnp.arange(pool, dtype=jnp.int32)
     takes_part = position < cohort.size
     asked = cohort.size if cohort.asked is None else cohort.asked
     works = takes_part if cohort.asked is None else position < asked
-    strange = works & ((ids < 0) | (ids >= num_clients))
-    lazy = works & (cohort.work < 0)
+    no_such_client = works & ((ids < 0) | (ids >= num_clients))
+    negative_work = works & (cohort.work < 0)
     count = jnp.zeros(num_clients, jnp.int32).at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
     least = 1 if times.available is None else 0
-    whose = lambda wrong: ids[jnp.argmax(wrong)]  # noqa: E731
+    first_id = lambda wrong: ids[jnp.argmax(wrong)]  # noqa: E731
     found = [
         ((cohort.size < least) | (cohort.size > pool), cohort.size),
-        (strange.any(), whose(strange)),
+        (no_such_client.any(), first_id(no_such_client)),
         ((count > 1).any(), jnp.argmax(count > 1).astype(jnp.int32)),
-        (lazy.any(), whose(lazy)),
+        (negative_work.any(), first_id(negative_work)),
     ]
     if cohort.asked is not None or times.available is not None:
         found.append(((asked < cohort.size) | (asked > pool), asked))
     if times.available is not None and times.stays is not None:
         away = works & ~times.available[ids]
         fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
-        found += [(away.any(), whose(away)), (fails.any(), whose(fails))]
-    wrong, whom = (jnp.stack(part) for part in zip(*found, strict=True))
+        found += [(away.any(), first_id(away)), (fails.any(), first_id(fails))]
+    wrong, clients = (jnp.stack(part) for part in zip(*found, strict=True))
     kind = jnp.argmax(wrong)
-    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, whom[kind]]), 0)
+    return jnp.where(wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, clients[kind]]), 0)
 
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
-    """() float: the longest work of a participant."""
+    """() float: time of the participant that takes longest."""
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     durations = work_times(cohort, times)
     return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
@@ -48,8 +48,8 @@ def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
     """() float: total time of the clients that work and do not report."""
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked
-    for_nothing = (position >= cohort.size) & (position < asked)
+    is_wasted = (position >= cohort.size) & (position < asked)
     worked = jnp.minimum(work_times(cohort, times), duration)
     if times.stays is not None:
         worked = jnp.minimum(worked, times.stays[cohort.client_ids])
-    return jnp.sum(jnp.where(for_nothing, worked, jnp.zeros((), worked.dtype)))
+    return jnp.sum(jnp.where(is_wasted, worked, jnp.zeros((), worked.dtype)))

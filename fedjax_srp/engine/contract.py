@@ -1,8 +1,8 @@
-"""The contract of `base.py`: parts are checked from shapes before a run, cohorts and times after each segment.
+"""Checks of the contract of `base.py`: of parts, from shapes, before a run; of cohorts and times after each segment.
 
 Checks before a run only trace: the floats of a part are abstract, as in a program. A TypeError or AttributeError of an
-author's function (a Python `if` on a float, a missing argument, a text in a state) becomes one line that names part and
-function; every other error passes unchanged.
+author's function (a Python `if` on a float, a missing argument, a text in a state) becomes a ValueError that names part
+and function in one line; other errors are not caught.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fedjax_srp.engine.carries import bytes_of, largest_carry
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-FAULTS = (  # of a cohort, see `cohort.cohort_fault`: fault and remedy
+FAULTS = (  # of a cohort, see `cohort.cohort_fault`
     "its size is {}, it must be at least 1 and at most the length of client_ids",
     "client {} does not exist: ids lie in 0..num_clients - 1",
     "client {} is in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
@@ -88,32 +88,32 @@ def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, 
     try:
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"{where}: {_in_one_line(error)}") from error
+        raise ValueError(f"{where}: {_summarize(error)}") from error
     return jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes), jaxpr  # weak types become plain ones
 
 
-def _in_one_line(error: Exception) -> str:
-    """The first line of a tracing error, and the line of the author's code that caused it."""
-    said = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
+def _summarize(error: Exception) -> str:
+    """The first line of a tracing error, with file and line of the author's code that caused it."""
+    text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]
-    return f"{said} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else said
+    return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text
 
 
 def shapes_of(tree: PyTree) -> str:
     """Describe a structure briefly, by types and shapes."""
-    text = str(jax.tree.map(_in_words, tree)).replace("'", "")
+    text = str(jax.tree.map(_describe, tree)).replace("'", "")
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-def _in_words(leaf: Any) -> str:
+def _describe(leaf: Any) -> str:
     return f"{leaf.dtype}{list(leaf.shape)}"
 
 
 def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
-    """Refuse a structure, shapes or types other than expected: "what (shapes), demand: (shapes)"."""
+    """Raise "{what} {shapes}, {demand}: {shapes}" if structure, shapes or types are not as expected."""
     new, old = (
-        {jax.tree_util.keystr(path): _in_words(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+        {jax.tree_util.keystr(path): _describe(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
         for tree in (returned, expected)
     )
     if new == old and jax.tree.structure(returned) == jax.tree.structure(expected):
@@ -125,7 +125,7 @@ def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> No
     raise ValueError(f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}")
 
 
-def _must(holds: bool, what: str, returned: Any, demand: str) -> None:
+def _require(holds: bool, what: str, returned: Any, demand: str) -> None:
     if not holds:
         raise ValueError(f"{what} {shapes_of(returned)}, it must {demand}")
 
@@ -136,17 +136,17 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _check_scalars(what: str, scalars: Any) -> None:
-    _must(isinstance(scalars, Mapping), what, scalars, "be a dict of scalars")
+    _require(isinstance(scalars, Mapping), what, scalars, "be a dict of scalars")
     for name, value in scalars.items():
         is_scalar = getattr(value, "shape", None) == () and _is_number(value)
         is_real = is_scalar and not jnp.issubdtype(value.dtype, jnp.complexfloating)
-        _must(is_real, f"{what} {name!r} =", value, "be a real scalar")
+        _require(is_real, f"{what} {name!r} =", value, "be a real scalar")
 
 
 def _check_output(where: str, output: Any, state: PyTree) -> None:
-    """Refuse an output that the engine cannot average or keep."""
+    """Raise a ValueError for an output that the engine cannot average or keep."""
     is_output = isinstance(output, ClientOutput)
-    _must(is_output, f"{where} returned", output, "return srp.ClientOutput(message, state, ...)")
+    _require(is_output, f"{where} returned", output, "return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
         check_like(f"{where} returned the state", output.state, state, "it must be like what init_client makes")
     if output.loss is not None:
@@ -166,7 +166,7 @@ def _check_output(where: str, output: Any, state: PyTree) -> None:
 
 
 def _averaged(tree: PyTree) -> PyTree:
-    """Shapes of the mean over a cohort: integers and flags are averaged as floats."""
+    """Shapes of the mean over a cohort; integers and flags are averaged as floats."""
     return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else _float(*leaf.shape), tree)
 
 
@@ -250,11 +250,11 @@ def check_algorithm(
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
-    """Refuse a policy that needs reports which this algorithm or these data lack."""
-    there = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
+    """Raise a ValueError if a policy needs reports that this algorithm or these data lack."""
+    known = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
     for need in policy.needs:
-        if need not in there:
-            has = ", ".join(sorted(there))
+        if need not in known:
+            has = ", ".join(sorted(known))
             raise ValueError(
                 f"policy {policy.name!r} needs {need!r} of every participant and {name} has {has}; "
                 "return it in ClientOutput(info={...}), or choose another policy"
@@ -262,7 +262,7 @@ def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput,
 
 
 def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
-    """Shapes of a client's data, and the bytes of the arrays that the source hands to every client as they are."""
+    """Shapes of a client's data, and bytes of the arrays in it that are the same for every client."""
     of_client = lambda data, client: getattr(data, method)(client)  # noqa: E731
     shapes, traced = _traced(f"data: {method}", of_client, data, _shape(jnp.int32))
     outputs, arrays = traced.jaxpr.outvars, (*traced.jaxpr.constvars, *traced.jaxpr.invars[:-1])
@@ -270,7 +270,7 @@ def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
-    """All metrics of a round; a name that occurs twice is refused."""
+    """All metrics of a round; ValueError for a name that occurs twice."""
     joined: dict[str, Any] = {}
     for some in scalars:
         if twice := sorted(joined.keys() & some.keys()):
@@ -280,18 +280,18 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
-    """`data.score` of an evaluation's predictions, checked while it is traced."""
+    """Result of `data.score` for an evaluation's predictions, checked while it is traced."""
     scored = data.score(predict, test)
     is_pair = isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]
     shown = () if is_pair else jax.tree.map(jnp.asarray, scored)
-    _must(is_pair, f"{where}: data.score returned", shown, "return the sum of scores and their number")
+    _require(is_pair, f"{where}: data.score returned", shown, "return the sum of scores and their number")
     return jnp.asarray(scored[0]), jnp.asarray(scored[1])
 
 
 def check_policy(
     policy: ParticipationPolicy, times: ClientTimes, metrics: Mapping[str, Any], evaluations: Sequence[str] = ()
 ) -> None:
-    """Trace a policy, with shapes of a round's times and metrics, and the names of the run's evaluations."""
+    """Trace a policy for the shapes of a round's times and metrics, and check the names of its metrics."""
     name, key, one, num_clients = f"policy {policy.name!r}", _key(), _shape(jnp.int32), times.realised.shape[0]
     if policy.asynchronous and times.available is not None:
         raise ValueError(
@@ -301,12 +301,12 @@ def check_policy(
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
     picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
     is_pair = isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)
-    _must(is_pair, f"{name}: select returned", picked, "return (Cohort, state)")
+    _require(is_pair, f"{name}: select returned", picked, "return (Cohort, state)")
     cohort, new = picked
     check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
     pool = getattr(cohort.client_ids, "shape", ())
     is_pool = len(pool) == 1 and 1 <= pool[0] <= num_clients
-    _must(is_pool, f"{name}: select returned client_ids =", cohort.client_ids, f"be (pool,), at most {num_clients}")
+    _require(is_pool, f"{name}: select returned client_ids =", cohort.client_ids, f"be (pool,), at most {num_clients}")
     ids, duration = _shape(jnp.int32, *pool), None if cohort.duration is None else _float()
     asked = None if cohort.asked is None else one
     next_ids = None if cohort.next_ids is None else ids
@@ -320,9 +320,9 @@ def check_policy(
     info = RoundInfo(one, one, one, _float(), flag, _float(), flag, dict(metrics), reports)
     updated = _traced(f"{name}: update", lambda policy, *args: policy.update(*args), policy, state, info)[0]
     check_like(f"{name}: update returned", updated, state, LIKE_INIT)
-    said = _traced(f"{name}: metrics", lambda policy, state: policy.metrics(state), policy, state)[0]
-    _check_scalars(f"{name}: metrics returned", said)
-    check_metric_names(f"{name}: metrics", _joined(name, metrics, said), evaluations)
+    own_metrics = _traced(f"{name}: metrics", lambda policy, state: policy.metrics(state), policy, state)[0]
+    _check_scalars(f"{name}: metrics returned", own_metrics)
+    check_metric_names(f"{name}: metrics", _joined(name, metrics, own_metrics), evaluations)
 
 
 def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
@@ -331,7 +331,7 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
     sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
     is_pair = isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)
-    _must(is_pair, f"{name}: sample returned", sampled, "return (ClientTimes, state)")
+    _require(is_pair, f"{name}: sample returned", sampled, "return (ClientTimes, state)")
     times, new = sampled
     flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:6] != (None, None, None)
     presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
@@ -346,10 +346,10 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
-    """Refuse an impossible cohort, on the host after a segment.
+    """Raise a ValueError for an impossible cohort, on the host after a segment.
 
     Args:
-        policy: that selected them.
+        policy: of the run.
         faults: of its rounds, (..., R, 2), see `cohort.cohort_fault`.
         first: the number of the first of these rounds.
     """
@@ -364,12 +364,12 @@ def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
 
 
 def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
-    """Refuse times that are negative or not finite, on the host after a segment."""
+    """Raise a ValueError for times that are negative or not finite, on the host after a segment."""
     times = np.asarray(times)
     bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
     if len(bad):
         place = tuple(bad[0])
         raise ValueError(
             f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
-            f">= 0 as {times.dtype}: mend what its sample returns, or Cohort.duration where the policy sets it"
+            f">= 0 as {times.dtype}: correct what its sample returns, or Cohort.duration if the policy sets it"
         )

@@ -1,4 +1,4 @@
-"""The fast set-up of a CPU: one XLA device per core, each with single-threaded kernels."""
+"""One XLA device per CPU core, each with single-threaded kernels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _FLAG = "--xla_cpu_multi_thread_eigen=false"
 
 
 def use_all_cores(num_devices: int | None = None) -> int:
-    """Make every CPU core a device of its own; `simulate` then spreads the clients over them.
+    """Make every CPU core a separate device; `simulate` then spreads the clients over them.
 
-    The steps of one client's training are too small to parallelize well, so one client per core beats one on all cores.
-    GPUs are not affected.
+    The steps of one client's training are too small to parallelize well, so one client per core is faster than one
+    client on all cores. GPUs are not affected.
 
     Args:
-        num_devices: number of devices; default the cores that this process may run on.
+        num_devices: number of devices; default the number of cores that this process may use.
 
     Returns:
         The number of CPU devices.

@@ -1,4 +1,4 @@
-"""`evaluate`: scores of new clients, or of a run's own, under a trained server state."""
+"""`evaluate`: scores of new clients, or of the clients of a run, under a trained server state."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def evaluate(
     devices: Devices = None,
     shard_data: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Scores of clients under a server state: of new clients, or of a run's clients with their states.
+    """Score clients under a server state: new clients, or the clients of a run with their states.
 
-    Every client starts from `algorithm.init_client`, or from its own of `client_states`, is personalised on its
+    Every client starts from `algorithm.init_client`, or from its state in `client_states`, is personalised on its
     training data by the evaluation, and is scored on its test data.
 
     Args:
         algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
             long as the server state has the same shapes.
         data: of the clients to score.
-        server_state: `history.server_state`, of a run or of a folder that was loaded.
+        server_state: `history.server_state`.
         client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
             trained.
         key: of fine-tuning; the same key draws the same batches for every method.
@@ -50,11 +50,11 @@ def evaluate(
         shard_data: keep every client's examples on one device, as in `simulate`.
 
     Returns:
-        name of the evaluation -> (num_clients,) scores, nan where a client has no test data.
+        name of the evaluation -> (num_clients,) scores, nan for clients without test data.
 
     Raises:
-        ValueError: an unknown evaluation, a missing server state, states of other names, shapes or types than those of
-            the algorithm, missing `client_states` of a history, or anything but one key.
+        ValueError: an unknown evaluation, a missing server state, missing `client_states` of a history, states with
+            names, shapes or types that are not those of the algorithm, or anything but one key.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -88,7 +88,7 @@ def evaluate(
 
 
 def check_kept(server_state: ServerState) -> None:
-    """Raise a `ValueError` of one line where a history has no server state."""
+    """Raise a ValueError if the history had no server state."""
     if server_state is None:
         raise ValueError(
             "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
@@ -97,7 +97,7 @@ def check_kept(server_state: ServerState) -> None:
 
 
 def is_new(client_states: ClientState | Literal["new"]) -> bool:
-    """True for clients that have not trained; a ValueError of one line where a history has no client states."""
+    """True for clients that have not trained; ValueError if the history had no client states."""
     if client_states is None:
         raise ValueError(
             "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
@@ -112,10 +112,10 @@ def _initial(algorithm: FederatedAlgorithm, key: Key, data: FederatedSource) -> 
 
 
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
-    """The given arrays in the expected containers: loaded states have dicts instead."""
+    """The given arrays in the expected containers; loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
     found, wanted = storage.named(given), storage.named(expected)
-    for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "has besides")):
+    for names, says in ((wanted.keys() - found.keys(), "lacks"), (found.keys() - wanted.keys(), "also has")):
         if names:
             shown = min(names) or "an array that is not in a container"
             raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")

@@ -1,4 +1,4 @@
-"""Scores of clients while they adapt: before, between and after the epochs of their training."""
+"""Scores of clients during adaptation: before the first epoch of training and after every epoch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Steps(NamedTuple):
 
 
 class Course(Protocol):
-    """A way to adapt, hashable."""
+    """A hashable description of an adaptation."""
 
     @property
     def num_epochs(self) -> int:
@@ -36,19 +36,19 @@ class Course(Protocol):
 
     @property
     def together(self) -> bool:
-        """True if the models of all epochs are kept and scored together, sharing common computations; False scores
-        epoch by epoch and keeps one model of each client."""
+        """True: keep the models of all epochs and score them together, to share common computations; False: score epoch
+        by epoch and keep one model per client."""
         ...
 
     def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> Steps:
-        """Return the steps of one client, from its TRAINING data and a number of samples, () int32."""
+        """Return the steps of one client; `data` is its TRAINING data, `count` a number of samples, () int32."""
         ...
 
 
 def follow(
     course: Course, data: FederatedSource, server: PyTree, counts: Array, root: Key, layout: Layout
 ) -> tuple[Array, Array]:
-    """Every client's sum of scores, (counts, clients, num_epochs + 1), and number of scores, (counts, clients).
+    """Score every client: sums of scores, (counts, clients, num_epochs + 1), and numbers of scores, (counts, clients).
 
     Clients are in order of their id, (owned * num_devices) of them on every device; `root` and a client's id make the
     key that `begin` gets, as in an evaluation before the first round.

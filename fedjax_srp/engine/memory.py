@@ -1,4 +1,4 @@
-"""Memory estimate of a simulation, from shapes alone: printed before a large one; one that cannot fit is refused."""
+"""Memory estimate of a simulation, from shapes alone; a large simulation prints it, one that cannot fit is refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedjax_srp.engine.sharding import Layout
 from fedjax_srp.engine.traffic import Traffic, num_bytes
 
 GIB = 2**30
-SAID_FROM = GIB  # bytes on a device, or half of its free memory
-ROUND_BYTES = 64  # of the records of a round, a few metrics included
+REPORT_FROM = GIB  # bytes on a device, or half of its free memory
+ROUND_BYTES = 64  # of the records of a round, with a few metrics
 # Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times a client's memory, 1.2 to 2.5 server states.
 CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
 
@@ -28,28 +28,28 @@ CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
 class Memory(NamedTuple):
     """Bytes on one device."""
 
-    data: int  # examples, indices
+    data: int  # examples and indices
     clients: int  # states of the clients that the device owns, of all seeds
     server: int  # state of the server, of all seeds
-    schedule: int  # of clock, policy and cohort: times and ids of all clients
-    working: int  # a chunk of clients at work, of all seeds; less certain than the rest
+    schedule: int  # states of clock and policy, times and ids of all clients
+    working: int  # a chunk of clients in training, of all seeds; less certain than the rest
 
     @property
     def total(self) -> int:
-        """Sum of all."""
+        """Sum of all parts."""
         return sum(self)
 
     @property
     def certain(self) -> int:
-        """Lower bound: half of the working memory may be an overestimate."""
+        """Lower bound: half of the working memory may be overestimated."""
         return self.total - self.working // 2
 
 
 def estimate(run: Prepared) -> Memory:
     """Estimate the memory of a simulation on each of its devices, without running it.
 
-    The working memory has data, state and messages of a chunk's clients, and on an accelerator their trained
-    parameters. It is an underestimate where clients draw large samples, as linear methods with `sampling="full"` do.
+    The working memory holds data, state and messages of a chunk's clients, and on an accelerator their trained
+    parameters. It is underestimated if clients draw large samples, as linear methods with `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
     key, timed = jax.eval_shape(lambda: jax.random.key(0)), run.fitted_clock
@@ -63,7 +63,7 @@ def estimate(run: Prepared) -> Memory:
     judged = sizes.judged if run.evaluations else 0
     largest = layout.parts[0]
     judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
-    in_chunk = max(largest.chunk_size * _at_work(sizes, layout.platform), layout.judged_at_once * judging)
+    in_chunk = max(largest.chunk_size * _bytes_at_work(sizes, layout.platform), layout.judged_at_once * judging)
     if layout.num_devices > 1:  # clients that move at once are on every device
         of_evaluation = layout.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
@@ -78,11 +78,11 @@ def estimate(run: Prepared) -> Memory:
     )
 
 
-def _at_work(sizes: Traffic, platform: str) -> float:
+def _bytes_at_work(sizes: Traffic, platform: str) -> float:
     """Bytes of one client of a chunk while it trains.
 
     On an accelerator the whole chunk is trained as a batch, with the carry before and after a step. On a CPU large
-    models are trained one after the other, and small ones do not matter.
+    models are trained one after the other, and small ones need little.
     """
     if platform == "cpu":
         return CLIENT_FACTOR * sizes.held
@@ -91,7 +91,7 @@ def _at_work(sizes: Traffic, platform: str) -> float:
 
 
 class Room(NamedTuple):
-    """Bytes that a simulation needs on each of its devices, and the bytes available."""
+    """Bytes that a simulation needs on each of its devices, and bytes available."""
 
     needed: Memory
     free: float | None  # on each device; None if unknown
@@ -106,29 +106,29 @@ class Room(NamedTuple):
 def room(run: Prepared) -> Room:
     """Compare the estimate with the free memory.
 
-    On a GPU that is what the device's allocator has left, on a CPU an equal share of the system's available memory.
+    Free is, on a GPU, what the device's allocator has left; on a CPU, an equal share of the system's available memory.
     """
-    sharers = _sharers(run.layout)
-    present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharers) / len(sharers)
+    sharing = _devices_sharing_memory(run.layout)
+    present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharing) / len(sharing)
     return Room(estimate(run), _free_share(run.layout), present)
 
 
 def check(run: Prepared, say: bool) -> None:
-    """Print a line before a large simulation."""
+    """Print the estimate of a large simulation; ValueError if it cannot fit."""
     found = room(run)
     needed, free = found.needed, found.free
     if free is not None and not found.fits:
         raise ValueError(_refusal(run, needed, free))
-    if say and needed.total > min(SAID_FROM, math.inf if free is None else free / 2):
+    if say and needed.total > min(REPORT_FROM, math.inf if free is None else free / 2):
         left = "" if free is None else f", {free / GIB:.1f} GiB free"
         line = f"{run.name}: about {_list(needed)} on each of {run.layout.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
 
 
 def check_records(run: Prepared, rounds: int) -> None:
-    """Refuse a segment whose records do not fit."""
+    """Raise a ValueError for a segment whose records do not fit."""
     needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.layout)
-    if free is not None and needed > max(free, SAID_FROM):
+    if free is not None and needed > max(free, REPORT_FROM):
         raise ValueError(
             f"eval_every={rounds}: the records of so many rounds need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB "
             "are free; evaluate more often"
@@ -136,7 +136,7 @@ def check_records(run: Prepared, rounds: int) -> None:
 
 
 def check_working(run: Prepared, working: int) -> None:
-    """Refuse a compiled simulation whose working memory does not fit; the rest is on the devices already."""
+    """Raise a ValueError if the working memory of a compiled simulation does not fit; the rest is already placed."""
     free = _free_share(run.layout)
     if free is not None and working > free:
         chunk, devices = run.layout.parts[0].chunk_size, run.layout.num_devices
@@ -172,16 +172,16 @@ def _list(needed: Memory) -> str:
     return f"{needed.total / GIB:.2f} GiB ({shown})"
 
 
-def _sharers(layout: Layout) -> list[Any]:
-    """Devices of this process that use the same memory: all of a CPU's, or one accelerator."""
+def _devices_sharing_memory(layout: Layout) -> list[Any]:
+    """Devices of this process that share memory: all CPU devices, or one accelerator."""
     mine = [device for device in layout.devices if device.process_index == jax.process_index()]
     return mine if layout.platform == "cpu" else mine[:1]
 
 
 def _free_share(layout: Layout) -> float | None:
-    sharers = _sharers(layout)
-    free = _free(sharers[0])
-    return None if free is None else free / len(sharers)
+    sharing = _devices_sharing_memory(layout)
+    free = _free(sharing[0])
+    return None if free is None else free / len(sharing)
 
 
 def _free(device: Any) -> int | None:
@@ -196,6 +196,6 @@ def _free(device: Any) -> int | None:
 
 
 def _bytes_on(device: Any, tree: PyTree) -> int:
-    """Bytes of a tree that are on a device already and will not be copied."""
+    """Bytes of a tree that are already on a device and will not be copied."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array) and device in leaf.devices())
     return sum(num_bytes(leaf) for leaf in leaves)

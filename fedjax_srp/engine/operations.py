@@ -1,8 +1,8 @@
-"""Operations of a client's local work, counted in the traced program, for clocks whose times depend on them.
+"""Operations of a client's local work, counted in the traced program, for clocks that compute times from them.
 
 An operation is a multiplication or an addition of a matrix product or a convolution; everything else is free. A loop's
 body counts once per trip; trip counts follow from the scalars of a client's data (its number of examples) and its units
-of work. Convolutions count as such, however the backend computes them, without products with padding.
+of work. Convolutions count the same on every backend, without products with padding.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def work_costs(
 ) -> Callable[[FederatedSource], WorkCosts]:
     """Return a compiled function of the data that counts the costs of a round for each client.
 
-    A client with fewer examples than the largest is charged for its own; its last batch of an epoch counts as a full
-    one. An algorithm with `costs_as` costs what these others do.
+    Each client is charged for its own number of examples; the last batch of an epoch counts as a full one. An algorithm
+    with `costs_as` costs what those algorithms cost.
 
     Raises:
-        ValueError: the length of a loop does not follow from scalars of a client's data and its work.
+        ValueError: the length of a loop does not follow from the scalars of a client's data and its units of work.
     """
     if algorithm.costs_as is not None:
         return _costs_by_work(algorithm.costs_as, policy, data)
@@ -55,10 +55,10 @@ def work_costs(
 def _own_costs(
     algorithm: FederatedAlgorithm, policy: ParticipationPolicy, data: FederatedSource, shapes: Shapes, sizes: Traffic
 ) -> Callable[[FederatedSource], WorkCosts]:
-    """`work_costs` of what the algorithm itself computes."""
+    """`work_costs` of the algorithm itself."""
     count = _client_operations(algorithm, policy, data.num_clients, shapes, shapes.train)
     longer = count
-    if isinstance(shapes.train, Examples):  # one more row shows what depends on the padded length
+    if isinstance(shapes.train, Examples):  # with one more row, to find the operations of a padded row
         add_row = lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0] + 1, *leaf.shape[1:]), leaf.dtype)  # noqa: E731
         train = shapes.train._replace(x=add_row(shapes.train.x), y=add_row(shapes.train.y))
         longer = _client_operations(algorithm, policy, data.num_clients, shapes, train)
@@ -114,7 +114,7 @@ def _costs_by_work(
 def _client_operations(
     algorithm: FederatedAlgorithm, policy: ParticipationPolicy, num_clients: int, shapes: Shapes, train: PyTree
 ) -> Callable[[Array, Sequence[Array]], Total]:
-    """(units of work, scalars of a client's data) -> operations of a participant in a round."""
+    """Return (units of work, scalars of a client's data) -> operations of a participant in a round."""
     functions = [("round", lambda a: a.round.client), ("finish", lambda a: a.finish.client)][: len(shapes.down)]
     broadcasts = [*shapes.down]
     if policy.needs_global_gradient:
@@ -130,7 +130,7 @@ def _client_operations(
             key, broadcast, state = args
             return function(algorithm)(key, broadcast, state, train, context)
 
-        with traced_for("gpu"):  # where convolutions are traced as such
+        with traced_for("gpu"):  # on which convolutions stay convolutions
             args = integer, train, algorithm, (integer,) * 3, key, broadcast, shapes.state
             traced.append((f"algorithm {algorithm.name!r}: {name}.client", jax.make_jaxpr(client)(*args)))
     is_scalar = [not leaf.shape for leaf in jax.tree.leaves(train)]
@@ -217,12 +217,12 @@ def _opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
 
 
 def _unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """Number of a scan's values that its body takes or gives whole; of the others it has a row a trip."""
+    """Number of a scan's values that its body takes or returns whole; of the others it has one row per trip."""
     return sum(out.aval.shape == one.aval.shape for out, one in zip(outside, inside, strict=True))
 
 
 def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
-    """Known entries of a carry in every trip: those that the body returns unchanged."""
+    """Entries of a carry that are known in every trip, as the body returns them unchanged."""
     entries = zip(carry, body.invars[first:], body.outvars, strict=False)
     return [value if variable is out else None for value, variable, out in entries]
 
@@ -269,7 +269,7 @@ def _product(equation: Any) -> float:
 
 
 def _convolution(equation: Any) -> float:
-    """2 * products of an entry of the image with one of the kernel; those with padding and holes do not count."""
+    """2 * products of an entry of the image with one of the kernel, without padding and holes."""
     p, (image, kernel) = equation.params, (v.aval.shape for v in equation.invars)
     out = equation.outvars[0].aval.shape
     of_image, of_kernel, of_out = p["dimension_numbers"]

@@ -1,4 +1,4 @@
-"""Results of a simulation: limits, records of its rounds, facts that identify it, and histories."""
+"""Results of a simulation: its limits, records of its rounds, facts that identify it, and histories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedjax_srp.history import History, jsonable
 
 
 class Limits(NamedTuple):
-    """Limits of a simulation, and when it evaluates."""
+    """Limits of a simulation, and its evaluations."""
 
     num_rounds: int
     eval_every: int
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     eval_last: int = 0
 
     def check(self) -> None:
-        """Raise a ValueError of one line for a value out of range."""
+        """Raise a ValueError for a value out of range."""
         for argument, least in (("num_rounds", 1), ("eval_every", 1), ("eval_first", 0), ("eval_last", 0)):
             check_integer(argument, getattr(self, argument), least)
         if self.time_limit is not None and not self.time_limit > 0:
@@ -41,17 +41,17 @@ class Limits(NamedTuple):
             raise ValueError(f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)")
 
     def check_fit(self, run: Prepared) -> None:
-        """Raise a ValueError of one line for a target that this run cannot reach."""
+        """Raise a ValueError for a target that this run cannot reach."""
         if self.target is not None and not run.evaluations:
-            raise ValueError(f"target={self.target}: nothing is evaluated, so nothing reaches it; name an evaluation")
+            raise ValueError(f"target={self.target}: nothing is evaluated, so no score reaches it; name an evaluation")
         if self.target is not None and score_name(run.data) == "accuracy" and not 0 < self.target <= 1:
             raise ValueError(f"target={self.target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
     def next_evaluation(self, completed: int) -> int:
-        """The round whose end is evaluated next, after so many completed ones.
+        """Number of rounds at the next evaluation, after `completed` rounds.
 
-        The grid has every `eval_every`-th round and every round up to `eval_first`; it does not depend on where a
-        continued run ended. The last `eval_last` rounds, at least one, are added.
+        The grid of evaluations has every `eval_every`-th round and every round up to `eval_first`, wherever a resumed
+        run was interrupted. The last `eval_last` rounds, at least one, are evaluated too.
         """
         every = 1 if completed < self.eval_first else self.eval_every
         first_of_last = max(completed, self.num_rounds - self.eval_last) + 1
@@ -63,34 +63,34 @@ class Limits(NamedTuple):
         return longer.next_evaluation(completed - 1) == completed
 
     def goes_on(self, completed: int) -> bool:
-        """True if a longer run can resume from here: all evaluations up to here are on its grid."""
+        """True if a longer run can resume after `completed` rounds: all evaluations so far are on its grid."""
         first_of_last = self.num_rounds - self.eval_last + 1
         return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))
 
 
 def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
-    """A segment as a flat record: leaves (num_seeds, R), (num_seeds, E), (num_seeds, E, num_clients)."""
-    lead = (lambda a: a) if batched else (lambda a: a[None])
+    """A segment as flat arrays (num_seeds, R), (num_seeds, E) and (num_seeds, E, num_clients), by name."""
+    with_seeds = (lambda a: a) if batched else (lambda a: a[None])
     scalars = {n: value for n, value in segment.rounds._asdict().items() if n not in ("metrics", "reports")}
-    new = {name: lead(np.asarray(value)) for name, value in scalars.items()}
-    new |= {f"metrics/{name}": lead(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
+    new = {name: with_seeds(np.asarray(value)) for name, value in scalars.items()}
+    new |= {f"metrics/{name}": with_seeds(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
     new["eval_round"] = new["round"][:, -1:] + 1
     for evaluation, parts in segment.scores.items():
         for part, value in zip(("sum", "count"), parts, strict=True):
-            new[f"scores/{evaluation}/{part}"] = lead(np.asarray(value, np.float64))[:, None, :num_clients]
+            new[f"scores/{evaluation}/{part}"] = with_seeds(np.asarray(value, np.float64))[:, None, :num_clients]
         total, count = (new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count"))
         new[f"means/{evaluation}"] = ratio(total, count)  # over clients, weighted by test points
     return new
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Sums over numbers, nan for 0 / 0: a client without test data has no score."""
+    """Divide sums by numbers; nan for 0 / 0, as a client without test data has no score."""
     with np.errstate(invalid="ignore"):
         return total / count
 
 
 def smaller_is_better(data: Any) -> bool:
-    """True for data whose scores are errors, by default accuracies."""
+    """True if the scores of the data are errors; by default they are accuracies."""
     return bool(getattr(data, "smaller_is_better", False))
 
 
@@ -100,23 +100,23 @@ def score_name(data: Any) -> str:
 
 
 def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
-    """The round of the first evaluation that reaches a limit; None if there is none yet."""
+    """Number of rounds at the first evaluation that reaches a limit for every seed; None if there is none yet."""
     if not records:
         return None
     rounds = records["eval_round"][0]
-    over = np.zeros(records["eval_round"].shape, bool)  # of each seed
+    has_ended = np.zeros(records["eval_round"].shape, bool)
     if limits.time_limit is not None:
-        over |= np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit
+        has_ended |= np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1] >= limits.time_limit
     if limits.target is not None:
         scores = records[f"means/{run.evaluations[0]}"]
         reached = scores <= limits.target if smaller_is_better(run.data) else scores >= limits.target
-        over |= np.logical_or.accumulate(reached, 1)
-    everybody = over.all(0)
-    return int(rounds[np.argmax(everybody)]) if everybody.any() else None
+        has_ended |= np.logical_or.accumulate(reached, 1)
+    all_ended = has_ended.all(0)
+    return int(rounds[np.argmax(all_ended)]) if all_ended.any() else None
 
 
 def check_limits(records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any) -> None:
-    """Refuse limits that a run in a folder has already passed."""
+    """Raise a ValueError for limits that the run in a folder has already passed."""
     end = ended_after(records, run, limits)
     if end is not None and end < completed:
         given = {"time_limit": limits.time_limit, "target": limits.target}
@@ -128,7 +128,7 @@ def check_limits(records: Records, run: Prepared, limits: Limits, completed: int
 
 
 def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
-    """Facts about a run that its history records."""
+    """Facts about a run, for `History.config`."""
     return {
         "name": run.name,
         "algorithm": run.algorithm.name,
@@ -155,11 +155,11 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
     }
 
 
-_checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of data that cannot change
+_checksums: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # of immutable data
 
 
 def data_checksum(data: FederatedSource) -> str:
-    """Eight hexadecimal digits of the data's arrays, or of this process's shards of them."""
+    """Checksum of the data's arrays, or of this process's shards of them: eight hexadecimal digits."""
     with contextlib.suppress(TypeError):  # not hashable, or no weak references
         if data in _checksums:
             return _checksums[data]
@@ -181,7 +181,7 @@ def _bits(leaf: Array) -> np.ndarray:
 
 
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
-    """Facts that a continued run must share: all but the number of rounds, the limits, and the folder of its data."""
+    """Facts that a resumed run must share: all but the number of rounds, the limits, and the folder of its data."""
     found = facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
     options = found["dataset_options"] or {}  # the data have a checksum
     return found | {"dataset_options": {name: value for name, value in options.items() if name != "data_dir"}}
@@ -192,8 +192,8 @@ def on_host(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.array(leaf), tree)
 
 
-class Ending(NamedTuple):
-    """The end of a simulation."""
+class Results(NamedTuple):
+    """Results of a simulation so far."""
 
     client_time: Array  # as in `Start`
     rounds_taken: Array  # as in `SimulationState`
@@ -203,12 +203,12 @@ class Ending(NamedTuple):
     timings: dict[str, Any]  # of the host, in seconds
 
 
-def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[History]:
+def histories(run: Prepared, limits: Limits, root: Key, results: Results) -> list[History]:
     """One history per seed."""
-    num_seeds, records, evaluations = run.num_seeds, ending.records, run.evaluations
+    num_seeds, records, evaluations = run.num_seeds, results.records, run.evaluations
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
     client_time, rounds_taken = (
-        np.asarray(of_clients).reshape(num_seeds or 1, -1) for of_clients in (ending.client_time, ending.rounds_taken)
+        np.asarray(of_clients).reshape(num_seeds or 1, -1) for of_clients in (results.client_time, results.rounds_taken)
     )
     config = facts(run, limits) | {
         "num_rounds": limits.num_rounds,
@@ -217,7 +217,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
         "num_seeds": num_seeds,
     }
     up, down = run.sizes.up, run.sizes.down
-    server, clients = on_host(ending.server), on_host(ending.clients)
+    server, clients = on_host(results.server), on_host(results.clients)
     num_clients = run.layout.num_clients
 
     def history(s: int) -> History:
@@ -250,7 +250,7 @@ def histories(run: Prepared, limits: Limits, root: Key, ending: Ending) -> list[
             ),
             config=config
             | {"key": keys[s].tolist(), "options": jsonable(run.options(s)), "method": jsonable(run.description(s))},
-            **ending.timings,
+            **results.timings,
         )
 
     return [history(s) for s in range(num_seeds or 1)]

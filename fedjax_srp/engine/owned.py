@@ -1,7 +1,8 @@
-"""Examples sharded by the owners of the clients, for data that do not fit every device.
+"""Examples sharded by client, for data that do not fit every device.
 
 Device d keeps the examples of clients d, d + D, d + 2 D, ..., as a `FederatedData` of these clients. Examples of
-clients that train on another device move there as stored (images as uint8), and become the model's input there.
+clients that train on another device move there as stored (images as uint8), and are converted to the model's input
+there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class OwnedData:
         return self.own.num_classes
 
     def train_client(self, client_id: Array) -> Examples:
-        """Refused: a device has the examples of its own clients only."""
+        """Raise a ValueError, since a device has only the examples of its own clients."""
         raise ValueError(
             "shard_data=True: `init` and `metrics` of the algorithm read the examples of clients, and no device has "
             "them all; leave out shard_data"
@@ -65,7 +66,7 @@ jax.tree_util.register_dataclass(OwnedData, data_fields=["own"], meta_fields=["n
 
 
 def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """Put data on the devices: all on each, or with `shard_data` each client's on its owner."""
+    """Put data on the devices: all of it on each, or with `shard_data` the examples of a client on its owner."""
     if not shard_data or layout.num_devices == 1:
         return place(layout, data)
     if not isinstance(data, FederatedData):
@@ -157,7 +158,7 @@ def moved_bytes(data: FederatedSource, shard_data: bool) -> int:
 
 
 def is_by_client(data: PyTree) -> PyTree:
-    """Flags for `spread`: the leaves of placed data that are sharded by client."""
+    """Flags for `spread`: True for the leaves of placed data that are sharded by client."""
     if not isinstance(data, OwnedData):
         return False
     flags = {name: True for split in SPLITS for name in _names(split)}
@@ -165,7 +166,7 @@ def is_by_client(data: PyTree) -> PyTree:
     return dataclasses.replace(data, own=dataclasses.replace(data.own, **flags, **affine))
 
 
-def own_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
+def owned_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
     """Training data of a client that this device owns."""
     if not isinstance(data, OwnedData):
         return data.train_client(client_id)
@@ -173,14 +174,14 @@ def own_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
 
 
 class Supply(NamedTuple):
-    """Access to clients' data: a move between devices for a window, then each client's data from its row."""
+    """Access to clients' data: move those of a window between devices, then read each client's data from its row."""
 
     move: Callable[[Window], PyTree]  # -> leaves (chunk_size, ...)
     give: Callable[[Array, PyTree], ClientData]  # () id and its moved row -> data
 
 
 def supply(layout: Layout, data: Any, split: str) -> Supply:
-    """Supply the "train" or "test" data of clients, from the device's shard of `place_data`'s result."""
+    """Supply of the "train" or "test" data of clients, from the device's shard of `place_data`'s result."""
     name = f"{split}_client"
     if not isinstance(data, OwnedData):  # nothing moves, and shared arrays are not copied for each client
         return Supply(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
@@ -192,7 +193,7 @@ def supply(layout: Layout, data: Any, split: str) -> Supply:
 
 
 def supply_both(layout: Layout, data: Any) -> Supply:
-    """Training and test data of clients, as pairs."""
+    """Supply of training and test data of clients, as pairs."""
     train, test = supply(layout, data, "train"), supply(layout, data, "test")
     return Supply(
         lambda window: (train.move(window), test.move(window)),

@@ -1,4 +1,4 @@
-"""Preparation of a run: a request is checked, completed and made ready to compile, here and nowhere else."""
+"""Preparation of a run: a request is checked and completed, so that it can be compiled."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A request that was checked and completed."""
+    """A checked and completed request."""
 
     name: str
     algorithm: FederatedAlgorithm
@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
     layout: Layout
     sizes: Traffic
     costs: WorkCosts | None  # for clocks that need them
-    data: FederatedSource  # as given
+    data: FederatedSource  # as the user gave it
     shard_data: bool
     record_loss: bool
     num_seeds: int | None
@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
         return self.clock if self.costs is None else self.clock.fit(self.costs)
 
     def program(self) -> Program:
-        """The program, compiled on demand, shared by runs that differ only in key, data or values."""
+        """The program, compiled on demand; runs that differ only in key, data or values share it."""
         parts = self.algorithm, self.policy, self.fitted_clock
         return program(*parts, self.evaluations, self.layout, self.num_seeds, tuple(self.values), self.record_loss)
 
@@ -106,11 +106,11 @@ class Prepared(NamedTuple):
         return with_values(self.algorithm, {name: np.asarray(v)[seed].item() for name, v in self.values.items()})
 
     def options(self, seed: int = 0) -> dict[str, Any]:
-        """Options of algorithm, model and policy by short names, as tables and figures show them."""
+        """Options of algorithm, model and policy by short names, for tables and figures."""
         algorithm = self.of_seed(seed)
         model: Any = getattr(algorithm, "model", None)
         own = option_values(algorithm, ("model",) if is_part(model) else ())
-        if is_part(model):  # no method of that name
+        if is_part(model):  # not a method named `model`
             own |= {"model": model.name} | option_values(model, ("input_shape", "num_classes"))
         of_policy = {"participation": self.policy.name} | option_values(self.policy)
         return {f"{self.policy.name}.{o}" if o in own and own[o] != v else o: v for o, v in of_policy.items()} | own
@@ -121,7 +121,7 @@ class Prepared(NamedTuple):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of objects without a description."""
+        """Names of the objects that have no description."""
         return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
 
 
@@ -129,7 +129,7 @@ SOURCE = ("num_clients", "train_client", "test_client", "score")  # members of a
 
 
 def prepare(request: Request) -> Prepared:
-    """Check and complete a request; trace the algorithm, run nothing."""
+    """Check and complete a request; the algorithm is traced, nothing runs."""
     algorithm, policy, clock, data = request.algorithm, request.participation, request.clock, request.data
     _check_parts(request)
     name = request.name
@@ -150,7 +150,7 @@ def prepare(request: Request) -> Prepared:
         if (not value and name is not None) or "\0" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
-    sizes, costs_of = _at_the_door(Parts(algorithm, policy, clock), data, evaluations, record_loss)
+    sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
     layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
@@ -166,7 +166,7 @@ def prepare(request: Request) -> Prepared:
         evaluations=evaluations,
         layout=layout,
         sizes=sizes,
-        costs=None if costs_of is None else _counted(costs_of, data),
+        costs=None if costs_of is None else _costs(costs_of, data),
         data=data,
         shard_data=request.shard_data,
         record_loss=record_loss,
@@ -176,21 +176,21 @@ def prepare(request: Request) -> Prepared:
 
 
 Counter = Callable[[FederatedSource], WorkCosts]
-_known: dict[Any, tuple[Traffic, Counter | None]] = {}  # past checks, without values and data; oldest first
-REMEMBERED = 32
+_past_checks: dict[Any, tuple[Traffic, Counter | None]] = {}  # by structure and shapes, oldest first
+MAX_PAST_CHECKS = 32
 
 
-def _counted(costs_of: Counter, data: FederatedSource) -> WorkCosts:
-    """Costs of a round; ones if the data are only shapes."""
+def _costs(costs_of: Counter, data: FederatedSource) -> WorkCosts:
+    """Costs of a round; all 1 if the data are only shapes."""
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(data)):
         return cast(WorkCosts, jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
     return costs_of(data)
 
 
-def _at_the_door(
+def _check_contract(
     parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
 ) -> tuple[Traffic, Counter | None]:
-    """Check the contract, once for parts and data that differ only in values."""
+    """Check the contract; results are cached for parts and data that differ only in values."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
         raise ValueError(
@@ -198,29 +198,29 @@ def _at_the_door(
         )
     leaves, structure = jax.tree.flatten((parts, data))
     shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    door = structure, evaluations, shapes, records_loss, numerics()
-    if door in _known:
-        return _known[door]
+    cache_key = structure, evaluations, shapes, records_loss, numerics()
+    if cache_key in _past_checks:
+        return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    found, costs_of = traffic(checked, algorithm.sends), None
+    sizes, costs_of = traffic(checked, algorithm.sends), None
     if clock.needs_costs:
         if algorithm.communicates is not None:
             raise ValueError(
                 f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
                 "another clock, such as srp.clocks.Fixed, and add communication afterwards"
             )
-        costs_of = work_costs(algorithm, policy, data, checked, found)
+        costs_of = work_costs(algorithm, policy, data, checked, sizes)
         clock = clock.fit(jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
     times = check_clock(clock, data.num_clients)
     check_policy(policy, times, checked.metrics, evaluations)
-    _known[door] = found, costs_of
-    while len(_known) > REMEMBERED:
-        del _known[next(iter(_known))]
-    return _known[door]
+    _past_checks[cache_key] = sizes, costs_of
+    while len(_past_checks) > MAX_PAST_CHECKS:
+        del _past_checks[next(iter(_past_checks))]
+    return _past_checks[cache_key]
 
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names of evaluations: None is the default one, "all" every one."""
+    """Return names of evaluations; None is the default one, "all" every one."""
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
@@ -233,7 +233,7 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     return evaluations
 
 
-WANTED = {  # argument -> its type, and the remedy
+EXPECTED = {  # argument -> type, remedy
     "algorithm": (
         FederatedAlgorithm | Method,
         "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
@@ -247,7 +247,7 @@ WANTED = {  # argument -> its type, and the remedy
 
 
 def _check_parts(request: Request) -> None:
-    for argument, (kind, remedy) in WANTED.items():
+    for argument, (kind, remedy) in EXPECTED.items():
         given = getattr(request, argument)
         if not isinstance(given, kind):
             raise ValueError(f"{argument}={short(given)} is no {argument}; {remedy}")

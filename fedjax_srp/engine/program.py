@@ -1,4 +1,4 @@
-"""A simulation as compiled programs: one for the start, one for a segment of rounds and the evaluation that ends it.
+"""A simulation as compiled programs: one for the start, one for a segment of rounds and its final evaluation.
 
 Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts`): simulations that differ only in floats,
 keys or data share compiled programs.
@@ -38,14 +38,14 @@ from fedjax_srp.engine.scoring import score_clients
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
 from fedjax_srp.parts import values_of
 
-WRITTEN_OUT = 1000  # longest value that a checkpoint stores in full; of longer ones it has a hash
-# Compiled functions kept for equal specs, and specs: a function takes about 330 areas of memory on a CPU, of which
-# Linux gives a process 65,530, and XLA crashes without one.
+WRITTEN_OUT = 1000  # longest value that a checkpoint stores in full; longer ones are hashed
+# Compiled functions kept for equal specs, and specs kept. On a CPU a function takes about 330 memory maps; Linux allows
+# a process 65,530 of them, and XLA crashes beyond that.
 FUNCTIONS_KEPT, SPECS_KEPT = 8, 16
 
 
 class Parts(NamedTuple):
-    """The parts of a simulation, arguments of its programs beside the data."""
+    """The parts of a simulation; with the data, the arguments of its programs."""
 
     algorithm: FederatedAlgorithm
     policy: ParticipationPolicy
@@ -53,10 +53,10 @@ class Parts(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The static side of a program; equal specs share compiled functions."""
+    """The static part of a program; equal specs share compiled functions."""
 
     parts: Any  # PyTreeDef of the parts: all but their leaves
-    by_seed: tuple[bool, ...]  # flags of the leaves with an axis of seeds
+    by_seed: tuple[bool, ...]  # for each leaf, True if it has an axis of seeds
     evaluations: tuple[str, ...]
     layout: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
@@ -86,7 +86,7 @@ class Segment(NamedTuple):
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
 
 
-# Flags of the subtrees that are sharded by client; the rest is replicated.
+# True for subtrees that are sharded by client; the others are replicated.
 _NO: Any = False
 _YES: Any = True
 STATE_BY_CLIENT = SimulationState(server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO, now=_NO, rounds_taken=_NO)
@@ -94,18 +94,18 @@ START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
 
 class Function(NamedTuple):
-    """A function that a program consists of, of `(..., root, parts, data)`."""
+    """A function of a program, called with `(..., root, parts, data)`."""
 
     name: Any  # hashable
     call: Callable[..., Any]
-    takes: tuple[Any, ...]  # flags: leading arguments sharded by client
-    gives: Any  # flags: results sharded by client
+    takes: tuple[Any, ...]  # for each leading argument, True if it is sharded by client
+    gives: Any  # likewise for results
     donates: bool = False  # True if the first argument's memory is donated
-    quick: bool = False  # True if it runs once and trains nothing, so that compiling it is what takes time
+    quick: bool = False  # True if it runs once and does not train, so that most of its time is compilation
 
 
 class Traced(NamedTuple):
-    """Traced programs, not compiled; their arguments are (state,) key, parts, data."""
+    """Traced programs, not compiled; the arguments are (state,) key, parts, data."""
 
     start: jax.stages.Traced
     segment: jax.stages.Traced
@@ -113,10 +113,10 @@ class Traced(NamedTuple):
 
 
 class Shared:
-    """The part of a program that equal specs share: traces, compiled functions, and the count of both."""
+    """Traces and compiled functions that programs of equal specs share, with their number and time."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # of tracing and compiling: a second thread waits and finds what it needs
+        self.lock = threading.RLock()  # of tracing and compiling: a second thread waits, and finds the result
         self.compile_seconds = 0.0
         self.num_traces = 0
         self.lowered: dict[Any, jax.stages.Lowered] = {}
@@ -124,12 +124,12 @@ class Shared:
 
 
 class Program:
-    """The compiled functions of a simulation, with its parts; traces and compiles on demand.
+    """The compiled functions of a simulation, with its parts; they are traced and compiled on demand.
 
     Attributes:
         parts: of the simulation, their leaves as arrays.
-        shared: with the programs of equal specs.
-        announce: called with a function's name; returns a context for the time of tracing or compiling it.
+        shared: traces and compiled functions, shared with programs of equal specs.
+        announce: called with a function's name; returns a context that is open while it is traced or compiled.
     """
 
     def __init__(self, spec: Spec, shared: Shared, parts: Parts):
@@ -151,9 +151,9 @@ class Program:
         return self.shared.compile_seconds
 
     def start(self, root: Key, data: FederatedSource, followed_by: int | None = None) -> Start:
-        """The state before the first round; `root` has a leading axis where there are seeds.
+        """The state before the first round; with seeds, `root` has a leading axis.
 
-        While another thread compiles this, a segment of `followed_by` rounds is traced.
+        A segment of `followed_by` rounds is traced while another thread compiles the start.
         """
         start, args = self._start(), (root, self._placed, data)
         signature, shared = _signature(start.name, args), self.shared
@@ -163,7 +163,7 @@ class Program:
                 with futures.ThreadPoolExecutor(1) as thread:
                     compiling = thread.submit(lowered.compile, compiler_options=self._options(start))
                     self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
-                    with self._making(start):
+                    with self._timed(start):
                         self._keep(signature, compiling.result())
         return self._run(start, root, data=data)
 
@@ -182,25 +182,25 @@ class Program:
     ) -> dict[str, tuple[Array, Array]]:
         """Score every client under a server state: sums and numbers of scores, by client.
 
-        `clients` are their states, leaves (owned * num_devices, ...); None for those that have not trained.
+        `clients` are their states, leaves (owned * num_devices, ...); None for clients that have not trained.
         """
         spec, layout = self.spec, self.spec.layout
 
-        def judged(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
+        def score_states(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
             state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
             return score_clients(parts.algorithm, spec.evaluations, data, state, root, layout)
 
         def scores(server: PyTree, root: Key, parts: Parts, data: FederatedSource):
-            return judged(server, _init_clients(parts.algorithm, server, root, data, layout), root, parts, data)
+            return score_states(server, _init_clients(parts.algorithm, server, root, data, layout), root, parts, data)
 
         if clients is None:
             return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
-        return self._run(Function("scores of states", judged, (_NO, _YES), _NO), server, clients, root, data=data)
+        return self._run(Function("scores of states", score_states, (_NO, _YES), _NO), server, clients, root, data=data)
 
     def followed(
         self, course: Course, server: PyTree, counts: Array, root: Key, data: FederatedSource
     ) -> tuple[Array, Array]:
-        """Score clients while they adapt, see `follow`; the algorithm is not used."""
+        """Score clients during adaptation, see `follow`; the algorithm is not used."""
 
         def followed(server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource):
             return follow(course, data, server, counts, root, self.spec.layout)
@@ -226,16 +226,16 @@ class Program:
         return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
 
     def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
-        """Bytes that a segment needs on each device beside its arguments and results, by the compiler."""
+        """Bytes that a segment needs on each device besides arguments and results, according to the compiler."""
         compiled = self._compile(self._segment(length), (state, root, self._placed, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of `start`, the initialization of all states. Call it before `start`."""
+        """A hash of the program of `start`, which initializes all states. Call it before `start`."""
         return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
     def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of a segment, and so of its schedules, models and loops."""
+        """A hash of the program of a segment, which includes its schedules, models and loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._placed, data)).as_text().encode())
 
     def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
@@ -247,8 +247,8 @@ class Program:
             return Traced(start, self._jitted(self._segment(length), args).trace(*args), self.parts)
 
     def values(self) -> dict[str, Any]:
-        """The floats that programs take as arguments, by name; long arrays by their hash."""
-        arrays = {name: np.asarray(_plain(value), float) for name, value in values_of(self.parts).items()}
+        """The floats that programs take as arguments, by name; long arrays as a hash."""
+        arrays = {name: np.asarray(_as_numbers(value), float) for name, value in values_of(self.parts).items()}
         return {name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes()) for name, a in arrays.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
@@ -258,20 +258,20 @@ class Program:
             return compiled(*arguments)
 
     @contextlib.contextmanager
-    def _making(self, function: Function) -> Iterator[None]:
+    def _timed(self, function: Function) -> Iterator[None]:
         begin = time.perf_counter()
         with self.announce(function.name):
             yield
         self.shared.compile_seconds += time.perf_counter() - begin
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Trace a function for arguments of these shapes; once, unless it is compiled meanwhile."""
+        """Trace a function for arguments of these shapes; the trace is kept until it is compiled."""
         signature, shared = _signature(function.name, args), self.shared
         with shared.lock:
             if signature not in shared.lowered:
-                if function.donates:  # a segment, traced before there is a state, has the text of one traced after
+                if function.donates:  # by shapes, so that a trace before the start has the same text
                     args = (self._shapes(args[0]), *args[1:])
-                with traced_for(self.spec.layout.platform), self._making(function):
+                with traced_for(self.spec.layout.platform), self._timed(function):
                     shared.lowered[signature] = self._jitted(function, args).lower(*args)
             return shared.lowered[signature]
 
@@ -299,7 +299,7 @@ class Program:
                 shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
             else:
                 lowered = self._lower(function, args)
-                with self._making(function):
+                with self._timed(function):
                     self._keep(signature, lowered.compile(compiler_options=self._options(function)))
             return shared.compiled[signature]
 
@@ -307,7 +307,7 @@ class Program:
         return dict(self.spec.compiler) | (options_for_one_run(self.spec.layout.platform) if function.quick else {})
 
     def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
-        """Keep a compiled function, and drop the least recently used one where there are many."""
+        """Keep a compiled function; drop the least recently used one beyond `FUNCTIONS_KEPT`."""
         shared = self.shared
         shared.compiled[signature] = compiled
         del shared.lowered[signature]
@@ -323,9 +323,9 @@ def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) 
     key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
     policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
     clock_state = as_arrays(clock.init(key_clock, layout.num_clients))
-    now, nobody = jnp.zeros(()), jnp.zeros(layout.num_clients, jnp.int32)
+    now, rounds_taken = jnp.zeros(()), jnp.zeros(layout.num_clients, jnp.int32)
     times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state, now))
-    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0), now, nobody)
+    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0), now, rounds_taken)
     return Start(prepare_server(algorithm, data, state, root, layout), times.expected)
 
 
@@ -342,19 +342,19 @@ def _init_clients(
         return as_arrays(algorithm.init_client(key, server, own_client(layout, data, client_id)))
 
     def fill(index: Array, states: PyTree) -> PyTree:
-        first = jnp.minimum(index * batch, layout.owned - batch)  # the last batch repeats rows of the one before
+        first = jnp.minimum(index * batch, layout.owned - batch)  # the last batch may overlap the one before
         some = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
         put_in = lambda all, some: jax.lax.dynamic_update_slice_in_dim(all, some, first, 0)  # noqa: E731
         return jax.tree.map(put_in, states, some)
 
-    # In place; `lax.map` would hold all states twice where batches do not divide them.
+    # In place: `lax.map` would hold all states twice if batches do not divide them.
     shapes = jax.eval_shape(init_client, jnp.int32(0))
     empty = jax.tree.map(lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype), shapes)
     return jax.lax.fori_loop(0, -(-layout.owned // batch), fill, empty)
 
 
-def _plain(leaf: Array) -> Array:
-    """A leaf as numbers: a key's data."""
+def _as_numbers(leaf: Array) -> Array:
+    """A leaf as numbers; of a key, its data."""
     return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
 
 
@@ -383,11 +383,11 @@ def program(
     by_seed: Collection[str] = (),
     records_loss: bool = False,
 ) -> Program:
-    """The program of these parts; parts that are equal except for leaves share compiled functions.
+    """The program of these parts; parts that differ only in leaves share compiled functions.
 
     The algorithm's leaves named in `by_seed`, dotted, have a leading axis of seeds, see `parts.with_values`.
     """
-    if "runs_as" in vars(type(policy)):  # not of a base, whose cohorts may be others
+    if "runs_as" in vars(type(policy)):  # not inherited: a subclass may have other cohorts
         policy = policy.runs_as(layout.num_clients)
     parts = Parts(algorithm, policy, clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}

@@ -55,8 +55,8 @@ class Records(Mapping[str, np.ndarray]):
 class Log:
     """Two copies of all records, in files that only grow.
 
-    The seal of a snapshot has the `mark` that `append` returned: the length of the log then, and its checksum. Records
-    after the mark that was `read` are of a killed run; the next `append` truncates them.
+    The seal of a snapshot has the mark that `append` returned: length and checksum of the log at that time. Records
+    after the mark given to `read` are of a killed run; the next `append` truncates them.
 
     Args:
         folder: holds the copies.
@@ -71,7 +71,7 @@ class Log:
         """Append the records of a segment; return the mark.
 
         Raises:
-            OSError: the disk is full; what was written before is intact.
+            OSError: the disk is full; earlier records are intact.
         """
         frame = io.BytesIO()
         frame.write(bytes(_LENGTH))

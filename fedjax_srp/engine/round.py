@@ -1,4 +1,4 @@
-"""One round: selection, local work, aggregation, costs. All in-graph, written for one device of the mesh."""
+"""One round: selection, local work, aggregation, costs; all in-graph, for one device of the mesh."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fedjax_srp.loops import barrier, batch_max, fori_loop
 
 
 class SimulationState(NamedTuple):
-    """The state between rounds, as checkpoints have it."""
+    """The state between rounds, as in checkpoints."""
 
     server: PyTree
     clients: PyTree  # leaves (owned * num_devices, ...), sharded by client
@@ -81,12 +81,12 @@ def cohort_pass(
     record: bool = False,
     needs: tuple[str, ...] = (),
 ) -> PassResult:
-    """Run one client function over a cohort: the one mechanism behind rounds, criteria and evaluations.
+    """Run a client function over a cohort; rounds, criteria and evaluations all use this.
 
-    The cohort is cut into windows of `num_devices * chunk_size` positions; a loop with a traced trip count serves one
-    window a trip, so one program serves every cohort size, its cost follows the cohort and its memory the chunk. A
-    layout with large chunks has another loop first, while these are full. Each device serves its own clients first;
-    only in the windows after these do devices exchange states and wait for each other.
+    The cohort is cut into windows of `num_devices * chunk_size` positions. A loop with a traced trip count serves one
+    window per trip, so one program serves every cohort size; its cost depends on the cohort, its memory on the chunk. A
+    layout with large chunks has a loop over full large chunks first. Each device serves its own clients first; only in
+    later windows do devices exchange states and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -96,7 +96,7 @@ def cohort_pass(
         context: of the round; `work` is filled in for each client.
         key: of the pass; a client's key folds in its id.
         layout: devices and chunk.
-        record: keep each client's `info`, by client id.
+        record: keep each client's `info`.
         needs: names of the reports for the policy.
     """
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
@@ -108,7 +108,7 @@ def cohort_pass(
         output = client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
         return output, {name: _report(name, output, client_data) for name in needs}
 
-    chunk = jax.jit(jax.vmap(one), inline=True)  # traced once, for its shapes and for the loop below
+    chunk = jax.jit(jax.vmap(one), inline=True)  # traced once, for the shapes and for the loop
 
     def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
@@ -132,16 +132,16 @@ def cohort_pass(
         window, mine = Window(ids, active, away), my_chunk(layout, active)
         rows = barrier(take(layout, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
-        outputs, said = chunk(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
+        outputs, reported = chunk(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
-        return ClientOutput(message, outputs.state, weight, info, loss), said, window, mine
+        return ClientOutput(message, outputs.state, weight, info, loss), reported, window, mine
 
     def trip(layout: Layout, first: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
         sums, states, records, reports = carry
-        outputs, said, window, mine = serve(layout, first, states)
+        outputs, reported, window, mine = serve(layout, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(jnp.sum, outputs.weight),
@@ -153,8 +153,8 @@ def cohort_pass(
         if record:
             records = put(layout, records, window, outputs.info)
         if needs:
-            whose = jnp.where(mine, my_chunk(layout, window.client_ids), layout.num_clients)
-            reports = jax.tree.map(lambda all, some: all.at[whose].set(some, mode="drop"), reports, said)
+            ids = jnp.where(mine, my_chunk(layout, window.client_ids), layout.num_clients)
+            reports = jax.tree.map(lambda all, some: all.at[ids].set(some, mode="drop"), reports, reported)
         return jax.tree.map(jnp.add, sums, new), states, records, reports
 
     shape = jax.eval_shape(lambda s: serve(layout, jnp.int32(0), s)[0], states)
@@ -185,8 +185,8 @@ def cohort_pass(
     loss = None if losses is None else losses[0] / losses[1]
     if needs:  # a client reports on one device, with zeros on the others
         position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
-        whose = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
-        took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[whose].set(True, mode="drop")
+        ids = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
+        took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[ids].set(True, mode="drop")
         reports = jax.tree.map(lambda leaf: jnp.where(took_part, leaf, jnp.nan), total(layout, reports))
     info = jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info)
     return PassResult(mean, states, info, records, loss, reports)
@@ -203,7 +203,7 @@ def _report(name: str, output: ClientOutput, client_data: ClientData) -> Array:
 
 
 def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
-    """The sum of the losses of a chunk, and the number of clients with a step."""
+    """The sum of the losses of a chunk, and the number of clients with at least one step."""
     counts = mine & (loss.steps > 0)
     return jnp.sum(jnp.where(counts, loss.mean, 0).astype(float)), jnp.sum(counts).astype(float)
 
@@ -213,9 +213,9 @@ def _as_float(leaf: Array) -> Array:
 
 
 def as_arrays(tree: PyTree) -> PyTree:
-    """Convert the result of an author's function, which may hold Python or NumPy numbers, to JAX arrays.
+    """Convert the result of an author's function, which may contain Python or NumPy numbers, to JAX arrays.
 
-    None is weakly typed, or a state would change its type after the first round.
+    No array is weakly typed; otherwise a state would change its type after the first round.
     """
 
     def as_array(leaf: Any) -> Array:
@@ -226,7 +226,7 @@ def as_arrays(tree: PyTree) -> PyTree:
 
 
 def all_clients(num_clients: int) -> Cohort:
-    """All clients, in order of id."""
+    """A cohort of all clients, in order of id."""
     ids = jnp.arange(num_clients, dtype=jnp.int32)
     return Cohort(ids, jnp.int32(num_clients), jnp.ones_like(ids), jnp.int32(0))
 
@@ -256,10 +256,10 @@ def run_phase(
 ) -> tuple[PyTree, PassResult]:
     """One pass of a `Phase`, and the server's update."""
     broadcast = as_arrays(phase.broadcast(server, context))
-    everybody = None if phase.shown is None else _participants(phase.shown, states, cohort, layout)
+    participants = None if phase.shown is None else _participants(phase.shown, states, cohort, layout)
 
     def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-        down = broadcast if everybody is None else as_arrays(phase.answer(broadcast, state, everybody, context))
+        down = broadcast if participants is None else as_arrays(phase.answer(broadcast, state, participants, context))
         return phase.client(key, down, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
@@ -298,7 +298,7 @@ def one_round(
     layout: Layout,
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
-    """Clock, cohort, local work, mean, server, second pass, criterion, time; also the cohort's fault."""
+    """Run a round: clock, cohort, local work, mean, server, second pass, criterion, time; also return cohort faults."""
     times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock, state.now))
     picked = policy.select(stream(root, "participation", state.round), state.policy, times)
     cohort, policy_state = as_arrays(picked)
@@ -308,12 +308,9 @@ def one_round(
     server, result = run_phase(algorithm.round, "round", state.server, state.clients, *args, policy.needs)
     clients, info = result.states, result.info
     if algorithm.finish is not None:
-        by = (
-            cohort
-            if cohort.next_ids is None or not algorithm.begins_jobs
-            else cohort._replace(client_ids=cohort.next_ids)
-        )
-        server, finished = run_phase(algorithm.finish, "finish", server, clients, by, *args[1:])
+        begins = algorithm.begins_jobs and cohort.next_ids is not None
+        finishing = cohort._replace(client_ids=cohort.next_ids) if begins else cohort
+        server, finished = run_phase(algorithm.finish, "finish", server, clients, finishing, *args[1:])
         clients, info = finished.states, {**info, **finished.info}
     if times.available is not None:  # without participants the means are nan
         server = jax.tree.map(lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server)
@@ -340,15 +337,15 @@ def one_round(
         reports=result.reports,
     )
     policy_state = policy.update(policy_state, round_info)
-    said = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
-    round_info = round_info._replace(metrics={**metrics, **said}, reports={})
+    policy_metrics = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
+    round_info = round_info._replace(metrics={**metrics, **policy_metrics}, reports={})
     now = state.now + round_info.compute_time
-    if times.available is not None:  # time passes, or clients that leave at once would be selected forever
+    if times.available is not None:  # time must pass, or clients that leave at once would be selected forever
         later = jnp.nextafter(state.now, jnp.inf)
         now = jnp.maximum(now, jnp.maximum(later, jnp.finfo(later.dtype).tiny))  # subnormal numbers count as 0
     takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    whose = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
-    rounds_taken = state.rounds_taken.at[whose].add(1, mode="drop")
+    ids = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
+    rounds_taken = state.rounds_taken.at[ids].add(1, mode="drop")
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
     return new, (round_info, cohort_fault(cohort, times))
 

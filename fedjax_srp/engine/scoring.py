@@ -1,4 +1,4 @@
-"""Scores of every client; the evaluation chooses the model."""
+"""Scores of every client under named evaluations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def score_clients(
     root: Key,
     layout: Layout,
 ) -> dict[str, tuple[Array, Array]]:
-    """Score every client under each named evaluation, at this state.
+    """Score every client at this state under each named evaluation.
 
-    `personalize` sees the client's training data only; its predictions are scored on the client's test data here.
+    An evaluation sees the client's training data only; its predictions are scored on the client's test data here.
 
     Returns:
         name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.

@@ -1,8 +1,8 @@
-"""Clients over devices: owners of clients' states, and their transfer to the devices that train them.
+"""Clients over devices: owners of clients' states, and the transfer of states to the devices that train.
 
 The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
-(client i lives on device i mod D); everything else is replicated, and every device computes the same. The work of a
-round is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
+(client i is on device i mod D); everything else is replicated, and every device computes the same. The work of a round
+is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
 Positions are assigned so that each device serves its own clients first (`owners_first`); `take` and `put` move the
 states of the others. The devices may belong to several processes: the same program runs in each, and `place`
 distributes arrays that every process holds.
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     chunk_size: int  # clients that train at once per device
     num_clients: int
     judged_at_once: int  # clients per device that are evaluated at once
-    large_chunk: int = 0  # multiple of chunk_size, used while a cohort has so many left; 0: none
+    large_chunk: int = 0  # multiple of chunk_size, used while so many clients of a cohort are left; 0: none
 
     @property
     def num_devices(self) -> int:
@@ -53,8 +53,8 @@ class Layout(NamedTuple):
         return -(-self.num_clients // self.num_devices)
 
     def owner(self, client_ids: Array) -> Array:
-        """The devices that keep the states of clients. Neighbours are on different ones, and so are the fastest clients
-        of a clock that numbers them by speed."""
+        """The devices that keep the states of clients. Clients with neighbouring ids are on different devices, and so
+        are the fastest clients of a clock that numbers clients by speed."""
         return client_ids % self.num_devices
 
     def row(self, client_ids: Array) -> Array:
@@ -94,11 +94,11 @@ class Layout(NamedTuple):
         return self._replace(chunk_size=self.judged_at_once, large_chunk=0)
 
     def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
-        """Sharded by client behind `leading_axes` unsharded axes, or replicated."""
+        """Sharding by client after `leading_axes` unsharded axes, or replication."""
         return NamedSharding(self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P())
 
     def shapes(self, tree: PyTree, by_client: bool = False, leading_axes: int = 0) -> PyTree:
-        """Shapes and placement of arrays on these devices, which need not exist, to compile for them."""
+        """Shapes and placement of arrays on these devices, to compile for them; the devices need not exist."""
         sharding = self.sharding(by_client, leading_axes)
 
         def shape(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -108,8 +108,8 @@ class Layout(NamedTuple):
         return jax.tree.map(shape, tree)
 
     @property
-    def speaks(self) -> bool:
-        """True for the one process that shows progress."""
+    def shows_progress(self) -> bool:
+        """True in the one process that shows progress."""
         return jax.process_index() == min(device.process_index for device in self.devices)
 
 
@@ -157,21 +157,22 @@ def lay_out(
 def default_chunks(
     platform: str, client_bytes: int, judged_bytes: int, carried_bytes: int, each: int
 ) -> tuple[int, int, int]:
-    """Clients at once per device: in training, in training while many are left (0: no more), in evaluation.
+    """Clients at once per device: in training, in training while many are left (0: no large chunk), in evaluation.
 
     Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
-    takes 1.4 times as long without (docs/performance.md). Without memory for them, full cohorts are trained in equal
-    chunks. Evaluations take as few equal chunks as the memory allows, for data, state and trained parameters.
+    takes 1.4 times as long without them (docs/performance.md). If memory is too small for them, full cohorts are
+    trained in equal chunks. Evaluations use as few equal chunks as fit the memory, for data, state and trained
+    parameters.
     """
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":
         return chunk, 0, default_chunk_size(platform, judged_bytes, each)
     large = default_chunk_size(platform, client_bytes, each, everybody=True) // chunk * chunk
-    judged = _equal(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True))
-    return (chunk, large, judged) if large > chunk else (_equal(each, chunk), 0, judged)
+    judged = _equal_chunk(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True))
+    return (chunk, large, judged) if large > chunk else (_equal_chunk(each, chunk), 0, judged)
 
 
-def _equal(clients: int, chunk: int) -> int:
+def _equal_chunk(clients: int, chunk: int) -> int:
     """The smallest chunk that serves all clients in as many steps as `chunk`."""
     return -(-clients // -(-clients // chunk))
 
@@ -179,9 +180,9 @@ def _equal(clients: int, chunk: int) -> int:
 def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:
     """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
 
-    A chunk is served whole, so unless `everybody` takes part it is also small against the federation: a cohort of 10
-    must not pay for 1,000. On an accelerator a step of 128 small clients should take no longer than one of 16; that is
-    reasoned, not measured.
+    A chunk is always computed whole, so unless `everybody` takes part it is also small compared with the federation: a
+    cohort of 10 must not cost as much as 1,000. On an accelerator a step of 128 small clients should take no longer
+    than one of 16; this is reasoned, not measured.
     """
     floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
@@ -221,11 +222,11 @@ def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
 
 
 class Window(NamedTuple):
-    """Cohort positions that all devices together serve at once, the same on all of them."""
+    """Cohort positions that all devices together serve at once; the same on every device."""
 
     client_ids: Array  # (window,) int32, position-major by device (`window_positions`)
     active: Array  # (window,) bool: not padding
-    away: Array  # () bool: True if some are not served by their owner
+    away: Array  # () bool: True if some clients are not served by their owner
 
 
 def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
@@ -238,8 +239,8 @@ def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -
         more: (pool,), ordered the same way.
 
     Returns:
-        () int32 number of leading positions that are served by their client's owner, `client_ids` and `more`;
-        participants stay in front.
+        () int32, the number of leading positions that are served by their client's owner; `client_ids` and `more`,
+        reordered, with participants in front.
     """
     if layout.num_devices == 1:
         return size, client_ids, *more
@@ -256,12 +257,12 @@ def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -
 
 
 def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
-    """Fetch states: rows (chunk_size, ...) of this device's positions, from leaves (owned, ...), its shard."""
+    """Fetch states: rows (chunk_size, ...) for this device's positions, from shards with leaves (owned, ...)."""
     return collect(layout, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window)
 
 
 def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
-    """Like `take`, for the result of `read` on rows of this device: equally many in each leaf."""
+    """Like `take`, for the result of `read` on rows of this device, whose leaves have one entry per row."""
     if layout.num_devices == 1:
         return read(window.client_ids)
     mine = layout.owner(window.client_ids) == device_index(layout)
@@ -280,7 +281,7 @@ def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> 
 
 
 def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
-    """Rows (len(client_ids), ...) of clients on every device, from leaves (owned, ...), its shard."""
+    """Rows (len(client_ids), ...) of clients on every device, from shards with leaves (owned, ...)."""
     if layout.num_devices == 1:
         return jax.tree.map(lambda leaf: leaf[client_ids], states)
     mine = layout.owner(client_ids) == device_index(layout)
@@ -294,7 +295,7 @@ def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
 
 
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
-    """Write back the rows (chunk_size, ...) of this device's active positions; others stay."""
+    """Write back the rows (chunk_size, ...) of this device's active positions; other states stay unchanged."""
     mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
     target = jnp.where(mine, layout.row(window.client_ids), layout.owned)  # out of range is dropped
 
@@ -333,7 +334,7 @@ def my_chunk(layout: Layout, window: Array) -> Array:
 def spread(
     function: Callable[..., Any], layout: Layout, in_by_client: PyTree, out_by_client: PyTree
 ) -> Callable[..., Any]:
-    """`shard_map` over the clients axis; True marks arguments sharded by client. No wrapper on a single device."""
+    """`shard_map` over the clients axis, nothing on a single device; True marks arguments sharded by client."""
     if layout.num_devices == 1:
         return function
     specs = lambda flags: jax.tree.map(lambda by_client: P(AXIS) if by_client else P(), flags)  # noqa: E731

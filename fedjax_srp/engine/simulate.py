@@ -1,4 +1,4 @@
-"""`simulate` and `simulate_seeds`: the host's side of a simulation."""
+"""`simulate` and `simulate_seeds`: the part of a simulation that runs on the host."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from fedjax_srp.engine import memory
 from fedjax_srp.engine.checkpoint import Checkpoints, folder_of_seeds, seeds_together
 from fedjax_srp.engine.contract import check_cohorts, check_times
 from fedjax_srp.engine.outcome import (
-    Ending,
     Limits,
+    Results,
     check_limits,
     ended_after,
     fingerprint,
@@ -35,7 +35,7 @@ from fedjax_srp.engine.outcome import (
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.records import Records
 from fedjax_srp.engine.sharding import Devices
-from fedjax_srp.engine.watching import Bar, Watch, origins, progress_after
+from fedjax_srp.engine.watching import Bar, Watch, identify_runs, progress_after
 from fedjax_srp.history import History
 from fedjax_srp.options import full_names
 from fedjax_srp.parts import rebuilt, with_values
@@ -70,8 +70,8 @@ def simulate(
 ) -> History:
     """Simulate federated learning on simulated wall-clock time.
 
-    Whole segments of `eval_every` rounds and the evaluation after them run as one compiled program; neither a growing
-    cohort nor another key recompiles it.
+    A segment of `eval_every` rounds and the evaluation after it run as one compiled program; neither a growing cohort
+    nor another key recompiles it.
 
     Args:
         algorithm: the algorithm (`srp.algorithms`), or a `Method` (`srp.methods.get`) with its participation.
@@ -81,30 +81,30 @@ def simulate(
             client.
         num_rounds: maximal number of communication rounds.
         key: root of all randomness, `jax.random.key(seed)`. Data order, straggler times, participation, training and
-            evaluation have streams of their own, so every method meets the same stragglers under the same key.
+            evaluation have separate streams, so every method has the same stragglers under the same key.
         eval_every: rounds between evaluations; the last round is always evaluated.
-        eval_first: also evaluate after each of this many first rounds, so that early times are not upper bounds. A
-            multiple of `eval_every` compiles one segment more, of one round; others compile two more.
-        chunk_size: clients that train at once on each device; None for a measured default. Memory follows it.
-        eval_last: also evaluate after each of this many last rounds, for means over them. An extended run resumes from
-            before them.
+        eval_first: also evaluate after each of the first `eval_first` rounds, so that early times are not upper bounds.
+            A multiple of `eval_every` compiles one more segment, of one round; another number compiles two.
+        chunk_size: clients that train at once on each device; None for a measured default. More need more memory.
+        eval_last: also evaluate after each of the last `eval_last` rounds, for means over them. An extended run resumes
+            from before them.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
         progress: show a progress bar, in the first process.
         checkpoint_dir: save the run after every segment and resume from there when called again, also with more rounds
             or other limits; the result equals that of an uninterrupted run, bit for bit. The folder holds two or three
-            copies of all states, one or two in the end. One process at a time.
+            copies of all states, one or two at the end. Only one process can use it at a time.
         keep_clients: keep the states of all clients at the end, `history.client_states`.
         evaluations: names of the algorithm's evaluations, the default one first; None for the algorithm's default,
             "all" for every one, () for none.
         devices: devices to spread the clients over, or how many; None for all, those of every process.
-        shard_data: keep every client's examples on one device and move them to where the client trains, for
+        shard_data: keep every client's examples on one device and move them to the device that trains the client, for
             `FederatedData` that do not fit every device. Results are the same, bit for bit.
-        record_loss: record the training loss of each round as `history.metrics["training_loss"]`: the mean over the
-            cohort of each client's mean over its local steps of the batch's loss before the step.
+        record_loss: record the training loss of each round as `history.metrics["training_loss"]`: the loss of the batch
+            before each local step, averaged over a client's steps and then over the cohort.
         callback: called with a `srp.watch.Progress` after every new evaluation; returning True ends the run.
-            `srp.watch` has some that log.
+            `srp.watch` has callbacks that log.
         throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` has the round.
         name: of the run in tables and figures; default that of the method.
 
@@ -127,7 +127,7 @@ def simulate(
     request = request._replace(record_loss=record_loss)
     limits = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last)
     watch = Watch(progress, callback)
-    return _thrown(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
+    return _raise_if_diverged(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
 
 
 @checked
@@ -150,21 +150,21 @@ def simulate_seeds(
     throw: bool = False,
     **options: Any,
 ) -> list[History]:
-    """`simulate` for a batch of keys, in one vmapped program, or in several batches where memory is short.
+    """`simulate` for several keys, in one vmapped program, or in several batches if memory is short.
 
-    Arguments are those of `simulate`, and two more. `keys` are (num_seeds,) keys, `jax.random.split(key, num_seeds)`.
-    `values`, name -> (num_seeds,) floats, are hyper-parameters of the algorithm that differ between the runs of the
-    batch, e.g. `{"learning_rate": [0.01, 0.1]}`, by short or full names.
+    Arguments are those of `simulate`, except for two. `keys` are (num_seeds,) keys, `jax.random.split(key, num_seeds)`.
+    `values`, name -> (num_seeds,) floats, are hyper-parameters of the algorithm that differ between the runs, e.g.
+    `{"learning_rate": [0.01, 0.1]}`, by short or full names.
 
-    A batch ends when each of its seeds has reached `time_limit` or `target`. Several batches have a folder each in
-    `checkpoint_dir` (a resumed run keeps its batches) and call `callback` each, which ends only that batch.
+    A batch ends when each of its seeds has reached `time_limit` or `target`. If there are several batches, each has its
+    own folder in `checkpoint_dir` (a resumed run keeps its batches) and calls `callback`, which can end that batch.
 
     Returns:
         One `History` per key, in their order.
 
     Raises:
-        ValueError: as `simulate`; `keys` is no batch of keys, `values` has not one number for each of them, or the
-            memory is too short for the batches of the run that is continued.
+        ValueError: as `simulate`; `keys` is not an array of keys, `values` has not one number for each of them, or the
+            memory is too small for the batches of the resumed run.
         FloatingPointError: a run diverged and `throw` is set.
 
     Example:
@@ -190,15 +190,15 @@ def simulate_seeds(
     }
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = seeds_at_once(request, keys.size)
-    begun = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
-    if begun is not None and begun > at_once:
+    previous = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
+    if previous is not None and previous > at_once:
         raise ValueError(
-            f"checkpoint_dir={str(checkpoint_dir)!r} holds a run of {begun} seeds at a time, and the memory that "
+            f"checkpoint_dir={str(checkpoint_dir)!r} holds a run of {previous} seeds at a time, and the memory that "
             f"is free now has room for {at_once}; free some, or give another folder"
         )
-    if begun is None and at_once < keys.size and progress:
+    if previous is None and at_once < keys.size and progress:
         tqdm.write(f"memory is short: {at_once} of {keys.size} seeds at a time", file=sys.stderr)
-    at_once = at_once if begun is None else begun
+    at_once = at_once if previous is None else previous
     limits, runs = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last), []
     for first in range(0, keys.size, at_once):
         batch, folder = keys[first : first + at_once], checkpoint_dir
@@ -208,11 +208,11 @@ def simulate_seeds(
         part = request._replace(num_seeds=batch.size, values=of_batch)
         watch = Watch(progress, callback, range(first, first + batch.size))
         runs += _simulate(part, batch, limits, watch, folder, keep_clients)
-    return _thrown(runs, throw)
+    return _raise_if_diverged(runs, throw)
 
 
 def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
-    """Run the checks of the parts on the values of every run, which programs trace."""
+    """Run the checks of the parts on the values of every run, since programs only trace them."""
     algorithm = algorithm.algorithm if isinstance(algorithm, Method) else algorithm
     if not isinstance(algorithm, FederatedAlgorithm):
         return  # `prepare` reports this
@@ -231,7 +231,7 @@ SEEDS_OPTIONS = (
 
 
 def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
-    """Number of seeds in one program: all, or batches of equal size that fit the memory."""
+    """Number of seeds in one program: all, or the largest of equal batches that fits the memory."""
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
 
     def fits(size: int) -> bool:
@@ -265,7 +265,7 @@ def _simulate(
             f"checkpoint_dir with devices of one of {jax.process_count()} processes: a checkpoint waits for all of "
             "them; leave out checkpoint_dir, or devices"
         )
-    silent = not (watch.progress and run.layout.speaks)
+    silent = not (watch.progress and run.layout.shows_progress)
     folder = (
         contextlib.nullcontext() if checkpoint_dir is None else storage.held(Path(checkpoint_dir), "checkpoint_dir")
     )
@@ -275,7 +275,7 @@ def _simulate(
             return _run(bar, run, key, limits, watch, checkpoint_dir, keep_clients)
 
 
-def _thrown(runs: list[History], throw: bool) -> list[History]:
+def _raise_if_diverged(runs: list[History], throw: bool) -> list[History]:
     diverged = [history for history in runs if history.diverged is not None]
     if throw and diverged:
         raise FloatingPointError(
@@ -313,13 +313,13 @@ def _run(
         if (snapshot := checkpoints.restore(state, limits.num_rounds)) is not None:
             completed, state, records = snapshot
             check_limits(records, run, limits, completed, checkpoint_dir)
-            bar.continues(completed)
+            bar.resume_after(completed)
 
-    def now(timings: Mapping[str, float]) -> Ending:
+    def results_so_far(timings: Mapping[str, float]) -> Results:
         kept = state.clients if keep_clients else None
-        return Ending(client_time, state.rounds_taken, state.server, kept, records, {**timings})
+        return Results(client_time, state.rounds_taken, state.server, kept, records, {**timings})
 
-    made_by = [] if watch.callback is None else origins(run, root)
+    run_ids = [] if watch.callback is None else identify_runs(run, root)
     rounds_run, run_seconds, is_ended = 0, 0.0, False
     while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:
         length = limits.next_evaluation(completed) - completed
@@ -336,7 +336,7 @@ def _run(
         try:  # before the checkpoint, so that a log lacks no round after a kill
             if watch.callback is not None:
                 is_ended = ends(
-                    watch.callback, progress_after(run, limits, root, now({}), length, watch.seeds, made_by)
+                    watch.callback, progress_after(run, limits, root, results_so_far({}), length, watch.seeds, run_ids)
                 )
         finally:
             if checkpoints is not None:
@@ -349,4 +349,4 @@ def _run(
         "compile_seconds": compiled.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
-    return histories(run, limits, root, now(timings))
+    return histories(run, limits, root, results_so_far(timings))

@@ -17,7 +17,7 @@ from fedjax_srp.parts import Leaf, part
 
 
 class State(NamedTuple):
-    """The state between rounds, with the root of all randomness."""
+    """The state between rounds, with the root key of all randomness."""
 
     key: Key
     server: PyTree
@@ -31,11 +31,11 @@ class State(NamedTuple):
 
 @part
 class Simulation:
-    """Federated learning as pure functions of one device; `simulate` is the host's loop around the same round.
+    """Federated learning as pure functions on one device; `simulate` is the host's loop around the same round.
 
-    A simulation is a part itself: floats of its algorithm, policy and clock, and the arrays of its data, are leaves. So
-    it is built inside a function of a rate, or passed to one, and `vmap` batches seeds and rates. The same key gives
-    the rounds of `simulate`.
+    A simulation is a part: the floats of its algorithm, policy and clock, and the arrays of its data, are leaves. So it
+    can be built inside a function of a rate, or passed to one, and `vmap` batches seeds and rates. The same key gives
+    the same rounds as `simulate`.
 
     Args:
         algorithm: the algorithm, or a `Method` with its participation.
@@ -45,12 +45,12 @@ class Simulation:
         chunk_size: clients that train at once; None for a measured default.
         records_loss: `RoundInfo.metrics` has the training loss.
         reverse_mode: every loop runs to a static bound, so that `jax.grad` can differentiate rounds in reverse, at the
-            cost of time and memory; `jax.jacfwd` works without it. Work of a client is at most the policy's `max_work`,
-            default 1; more gives nan.
+            cost of time and memory; `jax.jacfwd` works without it. A client has at most the policy's `max_work` units
+            of work, default 1; more give nan.
 
     Raises:
         ValueError: a part that breaks its contract, or an argument out of range.
-        FloatingPointError: under `jax_debug_nans`, since records have nan for what is unknown; `simulate` turns it off
+        FloatingPointError: under `jax_debug_nans`, since records have nan for unknown values; `simulate` turns it off
             for them.
 
     Example:
@@ -76,7 +76,7 @@ class Simulation:
         self._prepared()
 
     def _prepared(self, evaluations: Any = ()) -> Prepared:
-        """The request with defaults, on one device; checks are cached."""
+        """The checked request, on one device; checks are cached."""
         given = self.algorithm, self.data, self.participation, self.clock, evaluations, self.chunk_size
         return prepare(Request(*given, devices=jax.devices()[:1], record_loss=self.records_loss))
 
@@ -97,7 +97,7 @@ class Simulation:
     def step(self, state: State) -> tuple[State, RoundInfo]:
         """One round: the new state, and its record.
 
-        Cohorts are not checked here, as `simulate` does after a segment.
+        Cohorts are not checked, as they are by `simulate` after a segment.
         """
         run, (key, *rest) = self._prepared(), state
         before = SimulationState(*rest)
@@ -108,7 +108,7 @@ class Simulation:
         return State(key, *after), info
 
     def score(self, state: State, evaluation: str | None = None) -> Array:
-        """Each client's score, (num_clients,) float, nan where a client has no test data.
+        """Each client's score, (num_clients,) float, nan for clients without test data.
 
         Args:
             state: after any number of rounds.

@@ -15,11 +15,11 @@ class Traffic(NamedTuple):
 
     up: int  # sent
     down: int  # received
-    held: int  # own data, state and messages of a client while it trains
+    held: int  # data, state and messages of a client while it trains
     carried: int  # a client's largest loop carry: parameters and optimizer state
     carried_judged: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
-    examples: int  # its own data alone, as the model's input: without arrays that all clients have in common
+    examples: int  # data of a client, as the model's input, without arrays that all clients share
     client_state: int
     server_state: int
     shown: int  # the part of a client's state that the server knows, for `mix`

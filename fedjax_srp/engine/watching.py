@@ -17,14 +17,14 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Key
 from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.description import describe
-from fedjax_srp.engine.outcome import Ending, Limits, data_checksum, histories, on_host, score_name
+from fedjax_srp.engine.outcome import Limits, Results, data_checksum, histories, on_host, score_name
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.records import Records
 from fedjax_srp.storage import jsonable
 from fedjax_srp.watch import Callback, Progress
 
 # The most important entries come first: a narrow terminal cuts off the end.
-SHAPE = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
+BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
 
 
 class Watch(NamedTuple):
@@ -32,7 +32,7 @@ class Watch(NamedTuple):
 
     progress: bool
     callback: Callback | None
-    seeds: range | None = None  # the keys that run together
+    seeds: range | None = None  # indices of the keys that run together
 
 
 class Bar:
@@ -40,11 +40,11 @@ class Bar:
 
     def __init__(self, run: Prepared, num_rounds: int, silent: bool):
         self._run = run
-        self._bar = tqdm(total=num_rounds, desc=run.name, bar_format=SHAPE, disable=silent)
+        self._bar = tqdm(total=num_rounds, desc=run.name, bar_format=BAR_FORMAT, disable=silent)
 
     @contextlib.contextmanager
     def compiling(self, name: Any) -> Iterator[None]:
-        """Show the name of a function while it is compiled, and exclude that time from the rate."""
+        """Show the name of a function while it is compiled; that time does not count for the rate."""
         begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
         what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
@@ -55,8 +55,8 @@ class Bar:
             self._bar.waited += time.perf_counter() - begin
             self._bar.set_postfix_str(shown or "", refresh=False)
 
-    def continues(self, completed: int) -> None:
-        """Show the round from which a run resumes."""
+    def resume_after(self, completed: int) -> None:
+        """Show that a run resumes after `completed` rounds."""
         if not self._bar.disable:
             tqdm.write(f"{self._run.name} continues after round {completed}", file=sys.stderr)
             self._bar.initial = self._bar.n = completed
@@ -78,35 +78,35 @@ class Bar:
         self._bar.close()
 
 
-def origins(run: Prepared, root: Key) -> list[dict[str, str]]:
-    """Identify the run of each seed by `run`: eight hexadecimal digits of parts, data, values and key.
+def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
+    """Return {"run": hash} for each seed: eight hexadecimal digits of parts, data, values and key.
 
-    Empty where a part has no description.
+    The dicts are empty if a part has no description.
     """
     if run.unknown:
         return [{}] * (run.num_seeds or 1)
     keys, clock = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1), describe(run.clock)
 
-    def origin(s: int) -> dict[str, str]:
+    def identify(s: int) -> dict[str, str]:
         made = [run.description(s), clock, checksum, keys[s].tolist()]
         return {"run": f"{zlib.crc32(json.dumps(jsonable(made)).encode()):08x}"}
 
     checksum = data_checksum(run.data)
-    return [origin(s) for s in range(len(keys))]
+    return [identify(s) for s in range(len(keys))]
 
 
 def progress_after(
     run: Prepared,
     limits: Limits,
     root: Key,
-    ending: Ending,
+    results: Results,
     length: int,
     seeds: range | None,
-    made_by: list[dict[str, str]],
+    run_ids: list[dict[str, str]],
 ) -> Progress:
-    """Make the `Progress` for a callback after a segment of so many rounds; `made_by` are the `origins`."""
-    records = ending.records.last
-    elapsed = np.cumsum(ending.records["compute_time"], 1, np.float64)
+    """Make the `Progress` for a callback after a segment of `length` rounds; `run_ids` come from `identify_runs`."""
+    records = results.records.last
+    elapsed = np.cumsum(results.records["compute_time"], 1, np.float64)
     metrics = {name.removeprefix("metrics/"): v for name, v in records.items() if name.startswith("metrics/")}
     scores = {name: records[f"means/{name}"][:, -1] for name in run.evaluations}
     columns = {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
@@ -114,16 +114,16 @@ def progress_after(
     columns["communicated"] = records["communicated"] & (run.sizes.up + run.sizes.down > 0)
     rows = []
     for s in range(run.num_seeds or 1):
-        of_seed = {"name": run.name} | made_by[s] | ({} if seeds is None else {"seed": seeds[s]})
+        of_seed = {"name": run.name} | run_ids[s] | ({} if seeds is None else {"seed": seeds[s]})
         rows += [of_seed | {name: v[s, r].item() for name, v in columns.items()} for r in range(-length, 0)]
         rows[-1] |= {accuracy_column(name): value[s].item() for name, value in scores.items()}
     own = (lambda array: array) if run.num_seeds is not None else (lambda array: array[0].item())
 
     def server_state() -> Any:
-        return on_host(ending.server)
+        return on_host(results.server)
 
     def history() -> Any:
-        runs = histories(run, limits, root, ending)
+        runs = histories(run, limits, root, results)
         return runs[0] if run.num_seeds is None else runs
 
     return Progress(

@@ -176,8 +176,8 @@ ANOTHER_RUN = {
 @pytest.mark.parametrize(("change", "word"), ANOTHER_RUN.values(), ids=ANOTHER_RUN)
 def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_folder):
     remedies = {
-        "chunk_size=2": "give the chunk_size of before",
-        "num_devices=2": r"give devices=2, behind srp.use_all_cores\(2\) as the first call",
+        "chunk_size=2": "give the same chunk_size, or none, as before",
+        "num_devices=2": r"give devices=2, after srp.use_all_cores\(2\) as the first call",
     }
     with refused(
         rf"^checkpoint_dir=.{{,200}}belongs to a run with.*{word}.*; {remedies.get(word, 'choose another folder')}"
@@ -193,7 +193,7 @@ def test_a_class_whose_functions_were_edited_is_another_run(change, word, tmp_pa
     """As a cell of a notebook that was run again: it has the name that it had, and the same fields."""
     job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
     assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
-    with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code has changed, of one of its parts"):
+    with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
         job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
 
 

@@ -140,7 +140,7 @@ def test_clients_are_judged_with_their_own_states(history, folder, devices):
             lambda s, c: ({"mean": s["mean"]}, c),
             "server_state lacks key, 1 in all: give the state of a run of the same",
         ),
-        (lambda s, c: (s | {"more": s["mean"]}, c), "server_state has besides more, 1 in all"),
+        (lambda s, c: (s | {"more": s["mean"]}, c), "server_state also has more, 1 in all"),
         (lambda s, c: (c, c), "server_state lacks mean, 1 in all"),
         (lambda s, c: (s | {"mean": np.zeros(2, np.float32)}, c), r"mean is float32\[2\], expected float32\[\]"),
         (lambda s, c: (s | {"mean": np.float64(1)}, c), r"mean is float64\[\], expected float32\[\]"),

@@ -42,7 +42,7 @@ def test_a_target_that_nothing_can_reach_is_refused():
     method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
     with refused(r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
         small.simulate(method, data, target=90)
-    with refused(r"target=0\.5: nothing is evaluated, so nothing reaches it"):
+    with refused(r"target=0\.5: nothing is evaluated, so no score reaches it"):
         small.simulate(method, data, target=0.5, evaluations=())
 
 
