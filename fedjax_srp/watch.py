@@ -159,14 +159,13 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
         writer: an object with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of
             tensorboardX or, if that is not installed, of torch.
     """
-    if writer is None and jax.process_index() == 0:
-        writer = _summary_writer(os.fspath(directory))
+    events: Any = _summary_writer(os.fspath(directory)) if writer is None and jax.process_index() == 0 else writer
 
     def write(progress: Progress) -> None:
         for row in progress.rows:
             for name, value in _scalars(row).items():
-                writer.add_scalar(name, value, row["round"])
-        writer.flush()
+                events.add_scalar(name, value, row["round"])
+        events.flush()
 
     return _in_first_process(write)
 

@@ -32,7 +32,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.engine.follow import Course, follow
-from fedjax_srp.engine.owned import is_by_client, own_client
+from fedjax_srp.engine.owned import is_by_client, owned_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import score_clients
 from fedjax_srp.engine.sharding import Layout, device_index, place, spread
@@ -339,7 +339,7 @@ def _init_clients(
         client_id = device_index(layout) + layout.num_devices * row
         client_id = jnp.minimum(client_id, layout.num_clients - 1)  # a device's last row may be padding
         key = jax.random.fold_in(key_clients, client_id)
-        return as_arrays(algorithm.init_client(key, server, own_client(layout, data, client_id)))
+        return as_arrays(algorithm.init_client(key, server, owned_client(layout, data, client_id)))
 
     def fill(index: Array, states: PyTree) -> PyTree:
         first = jnp.minimum(index * batch, layout.owned - batch)  # the last batch may overlap the one before
