@@ -38,8 +38,8 @@ __all__ = [
     "register",
 ]
 
-OWN: dict[str, Callable[..., Clock]] = {}  # those that `register` adds
-WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # the command line's
+OWN: dict[str, Callable[..., Clock]] = {}  # clocks added by `register`
+WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # names that the command line reserves
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:
@@ -47,7 +47,7 @@ def register(name: str, maker: Callable[..., Clock]) -> None:
 
     Args:
         name: of the clock, a Python identifier.
-        maker: a class of clocks, or a function that returns one. Its arguments are those in brackets: numbers,
+        maker: a class of clocks, or a function that returns a clock. The text in brackets has its arguments: numbers,
             distributions, quoted texts, N for the number of clients, positional or by name.
 
     Example:

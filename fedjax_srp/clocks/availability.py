@@ -1,4 +1,4 @@
-"""Models of clients that come and go, for `clocks.Available`; position in every (num_clients, ...) array is the id."""
+"""Models of clients that come and go, for `clocks.Available`; (num_clients, ...) arrays are indexed by client id."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHAPE = "give an array of shape (num_clients, most)"
 
 
 class Presence(NamedTuple):
-    """The times from now until each client comes and leaves, (num_clients,) float."""
+    """Times from now until each client arrives and leaves, (num_clients,) float."""
 
-    arrives: Array  # 0 for clients that are there, inf for those that never come
-    leaves: Array  # the end of the current interval, or of the next one
+    arrives: Array  # 0 for clients that are available, inf for clients that never arrive
+    leaves: Array  # end of the current interval of availability, or of the next one
 
 
 @part
@@ -41,31 +41,31 @@ class Availability:
         return ()
 
     def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
-        """The presence of clients at a time not before that of the last call, with the key of this round."""
+        """The presence of clients at time `now`, at least that of the last call, with the key of this round."""
         undefined(self.sample)
 
 
-def _moment(time: Array) -> Array:
-    """The rounding error of times: a client with less time left has left as the last round ended."""
+def _rounding_error(time: Array) -> Array:
+    """Rounding error of times: a client with less time left counts as gone."""
     return 8 * jnp.finfo(time.dtype).eps * time
 
 
 class MarkovState(NamedTuple):
-    """Each client's interval at the time of the last call, and the next one; (num_clients,) arrays."""
+    """The interval of each client at the last call, and the next one; (num_clients,) arrays."""
 
     on: Array  # float, mean duration
     off: Array  # float
     is_on: Array  # bool
-    remaining: Array  # float, until the next change
-    following: Array  # float, from then until the change after it
+    remaining: Array  # float, time until the next change
+    following: Array  # float, time from that change to the one after it
     time: Array  # () float, of the last call
 
 
 @part
 class Markov(Availability):
-    """Each client alternates between available and away, for exponential times, independently of the others.
+    """Each client is available and away in turn, for exponential times, independently of the others.
 
-    It begins in the stationary law: available with probability on / (on + off).
+    Clients start in the stationary distribution: available with probability on / (on + off).
 
     Args:
         on: mean time that a client is available: a number, one per client, or a distribution drawn once per client.
@@ -83,30 +83,30 @@ class Markov(Availability):
     off: Annotated[Parameter, Above(0), "give the mean time that a client is away, e.g. Markov(10.0, 5.0)"]
 
     def init(self, key: Key, num_clients: int) -> MarkovState:
-        """The stationary law."""
+        """A draw from the stationary distribution."""
         on, off = (per_client(self, name, named_key(key, name), num_clients) for name in ("on", "off"))
         is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (on + off)
         return MarkovState(on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(()))
 
     def sample(self, key: Key, state: MarkovState, now: Array) -> tuple[Presence, MarkovState]:
-        """The current intervals, and newly drawn next ones."""
+        """The current intervals, and drawn next ones."""
         on, off = state.on, state.off
-        first, moment = state.remaining - (now - state.time), _moment(now)
+        first, tolerance = state.remaining - (now - state.time), _rounding_error(now)
         second = first + state.following
         # P(on at t) = p + (1[on at 0] - p) exp(-(1/on + 1/off) t), with p = on / (on + off)
         share, late = on / (on + off), jnp.maximum(-second, 0)
         probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(-(1 / on + 1 / off) * late)
         drawn = jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype) < probability
-        is_on = jnp.where(first > moment, state.is_on, jnp.where(second > moment, ~state.is_on, drawn))
+        is_on = jnp.where(first > tolerance, state.is_on, jnp.where(second > tolerance, ~state.is_on, drawn))
         remaining, following = _intervals(key, is_on, on, off)
-        remaining = jnp.where(first > moment, first, jnp.where(second > moment, second, remaining))
-        following = jnp.where(first > moment, state.following, following)
+        remaining = jnp.where(first > tolerance, first, jnp.where(second > tolerance, second, remaining))
+        following = jnp.where(first > tolerance, state.following, following)
         presence = Presence(jnp.where(is_on, 0, remaining), jnp.where(is_on, remaining, remaining + following))
         return presence, MarkovState(on, off, is_on, remaining, following, now)
 
 
 def _intervals(key: Key, is_on: Array, on: Array, off: Array) -> tuple[Array, Array]:
-    """The rest of an interval, which is exponential too, and the next one."""
+    """The rest of an interval, which is exponential too, and the next interval."""
     rest, next_one = (jax.random.exponential(named_key(key, name), on.shape, on.dtype) for name in ("rest", "next"))
     return rest * jnp.where(is_on, on, off), next_one * jnp.where(is_on, off, on)
 
@@ -116,10 +116,10 @@ class DayNight(Availability):
     """Each client is available for a share of every day, at its own hours.
 
     Args:
-        period: of a day, in time units.
-        share: of the day.
-        phase: the share of a day since the client last came, at time 0, in 0..1: a number, one per client, or a
-            distribution drawn once per client.
+        period: length of a day, in time units.
+        share: share of the day for which a client is available.
+        phase: time since the client last arrived, at time 0, as a share of a day in 0..1: a number, one per client, or
+            a distribution drawn once per client.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -138,9 +138,9 @@ class DayNight(Availability):
         return per_client(self, "phase", named_key(key, "phase"), num_clients)
 
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
-        """The presence by the hour."""
-        passed = (now / self.period + phase) % 1  # share of a day since the client came
-        is_on = passed < self.share - _moment(now / self.period + 1)
+        """The presence at the hour of `now`."""
+        passed = (now / self.period + phase) % 1  # share of a day since the client arrived
+        is_on = passed < self.share - _rounding_error(now / self.period + 1)
         arrives = jnp.where(is_on, 0, 1 - passed)
         leaves = jnp.where(is_on, self.share - passed, arrives + self.share)
         leaves = jnp.where(self.share < 1, leaves, jnp.inf)
@@ -149,13 +149,13 @@ class DayNight(Availability):
 
 @part
 class Intervals(Availability):
-    """Recorded intervals of availability of each client, repeated at the end of the recording.
+    """Recorded intervals of availability of each client, repeated from the end of the recording on.
 
-    A client leaves at the end of each of its intervals, and so at the end of the recording.
+    A client leaves at the end of each interval, and therefore at the end of the recording.
 
     Args:
         starts: (num_clients, most) float, beginnings of each client's intervals, in time units from 0.
-        ends: of the same shape, ends of the intervals. Fill rows that have fewer with starts = ends = 0.
+        ends: ends of the intervals, of the same shape. Fill rows with fewer intervals with starts = ends = 0.
         period: length of the recording; None for the last end.
 
     Example:
@@ -179,9 +179,9 @@ class Intervals(Availability):
         starts, ends = np.asarray(self.starts), np.asarray(self.ends)
         if (starts > ends).any():
             row, place = np.argwhere(starts > ends)[0].tolist()
-            raise ValueError(f"intervals: starts[{row}, {place}] is behind ends[{row}, {place}]; swap them")
+            raise ValueError(f"intervals: starts[{row}, {place}] is after ends[{row}, {place}]; swap them")
         if not (starts < ends).any():
-            raise ValueError("intervals: starts equal ends, so that nobody ever comes; give an interval that lasts")
+            raise ValueError("intervals: starts equal ends, so no client is ever available; give longer intervals")
         if self.period is not None and np.min(self.period) < ends.max():
             raise ValueError(
                 f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"
@@ -193,12 +193,12 @@ class Intervals(Availability):
         return ()
 
     def sample(self, key: Key, state: tuple[()], now: Array) -> tuple[Presence, tuple[()]]:
-        """The presence by the time since the recording last began."""
+        """The presence at the time since the recording last began."""
         starts, ends = (jnp.asarray(value, dtype=float) for value in (self.starts, self.ends))
         period = jnp.max(ends) if self.period is None else self.period
         time = now % period
         is_real = starts < ends
-        goes_on = is_real & (starts <= time) & (time < ends - _moment(now + period))
+        goes_on = is_real & (starts <= time) & (time < ends - _rounding_error(now + period))
         leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
         until = jnp.where(is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf)
         arrives = jnp.min(until, axis=1)

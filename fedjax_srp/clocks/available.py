@@ -12,7 +12,7 @@ from fedjax_srp.parts import Share, part
 
 
 class AvailableState(NamedTuple):
-    """The states of the two parts."""
+    """States of the other clock and of the availability."""
 
     clock: ClockState
     availability: PyTree
@@ -20,7 +20,7 @@ class AvailableState(NamedTuple):
 
 @part
 class Wrapped(Clock):
-    """Base of clocks around another one, which gets the costs of a round.
+    """Base of clocks that wrap another clock and pass the costs of a round to it.
 
     Args:
         clock: gives the time of a unit of local work of each client.
@@ -34,16 +34,16 @@ class Wrapped(Clock):
         return self.clock.needs_costs
 
     def fit(self, costs: WorkCosts) -> Clock:
-        """The same around the fitted clock."""
+        """The same with the fitted clock."""
         return dataclasses.replace(self, clock=self.clock.fit(costs))
 
 
 @part
 class Available(Wrapped):
-    """Clients of another clock come and go by a model; a client that leaves before its work is done fails.
+    """Clients of another clock come and go; a client that leaves before its work is done fails.
 
-    Policies select clients that are available when the round begins. If none is, time passes until the first
-    arrives. The times are those of the other clock under the same key.
+    Policies select clients that are available when the round begins. If none is, time passes until the first one
+    arrives. The times of work are those of the other clock under the same key.
 
     Args:
         clock: gives the time of a unit of local work of each client.
@@ -62,10 +62,10 @@ class Available(Wrapped):
 
     def __post_init__(self) -> None:
         if isinstance(self.clock, Available):
-            raise ValueError("available: clock=Available(...) comes and goes already; give the clock within it")
+            raise ValueError("available: clock=Available(...) has an availability already; give the clock within it")
 
     def init(self, key: Key, num_clients: int) -> AvailableState:
-        """The states of both parts."""
+        """The states of clock and availability."""
         model = self.availability.init(named_key(key, "availability"), num_clients)
         return AvailableState(self.clock.init(key, num_clients), model)
 
@@ -80,13 +80,13 @@ class Available(Wrapped):
 
 @part
 class Failing(Wrapped):
-    """Every participant of a round fails with a probability, at a time drawn uniformly within its unit of work.
+    """Every participant of a round fails with a given probability, at a time drawn uniformly within its unit of work.
 
     Under a policy with several units of work, failures happen within the first unit.
 
     Args:
         clock: gives the time of a unit of local work of each client.
-        rate: probability to fail in a round.
+        rate: probability that a participant fails in a round.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

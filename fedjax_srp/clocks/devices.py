@@ -1,4 +1,4 @@
-"""Times computed from work: operations over a device's speed, bytes over its bandwidths."""
+"""Times computed from work: operations divided by speed, bytes divided by bandwidth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 
 
 class DevicesState(NamedTuple):
-    """Seconds that a round takes each client, without the jitter."""
+    """Seconds that a round takes each client, without jitter."""
 
     unit: Array  # (num_clients,) float, of a unit of local work; (num_clients, units) of 1, 2, ... units
     once: Array  # of the same shape, of messages and one-off work
@@ -28,21 +28,21 @@ class Devices(Clock):
     """Time from work: seconds = operations / compute + bytes down / downlink + bytes up / uplink, times the jitter.
 
     Operations are those of the client's local work, in matrix products and convolutions, as the engine counts them in
-    the traced program: a larger model takes longer, and so does a client with more examples. Bytes are those of
+    the traced program: a larger model takes longer, and so does a client with more examples. Bytes are
     `history.bytes_down` and `history.bytes_up`. With more units of work (`PartialWork`) the work takes longer and the
-    messages do not; submodels (`HeteroFL`) have operations and bytes of their own for each number of units.
+    messages do not; submodels (`HeteroFL`) have their own operations and bytes for each number of units.
     `history.elapsed` takes no communication cost, since the times include it.
 
-    A speed is a number, one per client, or a distribution drawn once per client. Phones reach a small part of their
-    peak in training: give measured speeds (operations of one known round over the seconds that it took).
+    A speed is a number, one per client, or a distribution drawn once per client. Phones train at a small part of their
+    peak speed: give measured speeds (operations of a known round divided by its seconds).
 
     Args:
-        compute: operations per second, a multiplication and an addition being two.
+        compute: operations per second; a multiplication and an addition are two operations.
         downlink: bytes per second from the server.
         uplink: bytes per second to the server.
         jitter: factor of a client's time, drawn in every round; its mean should be 1. None: every round takes the same
             time.
-        costs: of a round, if known; None: the engine counts them.
+        costs: costs of a round, if known; None: the engine counts them.
 
     Example:
         >>> import jax, numpy as np, fedjax_srp as srp
@@ -66,11 +66,11 @@ class Devices(Clock):
             )
 
     def fit(self, costs: WorkCosts) -> Devices:
-        """The clock with the costs of a round, unless it has some."""
+        """The clock with these costs, unless it already has costs."""
         return self if self.costs is not None else dataclasses.replace(self, costs=costs)
 
     def init(self, key: Key, num_clients: int) -> DevicesState:
-        """The devices of the run."""
+        """The times of the run's devices."""
         if self.costs is None:
             raise ValueError("devices: costs are not known; fit(costs) sets them, as the engine does")
         speeds = "compute", "downlink", "uplink"

@@ -1,7 +1,7 @@
 """Distributions of clients' times, with parameters that may differ between clients.
 
-The index of every (num_clients,) array is the client id. `parameters` draws permanent values of a client (its rate)
-once, `sample` draws its times in each round.
+(num_clients,) arrays are indexed by client id. `parameters` draws the permanent values of a client, such as its rate,
+once; `sample` draws its times in each round.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Cost = Annotated[float, AtLeast(0), "give a time, e.g. communication=10.0"]
 
 
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
-    """Raise a ValueError of one line unless there is one entry per client."""
+    """Raise a ValueError unless there is one entry per client."""
     if length != num_clients:
         raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
 
@@ -63,13 +63,13 @@ class UniformParameters(NamedTuple):
 
 
 def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
-    """One value per client, parameters included: (num_clients,) float."""
+    """Draw parameters and then one value per client: (num_clients,) float."""
     parameters = distribution.parameters(named_key(key, "parameters"), num_clients)
     return distribution.sample(named_key(key, "sample"), parameters)
 
 
 def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
-    """A parameter of a part as (num_clients,) float: the given numbers, or drawn ones, which are checked too."""
+    """A parameter of a part as (num_clients,) float: given numbers, or drawn ones, which are checked too."""
     value = getattr(of, field)
     if isinstance(value, Distribution):
         drawn = draw(key, value, num_clients)
@@ -85,8 +85,8 @@ def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
 class Exponential(Distribution):
     """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
 
-    Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients takes H_N on average;
-    up to N = 10^5 that is exact within a tenth of a per cent, at 10^6 it is 1 % too short and at 10^7 6 %.
+    Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients takes H_N / rate on
+    average; drawn times are 0.1 % too short at most up to N = 10^5, 1 % at 10^6 and 6 % at 10^7.
 
     With rates drawn from U[1/N, 1] for N clients, `Exponential(Uniform(1 / N, 1))` under `Dynamic` is the random clock
     of SRPFL's experiments (section 5).
@@ -149,11 +149,11 @@ class Constant(Distribution):
 
 @part
 class Uniform(Distribution):
-    """Times uniform between `low` and `high`, as FLANP's speeds on [50, 500].
+    """Times uniform between `low` and `high`, such as those of FLANP on [50, 500].
 
     Args:
         low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
-        high: largest time, likewise. If a run draws the bounds, `low` may be above `high`: times lie between the two.
+        high: largest time, likewise. If the bounds are drawn, `low` may be above `high`: times lie between the two.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -180,12 +180,12 @@ class Uniform(Distribution):
         return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
 
     def mean(self, parameters: UniformParameters) -> Array:
-        """The middles."""
+        """The midpoints."""
         return (parameters.low + parameters.high) / 2
 
 
 class LogNormalParameters(NamedTuple):
-    """The median of every client, and the spread around it."""
+    """The median of every client, and sigma, the spread around it."""
 
     median: Array  # (num_clients,) float
     sigma: Array  # (num_clients,) float
@@ -193,7 +193,7 @@ class LogNormalParameters(NamedTuple):
 
 @part
 class LogNormal(Distribution):
-    """Times median * exp(sigma * z), z standard normal: for devices whose speeds differ by factors.
+    """Times median * exp(sigma * z), z standard normal, for devices whose speeds differ by factors.
 
     The mean is median * exp(sigma ** 2 / 2). sigma = 0.7 is close to the speeds of phones; sigma = 0 is `Constant`.
 
@@ -232,7 +232,7 @@ class LogNormal(Distribution):
 class Empirical(Distribution):
     """Measured times, drawn uniformly: one for each client, or one in every round.
 
-    `Fixed(Empirical(times))` gives every client a measured device for the whole run, with replacement.
+    `Fixed(Empirical(times))` draws a measured device for every client, with replacement, for the whole run.
 
     Args:
         values: (n,) in time units, or speeds for clocks of speeds.
@@ -253,7 +253,7 @@ class Empirical(Distribution):
             )
 
     def parameters(self, key: Key, num_clients: int) -> Array:
-        """The mean of all, for each client."""
+        """The mean of all values, for each client."""
         return jnp.broadcast_to(jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,))
 
     def sample(self, key: Key, parameters: Array) -> Array:
@@ -262,12 +262,12 @@ class Empirical(Distribution):
         return values[jax.random.randint(key, parameters.shape, 0, values.shape[0])]
 
     def mean(self, parameters: Array) -> Array:
-        """The mean of all."""
+        """The mean of all values."""
         return parameters
 
 
 def _check_interval(low: Any, high: Any) -> None:
-    """Raise unless low <= high where both are known; bounds of unequal length are checked with num_clients."""
+    """Raise a ValueError unless low <= high, if both are known; unequal lengths are checked with num_clients."""
     if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):
         return
     if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):

@@ -1,4 +1,4 @@
-"""Times drawn afresh every round."""
+"""Times drawn in every round."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class DynamicState(NamedTuple):
 
 @part
 class Dynamic(Clock):
-    """Every client has its own distribution, drawn once, and draws T_i from it in every round.
+    """Every client has its own distribution, and draws T_i from it in every round.
 
     SRPFL, section 5, "random speeds": `Dynamic(Exponential(Uniform(1 / N, 1)))` for N clients: T_i ~ Exp(lambda_i) in
     each round, lambda_i ~ U[1/N, 1] once. (The authors' code draws means from U[1, 100] instead.)
@@ -31,8 +31,8 @@ class Dynamic(Clock):
         work: units of local work in a round; multiplies the times.
         ordered: number clients by their expected time: 0 is the fastest, the last the slowest. Data are assigned by
             client id, so this ties data to speed, as for `reserved_classes` of slow clients.
-        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
-            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added once to every client's time, whatever its work, for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost later.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -58,7 +58,7 @@ class Dynamic(Clock):
         return DynamicState(parameters, work, communication)
 
     def sample(self, key: Key, state: DynamicState, now: Array) -> tuple[ClientTimes, DynamicState]:
-        """Fresh times."""
+        """Newly drawn times."""
         expected = state.work * self.distribution.mean(state.parameters) + state.communication
         realised = state.work * self.distribution.sample(key, state.parameters) + state.communication
         return ClientTimes(expected, realised, state.communication), state

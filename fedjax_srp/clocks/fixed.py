@@ -18,7 +18,7 @@ class FixedState(NamedTuple):
 
 @part
 class Fixed(Clock):
-    """Every client keeps one time: T_i is drawn once, and is known beforehand: expected and realised times are equal.
+    """Every client keeps its time T_i, which is drawn once and known beforehand: expected and realised times are equal.
 
     SRPFL, section 5, "fixed speeds": `Fixed(Exponential(1.0))`. FLANP charges tau * T_i for tau local steps:
     `work=tau`.
@@ -28,8 +28,8 @@ class Fixed(Clock):
         work: units of local work in a round; multiplies the times.
         ordered: number clients by speed: 0 is the fastest, the last the slowest. Data are assigned by client id, so
             this ties data to speed, as for `reserved_classes` of slow clients.
-        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
-            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added once to every client's time, whatever its work, for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost later.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

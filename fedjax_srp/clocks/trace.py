@@ -24,17 +24,17 @@ class TraceState(NamedTuple):
 
 @part
 class Trace(Clock):
-    """Recorded times, round after round, repeated at the end.
+    """Recorded times, round after round, repeated from the end on.
 
-    The trace is in the clock's state, so a run over S seeds keeps S copies. It is not compiled into the program.
+    The trace is in the clock's state, so a run over S seeds keeps S copies; it is not compiled into the program.
     Expected times are each client's mean over the rounds of the trace.
 
     Args:
-        times: (num_clients,), the same in every round, or (rounds, num_clients); in time units of the
-            trace, e.g. seconds.
+        times: (num_clients,), the same in every round, or (rounds, num_clients); in the time units of the trace, e.g.
+            seconds.
         work: units of local work in a round; multiplies the times.
-        communication: added once to every client's time, whatever its work: for policies with overlapping rounds, such
-            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost afterwards.
+        communication: added once to every client's time, whatever its work, for policies with overlapping rounds, such
+            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost later.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp

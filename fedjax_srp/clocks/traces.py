@@ -1,7 +1,7 @@
 """Readers of measured devices: speeds, bandwidths and availability.
 
-The layouts are those of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale (Lai et al., 2022) as
-JSON, and your own CSV files. Layouts are recognized by content, not by the file's name.
+They read files of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale (Lai et al., 2022) as JSON, and
+your own CSV files. Layouts are recognized by content, not by the file's name.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(op
 
 
 class DeviceTraces(NamedTuple):
-    """Measured devices, index by index; None for values that a file lacks."""
+    """Measured devices, all arrays in the same order; None for values that a file lacks."""
 
     compute: np.ndarray | None  # (n,) speeds: units of the measured work per second, or a score
     downlink: np.ndarray | None  # (n,) bytes per second
     uplink: np.ndarray | None  # (n,) bytes per second
 
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
-        """Draw a device for each client, without replacement as far as they go; values of a device stay together.
+        """Draw a device for each client, each device once before any is drawn again; its values stay together.
 
         Args:
             num_clients: of the federation.
-            seed: of the draw; the same one gives the same devices.
+            seed: of the draw; equal seeds draw equal devices.
         """
-        return _assigned(self, num_clients, seed)
+        return _assign(self, num_clients, seed)
 
 
 class AvailabilityTraces(NamedTuple):
-    """Intervals in which devices are available, in seconds from the beginning of each trace; a trace repeats."""
+    """Intervals in which devices are available, in seconds from the beginning of each trace; traces repeat."""
 
-    starts: np.ndarray  # (n, k) of intervals, in order; (0, 0) fills rows with fewer
-    ends: np.ndarray  # (n, k)
-    period: np.ndarray  # (n,) length of the trace
+    starts: np.ndarray  # (n, k) beginnings of intervals, in order; intervals (0, 0) fill shorter rows
+    ends: np.ndarray  # (n, k) ends of intervals
+    period: np.ndarray  # (n,) lengths of the traces
 
     @property
     def share(self) -> np.ndarray:
-        """(n,) share of its trace for which each device is available."""
+        """(n,) share of its trace in which each device is available."""
         return (self.ends - self.starts).sum(axis=1) / self.period
 
     def assign(self, num_clients: int, seed: int) -> AvailabilityTraces:
         """Draw a device for each client, as `DeviceTraces.assign`."""
-        return _assigned(self, num_clients, seed)
+        return _assign(self, num_clients, seed)
 
     def intervals(self) -> Intervals:
-        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to the longest length."""
+        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to the longest trace."""
         longest = float(self.period.max())
         rows = []
         for starts, ends, period in zip(*self, strict=True):
@@ -78,21 +78,22 @@ def read_devices(
 ) -> DeviceTraces:
     """Read speeds and bandwidths.
 
-    FLASH's `speed_distri.json` has links (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
-    training step, its samples of MobiPerf have links (mean of `tcp_speed_results`, kbit/s, for both directions);
-    FedScale's capacities as JSON have milliseconds an example and kbit/s; columns of your own CSV with a header are
-    read unchanged. Devices with a speed of 0 or none failed in the measurement and are left out. Speeds of work that
-    took t milliseconds are 1000 / t: multiply them by the operations of that work for `Devices(compute=)`.
+    FLASH's `speed_distri.json` has bandwidths (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
+    training step, and its samples of MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, for both
+    directions); FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of your own CSV with a
+    header are read unchanged. Devices with a speed of 0, or without a speed, failed in the measurement and are left
+    out. Work that took t milliseconds has the speed 1000 / t: multiply it by the operations of that work for
+    `Devices(compute=)`.
 
     Args:
-        path: of the file, compressed with xz where it ends in .xz.
+        path: of the file, compressed with xz if it ends in .xz.
         compute: the column, or entry, of the speed, such as "CPU_F_AI_Score". None: `compute`, or for FLHetBench's
             latencies "ResNet Latency".
         downlink: the column of a CSV; None: `downlink`, if there is one.
         uplink: likewise.
 
     Raises:
-        ValueError: a pickle, another layout, or an invalid number, in one line.
+        ValueError: a pickle, another layout, or an invalid number.
     """
     with _content_of(path) as content:
         return _devices(content, {"compute": compute, "downlink": downlink, "uplink": uplink})
@@ -100,7 +101,7 @@ def read_devices(
 
 def _devices(content: Any, named: Mapping[str, str | None]) -> DeviceTraces:
     if isinstance(content, _Table):
-        found = _of_table(content, named)
+        found = _columns(content, named)
     elif isinstance(content, list) and content and all("tcp_speed_results" in _mapping(row) for row in content):
         link = [_mean(row["tcp_speed_results"]) * 125 for row in content]
         found = {"downlink": link, "uplink": link}
@@ -117,7 +118,7 @@ def _devices(content: Any, named: Mapping[str, str | None]) -> DeviceTraces:
         speed = [_per_second(row["computation"]) for row in content.values()]
         found = {"compute": speed, "downlink": link, "uplink": link}
     else:
-        raise ValueError("no layout of FLASH, FLHetBench or FedScale; give one, or a CSV with a header")
+        raise ValueError("no layout of FLASH, FLHetBench or FedScale; give such a file, or a CSV with a header")
     return _checked_devices(found)
 
 
@@ -125,17 +126,18 @@ def _devices(content: Any, named: Mapping[str, str | None]) -> DeviceTraces:
 def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
     """Read the availability of devices.
 
-    FLASH's and FLHetBench's timers (`trace_start`, `trace_end` and `ready_time` or `available`, [[from, to], ...] in
-    seconds), by device or as a list, without those whose `isSuccess` is false; FedScale's behaviour as JSON (`active`,
-    `inactive`, `finish_time`); a CSV with columns device, start, end and, where it repeats, period, or with columns
-    device, t_start_s, state, where AVL and AVL_TRAIN are available, and where it has several traces of a device, trace.
+    The file has timers of FLASH or FLHetBench (`trace_start`, `trace_end` and `ready_time` or `available`,
+    [[from, to], ...] in seconds), by device or as a list, of which those with a false `isSuccess` are left out;
+    FedScale's behaviour as JSON (`active`, `inactive`, `finish_time`); or it is a CSV, with columns device, start, end
+    and, if traces are longer, period, or with columns device, t_start_s, state (available are AVL and AVL_TRAIN) and,
+    if devices have several traces, trace.
 
     Args:
-        path: of the file, compressed with xz where it ends in .xz.
+        path: of the file, compressed with xz if it ends in .xz.
         trace: the trace to read, in a CSV with such a column.
 
     Raises:
-        ValueError: a pickle, another layout, intervals out of order or out of the trace, in one line.
+        ValueError: a pickle, another layout, or intervals that overlap or leave the trace.
     """
     with _content_of(path) as content:
         return _availability(content, trace)
@@ -143,9 +145,9 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
 
 def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
     if isinstance(content, _Table):
-        return _checked_intervals(*_intervals_of_table(_of_trace(content, trace)))
+        return _checked_intervals(*_intervals_of_table(_rows_of_trace(content, trace)))
     rows = list(content.values()) if isinstance(content, dict) else content
-    _require(isinstance(rows, list) and rows, "no traces in it; give a list of devices, or a dict")
+    _require(isinstance(rows, list) and rows, "has no traces; give a list or a dict of devices")
     intervals, periods = [], []
     for row in rows:
         row = _mapping(row)
@@ -208,12 +210,12 @@ def _content(file: Path) -> Any:
 
 
 def _mapping(row: Any) -> Mapping[str, Any]:
-    _require(isinstance(row, Mapping), f"{short(row)} is no device; each device is an object with names")
+    _require(isinstance(row, Mapping), f"{short(row)} is not a device; each device is a JSON object")
     return row
 
 
 def _number(value: Any) -> float:
-    """A number, or nan, which later checks refuse."""
+    """Convert a value to a number; nan, which later checks refuse, if it is none."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -229,7 +231,7 @@ def _mean(values: Any) -> float:
     return float(np.mean([*map(_number, values)])) if isinstance(values, list) and values else math.nan
 
 
-def _of_table(table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
+def _columns(table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
     for column in named.values():
         has = f"it has {', '.join(table.columns)}"
         _require(column is None or column in table.columns, f"has no column {short(column)}; {has}")
@@ -241,12 +243,12 @@ def _of_table(table: _Table, named: Mapping[str, str | None]) -> dict[str, list[
     return {name: [values[place] for place in kept] for name, values in found.items()}
 
 
-def _of_trace(table: _Table, trace: str | None) -> _Table:
+def _rows_of_trace(table: _Table, trace: str | None) -> _Table:
     traces = table.columns.get("trace", [])
     if not traces or (trace is None and len(set(traces)) == 1):
         return table
     known = ", ".join(dict.fromkeys(traces))
-    _require(trace in traces, f"trace={short(trace)} is none of it; name one of {known}")
+    _require(trace in traces, f"has no trace {short(trace)}; name one of {known}")
     return _Table(
         {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
     )
@@ -278,7 +280,7 @@ def _intervals_of_table(table: _Table) -> tuple[list[list[tuple[float, float]]],
 
 def _checked_devices(found: Mapping[str, Sequence[float]]) -> DeviceTraces:
     is_there = any(len(values) for values in found.values())
-    _require(is_there, "no speeds in it; name the column: read_devices(path, compute=...)")
+    _require(is_there, "has no speeds; name the column: read_devices(path, compute=...)")
     arrays = {name: np.asarray(values, float) for name, values in found.items()}
     for name, values in arrays.items():
         for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:1]:
@@ -287,7 +289,7 @@ def _checked_devices(found: Mapping[str, Sequence[float]]) -> DeviceTraces:
 
 
 def _checked_intervals(intervals: list[list[tuple[float, float]]], periods: list[float]) -> AvailabilityTraces:
-    _require(intervals, "no device in it was measured; give traces that succeeded")
+    _require(intervals, "has no measured device; give traces that succeeded")
     width = max(1, *map(len, intervals))
     starts, ends = np.zeros((2, len(intervals), width))
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
@@ -299,7 +301,7 @@ def _checked_intervals(intervals: list[list[tuple[float, float]]], periods: list
     return AvailabilityTraces(starts, ends, np.asarray(periods, float))
 
 
-def _assigned(traces: Any, num_clients: int, seed: int) -> Any:
+def _assign(traces: Any, num_clients: int, seed: int) -> Any:
     check_integer("num_clients", num_clients, 1)
     check_integer("seed", seed, 0)
     size = next(len(values) for values in traces if values is not None)

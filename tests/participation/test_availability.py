@@ -335,12 +335,12 @@ def test_a_markov_chain_is_stationary_and_keeps_its_word():
 
 def test_bad_availability_is_refused():
     for make, words in {
-        lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is behind ends",
-        lambda: clocks.Intervals([[2.0]], [[2.0]]): "nobody ever comes",
+        lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is after ends",
+        lambda: clocks.Intervals([[2.0]], [[2.0]]): "no client is ever available",
         lambda: clocks.Intervals([2.0], [3.0]): r"starts and ends have the shapes \(1,\) and \(1,\)",
         lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
         lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",
-        lambda: clocks.Available(WORLDS["markov"], INTERVALS): "comes and goes already",
+        lambda: clocks.Available(WORLDS["markov"], INTERVALS): "has an availability already",
         lambda: INTERVALS.init(KEY, 3): "intervals: starts has 12 entries for num_clients=3",
     }.items():
         with refused(words):
