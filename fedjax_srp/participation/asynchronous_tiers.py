@@ -14,25 +14,25 @@ class AsynchronousTiersState(NamedTuple):
     """The current round of each tier, at the last server step."""
 
     cohorts: Array  # (tiers, k) int32
-    remaining: Array  # (tiers,) float, time units until the round of the tier ends; unused where one begins
-    begins: Array  # (tiers,) bool: tiers that begin a round now, of this round's times
+    remaining: Array  # (tiers,) float, time units until the round of the tier ends; unused if a round begins
+    begins: Array  # (tiers,) bool: tiers that begin a round now, with the times of this round
 
 
 @part
 class AsynchronousTiers(ParticipationPolicy):
-    """Each tier, clients of similar speed, has its own synchronous rounds; a round of the run is that of one tier.
+    """Each tier of clients with similar speed has its own synchronous rounds; a round of the run is one of them.
 
     FedAT (Chai et al., 2021): clients are sorted by their expected times into `tiers` of equal size (the last one takes
     the remainder). In each tier `k` clients, drawn uniformly, train concurrently; when all are done, the server steps
-    and the tier begins its next round with newly drawn ones. Tiers never wait for each other. `Cohort.stage` is the
+    and the tier begins its next round with newly drawn clients. Tiers never wait for each other. `Cohort.stage` is the
     tier, 0 the fastest, for the algorithm `FedAT`; with any other algorithm a tier trains on the server's newest model,
-    which flatters an asynchronous server. With one tier it is `Uniform(k)`.
+    which is optimistic for an asynchronous server. With one tier it is `Uniform(k)`.
 
     A communication cost changes the order of the tiers' rounds, so none can be added afterwards: give it to the clock,
     `clocks.Fixed(..., communication=10)`.
 
     Args:
-        k: clients of a tier's round.
+        k: clients in a round of a tier.
         tiers: number of tiers.
 
     Example:
@@ -55,16 +55,16 @@ class AsynchronousTiers(ParticipationPolicy):
     tiers: Count = 5
 
     def init(self, key: Key, num_clients: int) -> AsynchronousTiersState:
-        """All tiers begin."""
+        """All tiers begin a round."""
         check_at_most("asynchronous_tiers: tiers", self.tiers, "num_clients", num_clients)
         check_at_most("asynchronous_tiers: k", self.k, "num_clients // tiers", num_clients // self.tiers)
-        nobody, begins = jnp.zeros((self.tiers, self.k), jnp.int32), jnp.ones(self.tiers, jnp.bool_)
-        return AsynchronousTiersState(nobody, jnp.zeros(self.tiers), begins)
+        no_clients, begins = jnp.zeros((self.tiers, self.k), jnp.int32), jnp.ones(self.tiers, jnp.bool_)
+        return AsynchronousTiersState(no_clients, jnp.zeros(self.tiers), begins)
 
     def select(
         self, key: Key, state: AsynchronousTiersState, times: ClientTimes
     ) -> tuple[Cohort, AsynchronousTiersState]:
-        """The tier whose round ends first."""
+        """The cohort of the tier whose round ends first."""
         tier_of = speed_tiers(times.expected, self.tiers)
         number = jnp.arange(self.tiers, dtype=jnp.int32)
         drawn = jax.vmap(lambda tier: draw(key, tier_of.shape[0], self.k, tier_of == tier))(number)

@@ -13,12 +13,12 @@ from fedjax_srp.parts import Count, part
 class BufferedState(NamedTuple):
     """State of all jobs at the last server step.
 
-    The state has the remaining time of each job, not its end: absolute times grow, and float32 cannot resolve the
-    difference of two of them.
+    It has the remaining time of each job, not its end: absolute times grow, and float32 cannot resolve the difference
+    of two of them.
     """
 
-    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused where one begins
-    begins: Array  # (num_clients,) bool: clients that begin a job now, of this round's time
+    remaining: Array  # (num_clients,) float, time units until the client's job ends; unused if a job begins
+    begins: Array  # (num_clients,) bool: clients that begin a job now, with the time of this round
     busy: Array | None = None  # (num_clients,) bool: busy clients; None: all
     drawn: Array | None = None  # (k - 1,) int32: clients that begin at the next deliveries, in order
 
@@ -29,22 +29,22 @@ class Buffered(ParticipationPolicy):
 
     A job takes the realised time of the round in which it begins. The round lasts from the last server step to the k-th
     of these ends. `FedBuff` and `FedAsync` train on old models. With any other algorithm a participant trains on the
-    model of the round in which it delivers: updates are never stale, which flatters an asynchronous server.
+    model of the round in which it delivers: updates are never stale, which is optimistic for an asynchronous server.
 
-    Without a limit all clients work all the time. Those whose jobs ended wait for the new model and begin their next
-    job at the server step; the others go on with their model. Fast clients deliver more often. With k = 1 no client
-    waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
+    Without `concurrency` all clients work all the time. Clients whose jobs ended wait for the new model and begin their
+    next job at the server step; the others continue with their model. Fast clients deliver more often. With k = 1 no
+    client waits, as in FedAsync (Xie et al., 2019). With k = num_clients it is `Full`.
 
     With `concurrency=M`, as in FedBuff (Nguyen et al., 2022), M clients work at any time. When one delivers, another
-    begins at once with the model that the server has then, drawn uniformly from the idle clients, so that slow clients
-    take part as often; a client that has delivered may be drawn again after the server step.
+    one, drawn uniformly from the idle clients, begins at once with the server's current model, so that slow clients
+    begin about as often as fast ones; a client that has delivered can be drawn again after the server step.
 
     A communication cost changes the order of arrivals, so none can be added afterwards: give it to the clock,
     `clocks.Fixed(..., communication=10)`.
 
     Args:
         k: size of the buffer, jobs per server step.
-        concurrency: M, clients at work at a time, at most num_clients - k + 1; None: all of them.
+        concurrency: M, clients at work at any time, at most num_clients - k + 1; None: all clients.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -65,15 +65,15 @@ class Buffered(ParticipationPolicy):
     concurrency: Count | None = None
 
     def init(self, key: Key, num_clients: int) -> BufferedState:
-        """All clients begin, or the first drawn ones."""
+        """All clients begin a job, or the first drawn ones."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
         if self.concurrency is None:
             return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
         check_at_most("buffered: concurrency", self.concurrency, "num_clients - k + 1", num_clients - self.k + 1)
-        nobody = jnp.zeros(num_clients, jnp.bool_)
+        no_client = jnp.zeros(num_clients, jnp.bool_)
         drawn = draw(key, num_clients, self.concurrency + self.k - 1)
-        begins, later = nobody.at[drawn[: self.concurrency]].set(True), drawn[self.concurrency :]
-        return BufferedState(jnp.zeros(num_clients), begins, nobody, later)
+        begins, later = no_client.at[drawn[: self.concurrency]].set(True), drawn[self.concurrency :]
+        return BufferedState(jnp.zeros(num_clients), begins, no_client, later)
 
     def select(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first."""
@@ -106,7 +106,7 @@ class Buffered(ParticipationPolicy):
         (busy, remaining), delivered = jax.lax.scan(replace, (busy, remaining), drawn)
         last, busy = end(busy, remaining)
         duration = remaining[last]
-        # those of the next round: the first begins at the server step, each other one when a client delivers
+        # for the next round: the first begins at the server step, each other one when a client delivers
         drawn = draw(key, busy.shape[0], self.k, ~busy)
         begins = jnp.zeros_like(busy).at[drawn[0]].set(True)
         cohort = make_cohort(jnp.append(delivered, last))._replace(duration=duration, next_ids=drawn)

@@ -11,7 +11,7 @@ from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
 def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
-    """`draw`, in no order: all of them need no draw; `pick` leaves out clients that are not available."""
+    """`draw` in any order; if `size` is all clients, nothing is drawn and unavailable ones are included."""
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
     return draw(key, num_clients, size, available)
@@ -20,7 +20,7 @@ def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = N
 def draw(key: Key, num_clients: int, size: int, among: Array | None = None) -> Array:
     """`size` of the client ids, uniformly without replacement, in a random order: (size,) int32.
 
-    Clients that are not among those wanted, (num_clients,) bool, are drawn only if the others are too few.
+    `among`, (num_clients,) bool, marks the clients to draw from; others are drawn only if these are too few.
     """
     # The largest of i.i.d. floats: XLA's top_k is fast for floats only (100 of 1,000,000 clients, CPU: 2 ms, against
     # 210 for integers and 420 for `random.choice`).
@@ -31,10 +31,10 @@ def draw(key: Key, num_clients: int, size: int, among: Array | None = None) -> A
 
 
 def random_floats(key: Key, size: int) -> Array:
-    """I.i.d. floats to rank by, (size,) float32: ties, which favour the lower id, hardly ever happen.
+    """I.i.d. floats for ranking, (size,) float32; ties, which favour the lower id, are very rare.
 
-    A uniform float has only 23 random bits. Fixing two bits of the exponent instead leaves 2**30 values, all normal
-    numbers.
+    A uniform float has only 23 random bits. Here two bits of the exponent are fixed, which leaves 2**30 values, all
+    normal numbers.
     """
     bits = jax.random.bits(key, (size,), jnp.uint32)
     bits = bits & jnp.uint32(0xBFFFFFFF) | jnp.uint32(0x20000000)
@@ -42,7 +42,7 @@ def random_floats(key: Key, size: int) -> Array:
 
 
 def order_by_time(times: Array, client_ids: Array) -> Array:
-    """The given ids, fastest first, ties by id; `times` has all clients."""
+    """The given ids, fastest first, ties by id; `times` are those of all clients."""
     return lax.sort((times[client_ids], client_ids), num_keys=2)[1]
 
 
@@ -66,22 +66,22 @@ def times_by(times: ClientTimes, by: str) -> Array:
 
 def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | None = None) -> Cohort:
     """A cohort with one unit of work each; by default all clients and stage 0."""
-    everybody, first_stage = jnp.asarray(client_ids.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
+    pool, first_stage = jnp.asarray(client_ids.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
     return Cohort(
         client_ids=client_ids,
-        size=everybody if size is None else size,
+        size=pool if size is None else size,
         work=jnp.ones_like(client_ids),
         stage=first_stage if stage is None else stage,
     )
 
 
 def there(times: ClientTimes, wanted: Array) -> Array:
-    """The wanted clients that are available, (num_clients,) bool."""
+    """Flags of the wanted clients that are available, (num_clients,) bool."""
     return wanted if times.available is None else wanted & times.available
 
 
 def only(times: ClientTimes, wanted: Array) -> ClientTimes:
-    """Times under which only these clients are available, if clients may be away at all."""
+    """Times under which only the wanted clients are available, if the clock has availability."""
     return times if times.available is None else times._replace(available=wanted)
 
 
@@ -90,9 +90,9 @@ def ask(
 ) -> Cohort:
     """The cohort of a server that wants the `size` fastest of the given clients; by default all of them.
 
-    Where clients come and go, it asks the available ones. By realised times it asks all of these and goes on when
-    `size` have reported; by expected times it asks the `size` with the shortest and waits for them. It does not wait
-    for a client that has left, and goes on with those that are done.
+    If clients come and go, it asks the available ones. By realised times it asks all of these and continues when `size`
+    have reported; by expected times it asks the `size` fastest and waits for them. It does not wait for a client that
+    has left.
     """
     if times.available is None:
         return pick(times, client_ids, size, stage, by)
@@ -104,7 +104,7 @@ def ask(
 def pick(
     times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
 ) -> Cohort:
-    """The `size` fastest available of the given clients, each for one unit of work, whether they will stay or not."""
+    """The `size` fastest available clients of those given, for one unit of work each, even if they will leave early."""
     ranking = times_by(times, by)
     if times.available is not None:
         ranking = jnp.where(times.available, ranking, jnp.inf)
@@ -116,10 +116,10 @@ def pick(
 def until(
     cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | float | None = None
 ) -> Cohort:
-    """The cohort of a server that asks these clients and ends the round early, with those that have reported, in order.
+    """The cohort of a server that asks these clients and ends the round early, with the clients that have reported.
 
-    The round ends at the `quorum`-th report, at the time `limit` or, without a report by then, at the first report;
-    at the latest when the given round ends, which without a duration is when all clients are done or have left.
+    The round ends at the `quorum`-th report or at the time `limit`, if nobody has reported by then at the first report;
+    at the latest at `cohort.duration`, or without one when all clients are done or have left.
     """
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked
@@ -136,7 +136,7 @@ def until(
     if quorum is not None:
         end = jnp.minimum(end, reported[quorum - 1])
     size = jnp.sum(jnp.isfinite(reported) & (reported <= end), dtype=jnp.int32)
-    for most in (cohort.size, quorum):  # of several that report at once
+    for most in (cohort.size, quorum):  # if several report at once
         size = size if most is None else jnp.minimum(size, most)
     last = jnp.maximum(gone, jnp.max(jnp.where(jnp.isfinite(reported), reported, jnp.zeros((), reported.dtype))))
     end = jnp.minimum(end, last if cohort.duration is None else cohort.duration)
@@ -144,8 +144,8 @@ def until(
 
 
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:
-    """(pool,) float: time of the work of each, T_i * work; a clock's communication counts once."""
-    if times.by_work is not None:  # as for 1 unit without work, as for the last for more
+    """(pool,) float: time of each client's work, T_i * work; a clock's communication counts once."""
+    if times.by_work is not None:  # clipped to the known numbers of units
         return times.by_work[cohort.client_ids, jnp.clip(cohort.work - 1, 0, times.by_work.shape[1] - 1)]
     work = cohort.work.astype(times.realised.dtype)
     durations = times.realised[cohort.client_ids] * work
@@ -156,15 +156,15 @@ def work_times(cohort: Cohort, times: ClientTimes) -> Array:
 
 
 def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: float) -> Cohort:
-    """The cohort with as many units of work as fit into the time in which a share of its clients do all.
+    """The cohort with as many units of work as fit into the time in which a share of its clients do all of it.
 
-    The server waits until these have done `max_work` units; the others then send the work they have done, at least one
+    The server waits until this share has done `max_work` units; the others then send what they have done, at least one
     unit, for which the server waits too. If too few stay that long, it waits until the last one is done or has left.
 
     Args:
         cohort: the participants.
-        times: of all clients; realised times count, communication only once.
-        max_work: the most units of work of a client.
+        times: of all clients; realised times are used, with communication once.
+        max_work: most units of work of a client.
         on_time: share of the cohort that does all of it, rounded up, at least one client.
     """
     sizes = np.arange(cohort.client_ids.shape[0] + 1)
@@ -174,7 +174,7 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
 
 
 def _units_that_fit(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Array:
-    """(pool,) int32, the work of each client if `on_time` () int32 of the participants do all of it."""
+    """(pool,) int32: the work of each client if `on_time` participants, () int32, do all of it."""
     each = times.realised[cohort.client_ids]
     takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
     if times.by_work is not None:  # the most units that fit
@@ -200,7 +200,7 @@ def _units_that_fit(cohort: Cohort, times: ClientTimes, max_work: int, on_time: 
             enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
         # floor(max_work * T_k / T_i)
         is_on_time, quotient = each <= enough, max_work * enough / jnp.maximum(each, enough)
-    # rounding may bring the quotient below a whole number, so clients on time are found by their time
+    # rounding may bring the quotient below a whole number, so clients on time are recognized by their time
     fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
     return jnp.where(is_on_time, max_work, fits.astype(jnp.int32))
 
@@ -213,7 +213,7 @@ def _waits_until(all_done: Array, takes_part: Array, cohort: Cohort, times: Clie
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:
-    """Raise a ValueError of one line if `value` exceeds the limit; a traced one is not known."""
+    """Raise a ValueError if `value` exceeds the limit; a traced value is not checked."""
     if not isinstance(value, Tracer) and value > limit:
         raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")
 
@@ -227,7 +227,7 @@ def stage_sizes(initial: int, pool: int) -> list[int]:
 
 
 def stages_ended(rounds: Array, lengths: Array | int | tuple[Array | int, ...]) -> Array:
-    """Number of stages that are over after so many rounds, () int32; of listed lengths all stages after the last."""
+    """Number of stages that have ended after `rounds` rounds, () int32; INT32_MAX after the last listed length."""
     if not isinstance(lengths, tuple):
         return rounds // jnp.asarray(lengths, jnp.int32)
     ended = jnp.int32(0)

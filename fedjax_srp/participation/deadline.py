@@ -13,15 +13,15 @@ class Deadline(ParticipationPolicy):
     """Rounds of another policy that end at a deadline or at a quorum; later reports are discarded.
 
     A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever is first; if no
-    client is done at `limit`, at the first report. The reporting window of production systems (Bonawitz et al., 2019,
-    section 2.2): `Deadline(limit=60.0, quorum=100, policy=Uniform(130))`.
+    client is done at `limit`, it ends at the first report. `Deadline(limit=60.0, quorum=100, policy=Uniform(130))` is
+    the reporting window of production systems (Bonawitz et al., 2019, section 2.2).
 
-    The metric `wasted_time` is the total time, in time units, of the other policy's participants that report too late.
+    The metric `wasted_time` is the total time, in time units, of the selected clients that report too late.
 
     Args:
-        limit: the deadline, in time units; None for none.
-        quorum: number of reports that ends the round; None for all.
-        policy: selects the clients. Its stages, reports and metrics are as without a deadline.
+        limit: the deadline, in time units; None: no deadline.
+        quorum: number of reports that ends the round; None: all.
+        policy: selects the clients; its stages, reports and metrics are the same as without a deadline.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -50,12 +50,12 @@ class Deadline(ParticipationPolicy):
 
     @property
     def needs_global_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The criterion of the other policy."""
+        """True if the other policy needs it."""
         return self.policy.needs_global_gradient
 
     @property
     def max_work(self) -> int:
-        """The most units of work of a client."""
+        """Most units of work of a client."""
         return getattr(self.policy, "max_work", 1)
 
     def init(self, key: Key, num_clients: int) -> PolicyState:
@@ -63,7 +63,7 @@ class Deadline(ParticipationPolicy):
         return self.policy.init(key, num_clients)
 
     def select(self, key: Key, state: PolicyState, times: ClientTimes) -> tuple[Cohort, PolicyState]:
-        """The clients that are done in time."""
+        """The clients that report in time."""
         cohort, state = self.policy.select(key, state, times)
         return until(cohort, times, self.quorum, self.limit), state
 

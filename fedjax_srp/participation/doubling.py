@@ -20,23 +20,24 @@ class DoublingState(NamedTuple):
 
 @part
 class Doubling(ParticipationPolicy):
-    """The n fastest of a pool take part, n = initial at first and doubled stage by stage until it is the pool.
+    """The n fastest of a pool take part; n = `initial` at first, and doubles with each stage up to the whole pool.
 
     SRPFL, Algorithm 1: stage r has n_r = min(N, n0 * 2**r) participants, r = 0, ..., ceil(log2(N / n0)), with N the
     size of the pool. Pools are redrawn in every round or in every stage (Remark 3.1). Ranking by realised times needs
-    no oracle: the server asks the pool and goes on when n answers are in (Remark 3.2).
+    no oracle: the server asks the pool and continues when n answers are in (Remark 3.2).
 
-    Both numbers are leaves: runs that differ in them share compiled programs, `Full` and `Uniform` among them.
+    `initial` and `rounds_per_stage` are leaves: runs that differ in them share compiled programs, also with `Full` and
+    `Uniform`.
 
     Args:
         initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there
             is one stage.
-        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or several,
-            as theory gives them, whose entry r >= 0 is the number of rounds of stage r. Stages of 0 rounds and unlisted
+        rounds_per_stage: tau_r; an integer >= 1, the rounds of every stage but the last, 10 in that code; or several
+            integers >= 0, entry r being the rounds of stage r, as theory gives them. Stages of 0 rounds and unlisted
             stages are skipped. After the listed rounds the policy stays in the last stage, the first with n0 * 2**r >=
             N, for which an entry has no effect.
         pool: N, clients drawn uniformly without replacement; None for all clients, without a draw.
-        redraw: when the pool is drawn. One of a stage stays the same for all its rounds.
+        redraw: draw the pool in every "round", or once per "stage".
         by: the times that rank the pool.
 
     Example:
@@ -74,7 +75,7 @@ class Doubling(ParticipationPolicy):
         return DoublingState(jnp.zeros((), jnp.int32), key)
 
     def select(self, key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
-        """The fastest clients of the pool, n of the stage."""
+        """The n fastest clients of the pool, with n of the stage."""
         num_clients = times.realised.shape[0]
         pool, initial = self.pool or num_clients, jnp.asarray(self.initial, jnp.int32)
         # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow

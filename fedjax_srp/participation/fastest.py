@@ -22,15 +22,15 @@ from fedjax_srp.parts import Count, part
 class Fastest(ParticipationPolicy):
     """In every round the `k` fastest of all clients take part, or of a pool drawn anew.
 
-    Of all clients: the baseline "k fastest nodes" of FLANP, section 5, where the others never take part if speeds are
-    fixed. By realised times the server asks all clients and goes on when k answers are in (SRPFL, Remark 3.2); by
-    expected times it asks those expected to be fast. Of a pool, by realised times: over-selection, as in production
-    systems (Bonawitz et al., 2019, who ask 1.3 k).
+    Without a pool it is the baseline "k fastest nodes" of FLANP, section 5; the other clients never take part if speeds
+    are fixed. By realised times the server asks all clients and continues when k answers are in (SRPFL, Remark 3.2); by
+    expected times it asks the clients that are expected to be fast. A pool, by realised times, is over-selection, as in
+    production systems (Bonawitz et al., 2019, who ask 1.3 k).
 
     Args:
         k: clients per round.
         by: the times that rank the clients.
-        pool: clients asked, drawn uniformly without replacement in every round; None for all.
+        pool: number of clients asked, drawn uniformly without replacement in every round; None for all.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -52,7 +52,7 @@ class Fastest(ParticipationPolicy):
         return ()
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
-        """The fastest of this round."""
+        """The fastest clients of this round."""
         num_clients = times.realised.shape[0]
         if self.pool is None and times.available is None:
             return make_cohort(k_fastest(times_by(times, self.by), self.k)), state

@@ -25,9 +25,9 @@ class Full(ParticipationPolicy):
 
     def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
         """All available clients."""
-        everybody = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
-        return ask(times, everybody), state
+        all_clients = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
+        return ask(times, all_clients), state
 
     def runs_as(self, num_clients: int) -> Doubling:
-        """Stages that begin with everybody."""
+        """`Doubling` with one stage, of all clients."""
         return Doubling(initial=num_clients)

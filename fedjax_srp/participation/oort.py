@@ -1,4 +1,4 @@
-"""Clients of high utility: high loss, many examples, not too slow."""
+"""Clients of high utility: those with high loss and many examples that are not too slow."""
 
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -24,7 +24,7 @@ class OortState(NamedTuple):
 
     utility: Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
     last: Array  # (num_clients,) int32, L: the round in which a client last took part, from 1; 0 for never
-    duration: Array  # (num_clients,) float, D: its time in that round
+    duration: Array  # (num_clients,) float, D: the client's time in that round
     preferred: Array  # () float, T: the preferred duration of a round; 0 before the first
     gained: Array  # (2 * window,) float: utility of the participants of the last rounds, newest last
     round: Array  # () int32, R: the round in progress, from 1
@@ -32,7 +32,7 @@ class OortState(NamedTuple):
 
 @part
 class Oort(ParticipationPolicy):
-    """Clients are drawn by a utility of loss, number of examples and speed; a share of them are newcomers.
+    """Clients are drawn by a utility of loss, number of examples and speed; a share of them have not taken part yet.
 
     Oort (Lai et al., 2021, Algorithm 1). The utility of a client that has taken part is
 
@@ -44,9 +44,9 @@ class Oort(ParticipationPolicy):
     `explore` at first and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step`
     when the participants of the last `window` rounds had less total utility than those of the `window` rounds before.
 
-    Choices where the paper leaves one: U has the mean loss of the last local training, where Oort has the root of the
-    mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at the end of
-    every `window` rounds; T begins at one step. Clients are never excluded for frequent selection.
+    Choices that differ from the paper, or that it leaves open: U has the mean loss of the last local training instead
+    of the root mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at
+    the end of every `window` rounds; T begins at one step. Clients are never excluded for frequent selection.
 
     The metric `preferred_duration` is T.
 
@@ -55,7 +55,7 @@ class Oort(ParticipationPolicy):
         step: Delta, the pacer's increment of T, in time units.
         window: W, rounds that the pacer compares.
         straggler_penalty: alpha, of clients that are slower than T.
-        explore: the share of newcomers in the first round.
+        explore: share of clients that have not taken part, in the first round.
         decay: factor of that share per round.
         explore_least: lower bound of that share.
         cutoff: c, share of the lowest utility that would be selected.
@@ -84,12 +84,12 @@ class Oort(ParticipationPolicy):
         return OortState(unknown, jnp.zeros(num_clients, jnp.int32), unknown, *pacer, jnp.int32(1))
 
     def select(self, key: Key, state: OortState, times: ClientTimes) -> tuple[Cohort, OortState]:
-        """Known clients by utility, newcomers by speed."""
+        """Draw known clients by utility and new ones by speed."""
         key_known, key_new = jax.random.split(key)
         known, new = (there(times, those) for those in (state.last > 0, state.last == 0))
         round = state.round.astype(float)
         num_known = jnp.sum(known, dtype=jnp.int32)
-        # epsilon_R <- max(explore decay^(R - 1), least); newcomers as many as there are
+        # epsilon_R <- max(explore decay^(R - 1), least); at most as many new clients as there are
         share = jnp.maximum(self.explore * self.decay ** (round - 1), self.explore_least)
         num_new = jnp.clip(
             jnp.round(share * self.k).astype(jnp.int32), self.k - num_known, jnp.sum(new, dtype=jnp.int32)
@@ -120,7 +120,7 @@ class Oort(ParticipationPolicy):
         return cohort, state
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
-        """Util of all clients, (num_clients,) float; meaningless for newcomers."""
+        """Util of all clients, (num_clients,) float; meaningless for clients that have not taken part."""
         known = state.last > 0
         most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
@@ -129,10 +129,10 @@ class Oort(ParticipationPolicy):
         return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
     def update(self, state: OortState, info: RoundInfo) -> OortState:
-        """The utilities of the participants' reports."""
-        said = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
-        utility = jnp.where(jnp.isnan(said), state.utility, said)
-        gained = jnp.append(state.gained[1:], jnp.nansum(said))
+        """Utilities from the participants' reports."""
+        reported = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
+        utility = jnp.where(jnp.isnan(reported), state.utility, reported)
+        gained = jnp.append(state.gained[1:], jnp.nansum(reported))
         return state._replace(utility=utility, gained=gained, round=state.round + 1)
 
     def metrics(self, state: OortState) -> dict[str, Array]:
@@ -141,7 +141,7 @@ class Oort(ParticipationPolicy):
 
 
 def _drawn(key: Key, weight: Array, allowed: Array, size: Array) -> Array:
-    """(num_clients,) bool: `size` of the allowed, without replacement, one after the other in proportion to weights."""
+    """(num_clients,) bool: `size` allowed clients, drawn one by one without replacement in proportion to weights."""
     # The largest of log weight + Gumbel noise; clients of weight 0 come last.
     score = jnp.log(jnp.maximum(weight, 1e-30)) + jax.random.gumbel(key, weight.shape)
     score = jnp.where(allowed, score, -jnp.inf)

@@ -12,12 +12,12 @@ from fedjax_srp.parts import Count, part
 
 @part
 class PowerOfChoice(ParticipationPolicy):
-    """Of some candidates drawn at random, the `k` with the highest loss take part, whatever their speed.
+    """The `k` clients with the highest loss among randomly drawn candidates take part, whatever their speed.
 
-    Power of choice (Cho, Wang and Joshi, 2022) in its variant rpow-d, which polls no client beforehand: the loss of a
-    client is the mean over the steps of its last local training, and infinite until it has taken part. The paper draws
-    candidates in proportion to their examples, which a server knows beforehand; here all are equally likely. With
-    `candidates` = `k` it is `Uniform`.
+    Power of choice (Cho, Wang and Joshi, 2022) in its variant rpow-d, which does not poll clients before the round: the
+    loss of a client is the mean over the steps of its last local training, and infinite until it has taken part. The
+    paper draws candidates in proportion to their numbers of examples; here all are equally likely. With `candidates` =
+    `k` it is `Uniform`.
 
     Args:
         k: clients per round.
@@ -35,18 +35,18 @@ class PowerOfChoice(ParticipationPolicy):
     candidates: Count = 20
 
     def init(self, key: Key, num_clients: int) -> Array:
-        """(num_clients,) float, the last loss of each, infinite."""
+        """(num_clients,) float, the last loss of each client, infinite at first."""
         check_at_most("power_of_choice: k", self.k, "candidates", self.candidates)
         check_at_most("power_of_choice: candidates", self.candidates, "num_clients", num_clients)
         return jnp.full(num_clients, jnp.inf)
 
     def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
-        """The candidates with the highest losses; ties, such as newcomers, in the order of the draw."""
+        """The candidates with the highest losses; ties, such as new clients, in the order of the draw."""
         drawn = draw(key, losses.shape[0], self.candidates, times.available)
         known = losses if times.available is None else jnp.where(times.available, losses, -jnp.inf)
         return ask(times, drawn[lax.top_k(known[drawn], self.k)[1]]), losses
 
     def update(self, losses: Array, info: RoundInfo) -> Array:
-        """The losses that participants reported."""
-        said = info.reports[TRAINING_LOSS]
-        return jnp.where(jnp.isnan(said), losses, said)
+        """Last losses, with those that participants reported."""
+        reported = info.reports[TRAINING_LOSS]
+        return jnp.where(jnp.isnan(reported), losses, reported)

@@ -15,10 +15,10 @@ Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
 class StatisticalAccuracyState(NamedTuple):
     """The stage, and the criterion in the last round."""
 
-    stage: Array  # () int32, of the next round; one more than the last stage after its end
-    scale: Array  # () float, the threshold of one client, or of the first stage; nan until it is known
-    threshold: Array  # () float, of the norm of the gradient in the last round
-    is_met: Array  # () bool
+    stage: Array  # () int32, stage of the next round; one more than the last stage after its end
+    scale: Array  # () float, threshold for one client, or for the first stage; nan until it is known
+    threshold: Array  # () float, threshold for the norm of the gradient in the last round
+    is_met: Array  # () bool, True if the norm was at most the threshold
 
 
 @part
@@ -27,15 +27,15 @@ class StatisticalAccuracy(ParticipationPolicy):
 
     FLANP, Algorithm 2: a stage of n clients ends with the first round after which the squared norm of grad L_n(w) is at
     most 2 mu c / (n s), where L_n is the mean loss of these clients and c / (n s) its statistical accuracy. Then n <-
-    min(2n, N), and w stays, a warm start. With fixed speeds cohorts are nested. After the last stage the paper's run
-    ends; here it goes on with all clients. A stage whose criterion never holds lasts for the rest of the run.
-    `history.stages()` and the summary have each stage's first round and whether its criterion held.
+    min(2n, N), and w is kept, a warm start. With fixed speeds cohorts are nested. After the last stage the paper's run
+    ends; here it continues with all clients. A stage whose criterion never holds lasts for the rest of the run.
+    `history.stages()` and the summary have each stage's first round, and if its criterion held.
 
     Without the three constants it follows the heuristic of section 5.4: a threshold for the norm itself starts at a
-    share of the norm after the first round, and is halved with each doubling. (The paper gives no start; the rule above
-    shrinks the norm by 1 / sqrt(2).)
+    share of the norm after the first round, and is halved with each doubling. (The paper gives no start; with the
+    constants the threshold shrinks by 1 / sqrt(2).)
 
-    The criterion is checked once a round, after the update, as in section 3.2: so a stage has at least one round (the
+    The criterion is checked once per round, after the update, as in section 3.2: so a stage has at least one round (the
     loop in Algorithm 2 would allow none), and participants compute and send one more gradient, over all their examples.
     The metrics have the norm, `global_grad_norm`, its threshold, `grad_norm_threshold`, and `stage_completed`.
 
@@ -45,12 +45,12 @@ class StatisticalAccuracy(ParticipationPolicy):
             in double precision, so another value of the three constants compiles anew.
         accuracy_constant: c, with c / (n s) the statistical accuracy of n s samples.
         samples_per_client: s.
-        first_threshold: share of the first norm at which the first stage ends, of the heuristic.
-        shrinkage: of the threshold, from a stage to the next, of the heuristic.
+        first_threshold: share of the first norm at which the first stage ends; for the heuristic.
+        shrinkage: factor of the threshold from one stage to the next; for the heuristic.
         by: the times that rank the clients. FLANP sorts them once, by known speeds; by realised times the cohort may
             change from round to round.
         max_work: units of local work in a round, as in `PartialWork`.
-        on_time: share of the cohort that does them all; the others do what fits, as in `PartialWork`.
+        on_time: share of the cohort that does all of them; the others do what fits, as in `PartialWork`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -93,16 +93,16 @@ class StatisticalAccuracy(ParticipationPolicy):
     def select(
         self, key: Key, state: StatisticalAccuracyState, times: ClientTimes
     ) -> tuple[Cohort, StatisticalAccuracyState]:
-        """The fastest clients, n of the stage."""
+        """The n fastest clients, with n of the stage."""
         num_clients = times.realised.shape[0]
         sizes = stage_sizes(self.initial, num_clients)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
-        everybody = jnp.arange(num_clients, dtype=jnp.int32)
-        cohort = pick(times, everybody, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by)
+        all_clients = jnp.arange(num_clients, dtype=jnp.int32)
+        cohort = pick(times, all_clients, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by)
         return with_partial_work(cohort, times, self.max_work, self.on_time), state
 
     def update(self, state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
-        """The next stage if the criterion holds."""
+        """Advance to the next stage if the criterion holds."""
         norm, scale = info.global_grad_norm, state.scale
         if self.strong_convexity is not None:
             # sqrt(2 mu c / (n s))
@@ -114,5 +114,5 @@ class StatisticalAccuracy(ParticipationPolicy):
         return StatisticalAccuracyState(info.stage + is_met.astype(jnp.int32), scale, threshold, is_met)
 
     def metrics(self, state: StatisticalAccuracyState) -> dict[str, Array]:
-        """The threshold of the last round, and whether the norm was below it."""
+        """The threshold of the last round, and True if the norm was at most that."""
         return {"grad_norm_threshold": state.threshold, STAGE_COMPLETED: state.is_met}

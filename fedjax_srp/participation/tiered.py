@@ -15,17 +15,17 @@ class Tiered(ParticipationPolicy):
     """In every round `k` clients of one tier take part; the clients of a tier have similar speeds.
 
     TiFL (Chai et al., 2020): clients are sorted by their expected times into `tiers` of equal size (the last one takes
-    the remainder), one tier is drawn, and of its clients `k` uniformly without replacement, so that no client waits for
-    a slower tier. TiFL's adaptive choice prefers tiers of low test accuracy and limits each tier by credits. Policies
-    see no test data: `by="loss"` draws tiers in proportion to the mean of their clients' last training losses, all
-    equally likely until each tier has reported, without credits.
+    the remainder), one tier is drawn, and then `k` of its clients, uniformly without replacement, so that no client
+    waits for a slower tier. TiFL's adaptive choice prefers tiers of low test accuracy and limits each tier by credits.
+    Policies see no test data here: `by="loss"` draws tiers in proportion to the mean of their clients' last training
+    losses, without credits; all are equally likely until each tier has reported.
 
     The metric `tier` is the tier of the round, 0 the fastest.
 
     Args:
         k: clients per round.
         tiers: number of tiers.
-        by: "uniform" draws all tiers equally often, "loss" those with high losses more often.
+        by: "uniform" draws all tiers equally often, "loss" prefers tiers with high losses.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -69,11 +69,11 @@ class Tiered(ParticipationPolicy):
         return ask(only(times, wanted), draw(key_clients, wanted.shape[0], self.k, wanted)), (losses, tier)
 
     def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
-        """The losses that participants reported."""
+        """Last losses, with those that participants reported."""
         losses, tier = state
         if self.by == "loss":
-            said = info.reports[TRAINING_LOSS]
-            losses = jnp.where(jnp.isnan(said), losses, said)
+            reported = info.reports[TRAINING_LOSS]
+            losses = jnp.where(jnp.isnan(reported), losses, reported)
         return losses, tier
 
     def metrics(self, state: tuple[Array, Array]) -> dict[str, Array]:

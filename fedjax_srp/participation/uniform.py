@@ -10,7 +10,7 @@ from fedjax_srp.parts import Count, part
 class Uniform(ParticipationPolicy):
     """In every round `k` clients are drawn uniformly without replacement, whatever their speed.
 
-    FedRep's sampling of a fraction r = k / N of the clients (FedRep, Algorithm 1); with k = N the cohorts of `Full`.
+    It is FedRep's sampling of a fraction r = k / N of the clients (FedRep, Algorithm 1); with k = N it is `Full`.
 
     Args:
         k: clients per round.
@@ -36,6 +36,6 @@ class Uniform(ParticipationPolicy):
         return ask(times, draw_pool(key, times.realised.shape[0], self.k, times.available)), state
 
     def runs_as(self, num_clients: int) -> Doubling:
-        """Stages that begin with the whole pool."""
+        """`Doubling` with one stage, of the whole pool."""
         del num_clients
         return Doubling(initial=self.k, pool=self.k)
