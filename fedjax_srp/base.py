@@ -114,11 +114,11 @@ class Phase(NamedTuple):
     mix: MixFunction | None = None  # the download of ONE participant instead of the broadcast
     shown: ShownFunction | None = None  # client state -> the part that the server knows, for `mix`
 
-    def answer(self, broadcast: Broadcast, state: ClientState, everybody: Any, context: RoundContext) -> Broadcast:
+    def answer(self, broadcast: Broadcast, state: ClientState, participants: Any, context: RoundContext) -> Broadcast:
         """The download of one participant, given all of them."""
         if self.mix is None or self.shown is None:
             return broadcast
-        return self.mix(broadcast, self.shown(state), everybody, context)
+        return self.mix(broadcast, self.shown(state), participants, context)
 
     def download(self, server: ServerState, state: ClientState, context: RoundContext) -> Broadcast:
         """The download of the only participant of a round."""

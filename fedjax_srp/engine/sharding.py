@@ -167,8 +167,8 @@ def default_chunks(
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":
         return chunk, 0, default_chunk_size(platform, judged_bytes, each)
-    large = default_chunk_size(platform, client_bytes, each, everybody=True) // chunk * chunk
-    judged = _equal_chunk(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, everybody=True))
+    large = default_chunk_size(platform, client_bytes, each, all_take_part=True) // chunk * chunk
+    judged = _equal_chunk(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, all_take_part=True))
     return (chunk, large, judged) if large > chunk else (_equal_chunk(each, chunk), 0, judged)
 
 
@@ -177,17 +177,17 @@ def _equal_chunk(clients: int, chunk: int) -> int:
     return -(-clients // -(-clients // chunk))
 
 
-def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, everybody: bool = False) -> int:
+def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, all_take_part: bool = False) -> int:
     """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
 
-    A chunk is always computed whole, so unless `everybody` takes part it is also small compared with the federation: a
+    A chunk is always computed whole, so unless `all_take_part` it is also small compared with the federation: a
     cohort of 10 must not cost as much as 1,000. On an accelerator a step of 128 small clients should take no longer
     than one of 16; this is reasoned, not measured.
     """
     floor = 16 if platform == "cpu" else 128
     budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
     in_cache = budget // max(client_bytes, 1)
-    small = clients_per_device if everybody else max(floor, clients_per_device // 64)
+    small = clients_per_device if all_take_part else max(floor, clients_per_device // 64)
     return max(1, min(in_cache, small, clients_per_device))
 
 

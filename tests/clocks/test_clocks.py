@@ -1,4 +1,4 @@
-"""Clocks: what stays over the rounds, what changes, and what is expected."""
+"""Clocks: fixed, dynamic and recorded times, their expectations, and bad arguments."""
 
 import chex
 import jax
@@ -11,8 +11,8 @@ from fedjax_srp import clocks
 from fedjax_srp.base import Clock
 
 
-def play(clock, num_clients, num_rounds, seed=0):
-    """(rounds, clients) expected and realised times of a run, in one scan that compiles once."""
+def run(clock, num_clients, num_rounds, seed=0):
+    """Expected and realised times of a run, (rounds, clients) each, from one scan."""
     state = clock.init(jax.random.key(seed), num_clients)
 
     def step(state, key):
@@ -46,43 +46,43 @@ def test_protocol(clock):
 
 
 @pytest.mark.parametrize("clock", ALL, ids=lambda clock: clock.name)
-def test_vmap_over_seeds_is_the_loop_over_seeds(clock):
+def test_vmap_over_seeds_equals_a_loop(clock):
     def first(key):
         key_init, key_round = jax.random.split(key)
         return clock.sample(key_round, clock.init(key_init, 5), jnp.zeros(()))[0]
 
     keys = jax.random.split(jax.random.key(0), 3)
     together = jax.vmap(first)(keys)
-    apart = [first(key) for key in keys]
-    np.testing.assert_allclose(together.realised, [times.realised for times in apart], rtol=1e-6)
-    np.testing.assert_allclose(together.expected, [times.expected for times in apart], rtol=1e-6)
+    one_by_one = [first(key) for key in keys]
+    np.testing.assert_allclose(together.realised, [times.realised for times in one_by_one], rtol=1e-6)
+    np.testing.assert_allclose(together.expected, [times.expected for times in one_by_one], rtol=1e-6)
 
 
 def test_fixed_times_are_drawn_once_and_known():
-    expected, realised = play(clocks.Fixed(clocks.Exponential(1.0)), 50, 7)
+    expected, realised = run(clocks.Fixed(clocks.Exponential(1.0)), 50, 7)
     np.testing.assert_array_equal(realised, np.tile(realised[0], (7, 1)))
     np.testing.assert_array_equal(expected, realised)
     assert len(np.unique(realised[0])) == 50
-    _, other = play(clocks.Fixed(clocks.Exponential(1.0)), 50, 1, seed=9)
+    _, other = run(clocks.Fixed(clocks.Exponential(1.0)), 50, 1, seed=9)
     assert not np.array_equal(other[0], realised[0])
 
 
 @pytest.mark.parametrize("clock", [clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), clocks.Trace([3, 1, 2])])
-def test_times_are_taken_as_they_are(clock):
-    expected, realised = play(clock, 3, 4)
+def test_given_times_are_unchanged(clock):
+    expected, realised = run(clock, 3, 4)
     np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
     np.testing.assert_array_equal(expected, realised)
 
 
-def test_dynamic_times_are_fresh_every_round():
-    _, realised = play(clocks.Dynamic(clocks.Exponential()), 1, 5000)
+def test_dynamic_times_are_independent_between_rounds():
+    _, realised = run(clocks.Dynamic(clocks.Exponential()), 1, 5000)
     first, second = realised[:-1, 0], realised[1:, 0]
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(5000)
 
 
 def test_random_clock_of_the_paper():
     num_clients = 100
-    expected, realised = play(clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / num_clients, 1))), num_clients, 4000)
+    expected, realised = run(clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / num_clients, 1))), num_clients, 4000)
     rates = 1 / expected[0]  # lambda_i ~ U[1/N, 1], drawn once
     assert rates.min() >= 1 / num_clients * (1 - 1e-6)
     assert rates.max() <= 1 + 1e-6
@@ -95,7 +95,7 @@ def test_random_clock_of_the_paper():
 
 def test_trace_cycles_over_rounds():
     table = np.array([[1.0, 5.0], [2.0, 6.0], [6.0, 1.0]])
-    expected, realised = play(clocks.Trace(table), 2, 8)
+    expected, realised = run(clocks.Trace(table), 2, 8)
     np.testing.assert_array_equal(realised, table[np.arange(8) % 3])
     np.testing.assert_allclose(expected, np.tile([3.0, 4.0], (8, 1)), rtol=1e-6)
 
@@ -110,8 +110,8 @@ def test_trace_cycles_over_rounds():
     ],
 )
 def test_work_multiplies_times(make, work):
-    expected_once, realised_once = play(make(1.0), 2, 3)
-    expected, realised = play(make(work), 2, 3)
+    expected_once, realised_once = run(make(1.0), 2, 3)
+    expected, realised = run(make(work), 2, 3)
     np.testing.assert_allclose(expected, work * expected_once, rtol=1e-6)
     np.testing.assert_allclose(realised, work * realised_once, rtol=1e-6)
 

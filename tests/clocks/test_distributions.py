@@ -1,4 +1,4 @@
-"""Distributions: their laws against closed forms, parameters per client, and what they refuse."""
+"""Distributions: moments and order statistics against closed forms, parameters per client, bad arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,14 @@ from fedjax_srp import clocks
 
 
 def sample_rounds(distribution, num_clients, num_rounds, seed=0):
-    """(rounds, clients) times with parameters drawn once, and the parameters."""
+    """Times (rounds, clients) with parameters drawn once, and the parameters."""
     parameters = distribution.parameters(jax.random.key(seed), num_clients)
     keys = jax.random.split(jax.random.key(seed + 1), num_rounds)
     return np.asarray(jax.vmap(lambda key: distribution.sample(key, parameters))(keys)), parameters
 
 
 def standard_errors(samples, expected):
-    """How many standard errors the means over axis 0 are away."""
+    """Distance of the means over axis 0 from their expectation, in standard errors."""
     return np.abs(samples.mean(0) - expected) / (samples.std(0, ddof=1) / np.sqrt(len(samples)))
 
 
@@ -57,7 +57,7 @@ def test_uniform_stays_in_its_interval():
     assert times.max() <= 3.0
 
 
-def test_nested_parameters_of_one_distribution_are_drawn_apart():
+def test_nested_parameters_are_drawn_independently():
     distribution = clocks.Uniform(clocks.Uniform(0, 1), clocks.Uniform(1, 2))
     low, high = distribution.parameters(jax.random.key(0), 1000)
     assert abs(np.corrcoef(low, high)[0, 1]) < 5 / np.sqrt(1000)

@@ -1,4 +1,4 @@
-"""Clients numbered by speed, and classes that only the slowest have."""
+"""Clients numbered by speed, and classes reserved for the slowest."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from reference.small import refused
 
 from fedjax_srp import clocks
 from fedjax_srp.data import load
-from fedjax_srp.runs import clocks as words
+from fedjax_srp.runs import clocks as clock_names
 
 NUM_CLIENTS = 30
 DISTRIBUTIONS = {
@@ -25,14 +25,14 @@ def times_of(clock, seed=0):
 
 @pytest.mark.parametrize("make", [clocks.Fixed, clocks.Dynamic])
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_the_same_times_in_order_of_speed(make, distribution):
+def test_ordered_times_are_the_sorted_times(make, distribution):
     plain = times_of(make(distribution)).expected
     ordered = times_of(make(distribution, ordered=True)).expected
     assert (np.diff(plain) < 0).any()
     np.testing.assert_array_equal(ordered, np.sort(plain))
 
 
-def test_in_a_compiled_program_over_seeds():
+def test_ordered_under_jit_and_vmap_over_seeds():
     clock = clocks.Dynamic(DISTRIBUTIONS["uniform"], 2.0, ordered=True)
     expected = jax.jit(jax.vmap(lambda seed: times_of(clock, seed).expected))(jnp.arange(3))
     assert (np.diff(expected, axis=1) >= 0).all()
@@ -56,16 +56,16 @@ def test_reserved_classes_are_those_of_the_slowest():
 
 
 @pytest.mark.parametrize("text", ["fixed", "random", "fixed:uniform(1, 2)", "dynamic:exponential(uniform(1/N, 1))"])
-def test_in_words(text):
-    plain, ordered = (times_of(words.parse(prefix + text, NUM_CLIENTS)).expected for prefix in ("", "ordered:"))
+def test_ordered_clocks_of_the_command_line(text):
+    plain, ordered = (times_of(clock_names.parse(prefix + text, NUM_CLIENTS)).expected for prefix in ("", "ordered:"))
     np.testing.assert_array_equal(ordered, np.sort(plain))
 
 
-def test_refusals():
+def test_bad_arguments():
     with refused(r"clock='ordered:trace:times.csv': a trace says who is slow; sort"):
-        words.parse("ordered:trace:times.csv", 4)
+        clock_names.parse("ordered:trace:times.csv", 4)
     with refused(r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"):
-        words.parse("ordered:fixd", 4)
+        clock_names.parse("ordered:fixd", 4)
     for make in (clocks.Fixed, clocks.Dynamic):
         with refused("ordered=1 must be a flag, True or False"):
             make(clocks.Exponential(), ordered=1)

@@ -1,4 +1,4 @@
-"""Readers of measured devices, on small files of each layout."""
+"""Readers of measured devices, with small files of each layout."""
 
 import json
 import lzma
@@ -19,7 +19,7 @@ TIMERS = {
 FEDSCALE = {"1": {"duration": 9, "active": [0, 60], "inactive": [20, 75], "finish_time": 100, "model": "CPH1801"}}
 
 
-def written(folder, content, name="traces.json"):
+def write(folder, content, name="traces.json"):
     path = folder / name
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
@@ -47,7 +47,7 @@ def written(folder, content, name="traces.json"):
     ],
 )  # fmt: skip
 def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, uplink):
-    found = read_devices(written(tmp_path, content), **options)
+    found = read_devices(write(tmp_path, content), **options)
     for values, expected in zip(found, (compute, downlink, uplink), strict=True):
         assert (values is None and expected is None) or np.array_equal(values, expected)
 
@@ -69,14 +69,14 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
     ],
 )  # fmt: skip
 def test_availability_of_every_layout(tmp_path, content, options, starts, ends, period):
-    found = read_availability(written(tmp_path, content), **options)
+    found = read_availability(write(tmp_path, content), **options)
     for values, expected in zip(found, (starts, ends, period), strict=True):
         np.testing.assert_array_equal(values, expected)
     np.testing.assert_allclose(found.share, (np.array(ends) - starts).sum(1) / period)
 
 
 def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
-    path = written(tmp_path, "device,start,end,period\nx,1,2,4\nx,3,4,4\ny,0,3,9\n")
+    path = write(tmp_path, "device,start,end,period\nx,1,2,4\nx,3,4,4\ny,0,3,9\n")
     found = read_availability(path).intervals()
     assert found.period == 9
     np.testing.assert_array_equal(found.starts, [[1, 3, 5, 7], [0, 0, 0, 0]])
@@ -84,7 +84,7 @@ def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
 
 
 def test_clients_get_whole_devices_by_seed(tmp_path):
-    path = written(tmp_path, "compute,downlink,uplink\n" + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)))
+    path = write(tmp_path, "compute,downlink,uplink\n" + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)))
     traces = read_devices(path)
     drawn = traces.assign(5, seed=3)
     assert len(set(drawn.compute)) == 5  # without replacement, as far as there are devices
@@ -102,7 +102,7 @@ def test_compressed_files_are_read(tmp_path):
     assert read_availability(path).period == [100]
 
 
-def test_pickles_are_refused_unread(tmp_path):
+def test_pickles_are_refused_without_reading_them(tmp_path):
     path = tmp_path / "client_device_capacity"
     path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
     for read in (read_devices, read_availability):
@@ -138,7 +138,7 @@ def test_pickles_are_refused_unread(tmp_path):
 )
 def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message):
     with refused(message) as error:
-        read(written(tmp_path, content))
+        read(write(tmp_path, content))
     assert "traces.json" in str(error.value)
     with refused("cannot be read"):
         read(tmp_path / "missing.json")

@@ -1,4 +1,4 @@
-"""Times, finished rounds and the definition of the order, for the tests of this folder."""
+"""Helpers for the tests of policies: times, records of rounds, and the order of clients."""
 
 import jax
 import jax.numpy as jnp
@@ -32,5 +32,5 @@ def info_of(round, cohort, reports=None):
 
 
 def ranked(times, ids):
-    """The ids in the order of (time, id), in plain Python."""
+    """Sort ids by (time, id) in plain Python."""
     return sorted((int(i) for i in ids), key=lambda i: (float(times[i]), i))

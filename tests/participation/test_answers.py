@@ -1,4 +1,4 @@
-"""Policies against stragglers and by loss: their rules again in NumPy, and the laws of what they draw."""
+"""Over-selection, deadlines, tiers and policies by loss, against NumPy, and the distributions of their draws."""
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,14 @@ def ids_of(cohort):
     return cohort.client_ids[: int(cohort.size)].tolist()
 
 
-def drawn(policy, state, times, number=4000):
-    """How often each client takes part, over keys."""
+def frequencies(policy, state, times, number=4000):
+    """Frequency with which each client takes part, over keys."""
     select = lambda key: policy.select(key, state, times)[0].client_ids  # noqa: E731
     ids = np.asarray(jax.jit(jax.vmap(select))(jax.random.split(KEY, number)))
     return np.bincount(ids.ravel(), minlength=times.expected.shape[0]) / number
 
 
-def test_over_selection_takes_the_fastest_of_whom_it_asks():
+def test_over_selection_takes_the_fastest_of_the_pool():
     times, policy = random_times(30), participation.Fastest(4, pool=10)
     for key in jax.random.split(KEY, 20):
         asked = participation.cohorts.draw_pool(key, 30, 10).tolist()
@@ -36,7 +36,7 @@ def test_over_selection_takes_the_fastest_of_whom_it_asks():
     ("limit", "ids", "duration", "wasted"),
     [(2.5, [1, 2], 2.5, 5.0), (0.5, [1], 1.0, 3.0), (9.0, [1, 2, 0, 3], 4.0, 0.0), (1.0, [1], 1.0, 3.0)],
 )
-def test_a_deadline_ends_a_round_and_counts_what_it_wastes(limit, ids, duration, wasted):
+def test_a_deadline_ends_a_round_and_counts_wasted_time(limit, ids, duration, wasted):
     policy, times = participation.Deadline(limit), times_of([3.0, 1.0, 2.0, 4.0])
     cohort, _ = policy.select(KEY, policy.init(KEY, 4), times)
     assert ids_of(cohort) == ids
@@ -45,7 +45,7 @@ def test_a_deadline_ends_a_round_and_counts_what_it_wastes(limit, ids, duration,
 
 
 @pytest.mark.parametrize("policy", [participation.Fastest(2, pool=4), participation.Deadline(quorum=2)], ids=str)
-def test_of_clients_that_report_at_once_no_more_are_taken_than_were_wanted(policy):
+def test_ties_of_reports_do_not_enlarge_the_cohort(policy):
     cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), times_of([2.0, 1.0, 1.0, 1.0]))
     assert ids_of(cohort) == [1, 2]
     assert (float(cohort.duration), int(cohort.asked)) == (1.0, 4)
@@ -60,28 +60,28 @@ def test_power_of_choice_takes_the_highest_last_losses_of_its_candidates():
         candidates = jax.lax.top_k(participation.cohorts.random_floats(key, 12), 8)[1].tolist()
         taken = ids_of(cohort)
         assert set(taken) == set(sorted(candidates, key=lambda i: -known[i])[:3])  # sorted is stable, as draws are
-        said = np.full(12, np.nan)
-        said[taken] = rng.uniform(size=3)
-        known = np.where(np.isnan(said), known, said.astype(np.float32))
-        losses = policy.update(losses, info_of(number, cohort, {"training_loss": jnp.asarray(said, dtype=float)}))
+        reported = np.full(12, np.nan)
+        reported[taken] = rng.uniform(size=3)
+        known = np.where(np.isnan(reported), known, reported.astype(np.float32))
+        losses = policy.update(losses, info_of(number, cohort, {"training_loss": jnp.asarray(reported, dtype=float)}))
     assert np.isfinite(known).all()
 
 
 @pytest.mark.parametrize("losses", [[], [1.0, 3.0, 4.0]])
-def test_tiers_are_drawn_alike_or_by_their_mean_loss(losses):
+def test_tiers_are_drawn_uniformly_or_by_their_mean_loss(losses):
     policy, times = participation.Tiered(2, tiers=3, by="loss" if losses else "uniform"), random_times(12)
     order = np.argsort(np.asarray(times.expected))
     last = np.full(12, np.nan)
     for tier, loss in enumerate(losses):
         last[order[4 * tier : 4 * tier + 3]] = loss * np.array([0.5, 1.0, 1.5])  # the fourth was never seen
     share = np.full(3, 1 / 3) if not losses else np.array(losses) / sum(losses)
-    found = drawn(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[order].reshape(3, 4)
+    found = frequencies(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[order].reshape(3, 4)
     np.testing.assert_allclose(found, np.repeat(share[:, None] / 2, 4, 1), atol=5 * 0.5 / np.sqrt(4000))
     cohort, state = policy.select(KEY, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)
     assert {int(np.flatnonzero(order == i)[0]) // 4 for i in ids_of(cohort)} == {int(policy.metrics(state)["tier"])}
 
 
-def test_oorts_draws_have_the_law_of_drawing_one_after_the_other():
+def test_oort_draws_have_the_law_of_sequential_draws():
     weight, allowed = jnp.array([1.0, 2.0, 5.0, 9.0]), jnp.array([True, True, True, False])
     taken = jax.vmap(lambda key: _drawn(key, weight, allowed, jnp.int32(2)))(jax.random.split(KEY, 20_000))
     w = np.array([1.0, 2.0, 5.0]) / 8
@@ -90,7 +90,7 @@ def test_oorts_draws_have_the_law_of_drawing_one_after_the_other():
 
 
 def oort_utilities(utility, last, duration, preferred, round, penalty):
-    """Util of those who have taken part, from Algorithm 1 in plain Python."""
+    """Utilities of the clients that have taken part, from Algorithm 1 in plain Python."""
     known = [i for i in range(len(utility)) if last[i] > 0]
     most = np.quantile([utility[i] for i in known], 0.95)
     found = {}
@@ -101,7 +101,7 @@ def oort_utilities(utility, last, duration, preferred, round, penalty):
     return found
 
 
-def test_oort_is_its_algorithm():
+def test_oort_equals_algorithm_1_in_numpy():
     num_clients, k, window = 30, 6, 3
     rates = {"explore": 0.5, "decay": 0.9, "explore_least": 0.2}
     policy = participation.Oort(k, step=0.7, window=window, straggler_penalty=1.5, **rates)

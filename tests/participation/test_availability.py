@@ -1,4 +1,4 @@
-"""Rounds of every policy where clients come, leave and fail: against a simulation event by event in plain Python."""
+"""Rounds of every policy with clients that come, leave and fail, against an event simulation in plain Python."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ rng = np.random.default_rng(0)
 EDGES = np.sort(rng.uniform(0, PERIOD, (N, 8)), axis=1)
 EDGES[:, 6:] = 0.0  # three intervals a client, and padding
 EDGES[1] = 0.0  # one client never comes
-EDGES[:, :] = np.where((EDGES > 15) & (EDGES < 19), 15.0, EDGES)  # and nobody is there for a while
+EDGES[:, :] = np.where((EDGES > 15) & (EDGES < 19), 15.0, EDGES)  # and for a while no client is available
 PHASES = rng.uniform(size=N)
 TIMES = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.3, 1.0)), communication=COST)
 INTERVALS = clocks.Intervals(EDGES[:, ::2], EDGES[:, 1::2], PERIOD)
@@ -39,8 +39,8 @@ WORLDS = {
 }
 
 
-def rows_of(world):
-    """The intervals of every client and their period, where these do not depend on draws."""
+def intervals_of(world):
+    """Intervals of every client and their period; None in worlds where these are random."""
     if world.startswith("intervals"):
         return [list(zip(row[::2].tolist(), row[1::2].tolist(), strict=True)) for row in EDGES], PERIOD
     if world == "day_and_night":
@@ -49,58 +49,58 @@ def rows_of(world):
     return None, None
 
 
-def first(ranking, ids, size=None):
+def fastest(ranking, ids, size=None):
     return sorted(ids, key=lambda i: (ranking[i], i))[:size]
 
 
 class Choice:
-    """The servers' choices again, one client after the other; `there` are ids, `times` those of the round."""
+    """The choice of each policy in plain Python; `available` are ids, `times` those of the round."""
 
     def __init__(self, policy):
         self.policy, self.stage, self.losses = policy, 0, np.full(N, np.inf)
 
-    def drawn(self, key, there, size):
+    def drawn(self, key, available, size):
         if size == N:
-            return there
+            return available
         draws = np.asarray(cohorts.random_floats(key, N))
-        return sorted(there, key=lambda i: -draws[i])[:size]
+        return sorted(available, key=lambda i: -draws[i])[:size]
 
-    def of(self, policy, key, there, times, stays, number, metrics):
+    def of(self, policy, key, available, times, stays, number, metrics):
         expected, realised = times
         name = policy.name
         if name == "deadline":
-            inner = self.of(policy.policy, key, there, times, stays, number, metrics)
+            inner = self.of(policy.policy, key, available, times, stays, number, metrics)
             quorum = min(inner.quorum or N, policy.quorum or N)
             return inner._replace(quorum=quorum, limit=policy.limit)
         if name == "full":
-            return Asked(there)
+            return Asked(available)
         if name == "uniform":
-            return Asked(self.drawn(key, there, policy.k))
+            return Asked(self.drawn(key, available, policy.k))
         if name == "fastest":
-            pool = self.drawn(key, there, policy.pool or N)
-            return Asked(pool, policy.k) if policy.by == "realised" else Asked(first(expected, pool, policy.k))
+            pool = self.drawn(key, available, policy.pool or N)
+            return Asked(pool, policy.k) if policy.by == "realised" else Asked(fastest(expected, pool, policy.k))
         if name == "doubling":
             pool, self.stage = policy.pool or N, number // policy.rounds_per_stage
             size = min(policy.initial * 2**self.stage, pool)
-            asked = self.drawn(key, there, pool)
-            return Asked(asked, size) if policy.by == "realised" else Asked(first(expected, asked, size))
+            asked = self.drawn(key, available, pool)
+            return Asked(asked, size) if policy.by == "realised" else Asked(fastest(expected, asked, size))
         if name == "tiered":
-            tier, ids = int(metrics["tier"]), first(expected, range(N))
+            tier, ids = int(metrics["tier"]), fastest(expected, range(N))
             size = N // policy.tiers
             of_tier = ids[tier * size : (tier + 1) * size if tier < policy.tiers - 1 else N]
-            assert set(of_tier) & set(there)
+            assert set(of_tier) & set(available)
             key_clients = jax.random.split(key)[1]
-            return Asked(self.drawn(key_clients, [i for i in there if i in of_tier], policy.k))
+            return Asked(self.drawn(key_clients, [i for i in available if i in of_tier], policy.k))
         if name == "power_of_choice":
-            candidates = self.drawn(key, there, policy.candidates)
+            candidates = self.drawn(key, available, policy.candidates)
             return Asked(sorted(candidates, key=lambda i: -self.losses[i])[: policy.k])
         if name == "statistical_accuracy":
-            there = first(expected, there, min(policy.initial * 2**self.stage, N))
+            available = fastest(expected, available, min(policy.initial * 2**self.stage, N))
         elif name != "partial_work":
             raise NotImplementedError(name)
-        on_time = max(1, math.ceil(policy.on_time * len(there)))
-        fits = arena.units_that_fit(there, realised, stays, COST, policy.max_work, on_time)
-        return Asked(there, work=fits)
+        on_time = max(1, math.ceil(policy.on_time * len(available)))
+        fits = arena.units_that_fit(available, realised, stays, COST, policy.max_work, on_time)
+        return Asked(available, work=fits)
 
     def learn(self, reported, losses):
         self.losses[reported] = losses[reported]
@@ -151,44 +151,44 @@ def selector(name):
     return jax.jit(select), jax.jit(policy.update)
 
 
-def played(name, world):
-    """Yields the rounds of a policy in a world: what it did, and what the simulation in Python says."""
+def play(name, world):
+    """Yield the rounds of a policy in a world: its cohorts, and the outcomes of the simulation in Python."""
     policy, clock = POLICIES[name], WORLDS[world]
     select, update = selector(name)
     key_policy, key_clock = (named_key(named_key(KEY, name), "init") for name in ("participation", "clock"))
     state, clock_state = policy.init(key_policy, N), clock.init(key_clock, N)
     choice, now = Choice(policy), 0.0
-    plain_rows, period = rows_of(world)
+    plain_intervals, period = intervals_of(world)
     for number in range(ROUNDS):
         key, key_clock = (stream(KEY, stage, jnp.int32(number)) for stage in ("participation", "clock"))
         times, clock_state = sampler(world)(key_clock, clock_state, jnp.asarray(now))
         expected, realised = (np.asarray(value).tolist() for value in times[:2])
-        wait, stays, there = 0.0, [np.inf] * N, list(range(N))
+        wait, stays, available = 0.0, [np.inf] * N, list(range(N))
         if times.available is not None:
-            there, stays, wait = np.flatnonzero(times.available).tolist(), times.stays.tolist(), float(times.wait)
-        if plain_rows is not None:  # again without the clock
-            visits = [arena.presence(row, period, now) for row in plain_rows]
+            available, stays, wait = np.flatnonzero(times.available).tolist(), times.stays.tolist(), float(times.wait)
+        if plain_intervals is not None:  # computed without the clock
+            visits = [arena.presence(row, period, now) for row in plain_intervals]
             wait = min(arrives for arrives, _ in visits)
-            there = [i for i in range(N) if visits[i][0] <= wait]
+            available = [i for i in range(N) if visits[i][0] <= wait]
             left = [visits[i][1] - wait for i in range(N)]
             stays = np.minimum(left, stays).tolist() if world.endswith("failing") else left
         cohort, state, duration, wasted, fault = select(key, state, times)
         assert fault.tolist() == [0, 0]
         metrics = policy.metrics(state)
-        if name == "oort":  # its draws are compared elsewhere
+        if name == "oort":  # test_answers.py compares its draws
             asked = Asked(cohort.client_ids[: int(cohort.size if cohort.asked is None else cohort.asked)].tolist())
-            assert set(asked.clients) <= set(there)
-            assert len(asked.clients) == min(4, len(there))
+            assert set(asked.clients) <= set(available)
+            assert len(asked.clients) == min(4, len(available))
         else:
-            asked = choice.of(policy, key, there, (expected, realised), stays, number, metrics)
+            asked = choice.of(policy, key, available, (expected, realised), stays, number, metrics)
         outcome = arena.play_round(asked, realised, stays, COST)
         yield cohort, float(duration), wasted, outcome, wait, times
         reported = sorted(outcome.reported)
         losses = np.random.default_rng(number).uniform(size=N)
-        said = jnp.full(N, jnp.nan).at[np.array(reported, int)].set(losses[reported])
+        reports = jnp.full(N, jnp.nan).at[np.array(reported, int)].set(losses[reported])
         info = RoundInfo(
             jnp.int32(number), cohort.stage, cohort.size, duration, True, jnp.where(cohort.size > 0, 1.0, jnp.nan),
-            True, {}, dict.fromkeys(policy.needs, said),
+            True, {}, dict.fromkeys(policy.needs, reports),
         )  # fmt: skip
         state = update(state, info)
         choice.learn(reported, losses)
@@ -202,12 +202,12 @@ SHORT = [f"{name}-{list(WORLDS)[i % len(WORLDS)]}" for i, name in enumerate(POLI
 @pytest.mark.short(*SHORT, "uniform-*")
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POLICIES)
-def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
+def test_rounds_equal_an_event_simulation(name, world):
     with jax.enable_x64(True):
-        nobody = waited = 0
-        for cohort, duration, wasted, outcome, wait, times in played(name, world):
+        empty_rounds = delayed_rounds = 0
+        for cohort, duration, wasted, outcome, wait, times in play(name, world):
             ids = cohort.client_ids[: int(cohort.size)].tolist()
-            if times.available is None:  # then in the order of the times that rank
+            if times.available is None:  # the cohort is ordered by the ranking times
                 ids, outcome.reported[:] = sorted(ids), sorted(outcome.reported)
             assert ids == outcome.reported
             assert duration == pytest.approx(outcome.duration, rel=1e-9, abs=1e-9)
@@ -216,15 +216,15 @@ def test_rounds_are_those_of_a_simulation_event_by_event(name, world):
                 assert float(wasted) == pytest.approx(outcome.wasted, rel=1e-9, abs=1e-9)
             if times.wait is not None:
                 assert float(times.wait) == pytest.approx(wait, rel=1e-9, abs=1e-9)
-            nobody, waited = nobody + (not outcome.reported), waited + (wait > 0)
-        assert waited > 0 or world in ("always", "failing", "hardly", "markov")
-        assert nobody > 0 or world != "hardly"
+            empty_rounds, delayed_rounds = empty_rounds + (not outcome.reported), delayed_rounds + (wait > 0)
+        assert delayed_rounds > 0 or world in ("always", "failing", "hardly", "markov")
+        assert empty_rounds > 0 or world != "hardly"
 
 
 @pytest.mark.short("uniform-always", "uniform-intervals_failing", "full-hardly")
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", ["full", "uniform"])
-def test_the_policy_whose_program_is_shared_has_the_same_cohorts(name, world):
+def test_runs_as_has_the_same_cohorts(name, world):
     policies = POLICIES[name], POLICIES[name].runs_as(N)
     select = [jax.jit(policy.select) for policy in policies]
     states = [policy.init(KEY, N) for policy in policies]
@@ -242,7 +242,7 @@ def test_the_policy_whose_program_is_shared_has_the_same_cohorts(name, world):
 # The engine.
 
 VALUES = np.arange(1.0, N + 1)
-SUMS = made_algorithm(  # the server adds the means up, a client counts its rounds
+SUMS = made_algorithm(  # the server sums the means, a client counts its rounds
     init=lambda key, data: jnp.zeros(()),
     init_client=lambda key, server, value: jnp.int32(0),
     client=lambda key, broadcast, state, value, context: ClientOutput(value, state + 1),
@@ -261,10 +261,10 @@ def run(name, world, num_rounds=ROUNDS, **options):
     ("name", "world"),
     [("deadline_uniform", "intervals_failing"), ("doubling", "day_and_night"), ("full", "hardly")],
 )
-def test_a_run_has_these_rounds(name, world):
+def test_simulate_has_the_same_rounds(name, world):
     with jax.enable_x64(True):
         history, counts, total = run(name, world), np.zeros(N), 0.0
-        for number, (_, _, _, outcome, wait, _) in enumerate(played(name, world)):
+        for number, (_, _, _, outcome, wait, _) in enumerate(play(name, world)):
             assert history.cohort_size[number] == len(outcome.reported)
             assert history.compute_time[number] == pytest.approx(wait + outcome.duration, rel=1e-6)
             assert history.metrics["wasted_time"][number] == pytest.approx(outcome.wasted, rel=1e-6, abs=1e-6)
@@ -274,7 +274,7 @@ def test_a_run_has_these_rounds(name, world):
         assert float(history.server_state) == pytest.approx(total)
 
 
-def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp_path):
+def test_results_do_not_depend_on_chunks_devices_seeds_or_checkpoints(tmp_path):
     name, world = "deadline_doubling", "markov"
     one = run(name, world, devices=1)
     others = [run(name, world, chunk_size=1, devices=3), run(name, world, chunk_size=5, devices=2)]
@@ -292,13 +292,13 @@ def test_chunks_devices_seeds_checkpoints_and_pure_rounds_make_no_difference(tmp
     assert info.compute_time.tolist() == one.compute_time.tolist()
 
 
-def test_rounds_that_overlap_are_refused():
+def test_overlapping_rounds_are_refused():
     with refused("policy 'buffered': rounds overlap, and a client that leaves"):
         srp.simulate(SUMS, numbers(*VALUES), participation=participation.Buffered(2), clock=WORLDS["markov"],
                      num_rounds=1, key=KEY)  # fmt: skip
 
 
-def test_a_policy_of_ones_own_that_picks_the_absent_is_named():
+def test_a_custom_policy_that_picks_unavailable_clients_is_refused():
     @srp.part
     class First(srp.ParticipationPolicy):
         def select(self, key, state, times):
@@ -310,26 +310,26 @@ def test_a_policy_of_ones_own_that_picks_the_absent_is_named():
                          evaluations=(), progress=False)  # fmt: skip
 
 
-def test_a_markov_chain_is_stationary_and_keeps_its_word():
-    """Shares, mean stays and memory at any step, and who was said to stay is there until then."""
+def test_markov_is_stationary_and_its_announced_intervals_hold():
+    """Shares, mean stays and memory at any step; clients are available until the announced end of an interval."""
     model, n = clocks.Markov(on=3.0, off=1.0), 20_000
     state, now, before = model.init(KEY, n), 0.0, None
     for number, step in enumerate([0.0, 0.1, 2.0, 0.5, 50.0, 0.01]):
         now += step
         presence, state = model.sample(jax.random.fold_in(KEY, number), state, jnp.asarray(now))
         arrives, leaves = np.asarray(presence.arrives, float), np.asarray(presence.leaves, float)
-        there = arrives == 0
-        assert abs(there.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / n)
-        assert abs(leaves[there].mean() - 3.0) < 4 * 3.0 / np.sqrt(there.sum())
-        assert abs(arrives[~there].mean() - 1.0) < 4 * 1.0 / np.sqrt((~there).sum())
+        available = arrives == 0
+        assert abs(available.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / n)
+        assert abs(leaves[available].mean() - 3.0) < 4 * 3.0 / np.sqrt(available.sum())
+        assert abs(arrives[~available].mean() - 1.0) < 4 * 1.0 / np.sqrt((~available).sum())
         if before is not None:
             came, left = before
-            stay = 0.75 + 0.25 * np.exp(-(1 / 3 + 1) * step)  # P(there at t + step | there at t)
-            assert abs(there[came == 0].mean() - stay) < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
-            sure = (came <= step - 1e-5) & (left > step + 1e-5)
-            assert there[sure].all()
-            assert not there[(came > step + 1e-5) | ((came == 0) & (left < step - 1e-5) & (step < 0.02))].any()
-            np.testing.assert_allclose(leaves[sure], left[sure] - step, atol=1e-4)
+            stay = 0.75 + 0.25 * np.exp(-(1 / 3 + 1) * step)  # P(available at t + step | available at t)
+            assert abs(available[came == 0].mean() - stay) < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
+            certain = (came <= step - 1e-5) & (left > step + 1e-5)
+            assert available[certain].all()
+            assert not available[(came > step + 1e-5) | ((came == 0) & (left < step - 1e-5) & (step < 0.02))].any()
+            np.testing.assert_allclose(leaves[certain], left[certain] - step, atol=1e-4)
         before = arrives, leaves
 
 

@@ -1,4 +1,4 @@
-"""Buffered: server steps against a queue of jobs, waiting clients, long runs in float32, limits, refusals."""
+"""Buffered: server steps against a queue of jobs, waiting clients, long runs in float32, concurrency."""
 
 import itertools
 
@@ -18,7 +18,7 @@ KEY = jax.random.key(0)
 
 
 def run(policy, table):
-    """The cohorts of as many rounds as the table of times has rows; one program runs them all."""
+    """The cohorts of one round per row of the table of times, from one program."""
     table = jnp.asarray(table, dtype=float)
 
     def step(state, row):
@@ -29,8 +29,8 @@ def run(policy, table):
     return jax.device_get(cohorts)
 
 
-def steps_of(table, k, number):
-    """(time of the server step, clients in the order of arrival), from the queue."""
+def server_steps(table, k, number):
+    """Yield (time of the server step, clients in the order of arrival) from the queue."""
     arrived = jobs(table.shape[1], lambda version, i: float(table[version % len(table), i]), k)
     for _ in range(number):
         step = list(itertools.islice(arrived, k))
@@ -44,7 +44,7 @@ def test_protocol(x64):
         assert policy.asynchronous
         state = policy.init(KEY, 20)
         cohort, new = policy.select(KEY, state, times)
-        expected = participation.Fastest(7).select(KEY, (), times)[0]  # everybody begins at time 0
+        expected = participation.Fastest(7).select(KEY, (), times)[0]  # all clients begin at time 0
         chex.assert_trees_all_equal(cohort._replace(duration=None), expected)
         assert cohort.duration is not None
         assert cohort.duration.dtype == times.realised.dtype
@@ -55,18 +55,18 @@ def test_protocol(x64):
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("k", [1, 3, 8, 9])
-def test_server_steps_are_those_of_a_queue_of_jobs(k, ties):
-    """Times differ in every round. With ties they are whole numbers, so that both ways of adding them up are exact."""
+def test_server_steps_equal_a_queue_of_jobs(k, ties):
+    """Times differ in every round. With ties they are whole numbers, so that sums are exact in any order."""
     rng = np.random.default_rng(k)
     table = rng.integers(0, 4, (40, 9)).astype(float) if ties else rng.exponential(size=(40, 9))
     with jax.enable_x64(True):
         cohorts = run(participation.Buffered(k), table)
-    for t, (time, arrivals) in enumerate(steps_of(table, k, 40)):
+    for t, (time, arrivals) in enumerate(server_steps(table, k, 40)):
         assert cohorts.client_ids[t].tolist() == arrivals
         assert float(np.sum(cohorts.duration[: t + 1])) == pytest.approx(time, rel=1e-12)
 
 
-def test_with_one_update_at_a_time_steps_are_the_multiples_of_all_times():
+def test_with_k_1_steps_are_at_multiples_of_the_times():
     times = np.random.default_rng(0).uniform(0.2, 2.0, 6)
     with jax.enable_x64(True):
         cohorts = run(participation.Buffered(1), np.tile(times, (100, 1)))
@@ -75,7 +75,7 @@ def test_with_one_update_at_a_time_steps_are_the_multiples_of_all_times():
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_everybody_is_full(ties):
+def test_k_of_all_clients_is_full(ties):
     rng = np.random.default_rng(1)
     table = rng.integers(1, 4, (10, 8)).astype(float) if ties else rng.exponential(size=(10, 8))
     cohorts = run(participation.Buffered(8), table)
@@ -83,7 +83,7 @@ def test_everybody_is_full(ties):
     np.testing.assert_array_equal(cohorts.client_ids, run(participation.Full(), table).client_ids)
 
 
-def test_a_client_that_waits_begins_at_the_server_step_with_the_time_of_that_round():
+def test_a_waiting_client_begins_at_the_server_step_with_the_time_of_that_round():
     table = [[1.0, 2.0, 9.0], [5.0, 1.0, 0.1], [1.0, 4.0, 0.1], [8.0, 8.0, 8.0]]
     cohorts = run(participation.Buffered(2), table)
     # The server steps at 2 (0 waits since 1), 7 (1 waits since 3), 9 (0 waits since 8; 2 has worked since 0) and 17 (1
@@ -93,7 +93,7 @@ def test_a_client_that_waits_begins_at_the_server_step_with_the_time_of_that_rou
 
 
 def test_jobs_keep_their_length_after_many_server_steps_in_float32():
-    """At the end the server's time is above 100,000, where float32 counts in hundredths."""
+    """The run ends at times above 100,000, where float32 has a resolution of a hundredth."""
     times = np.random.default_rng(2).uniform(1.0, 3.0, 10).astype(np.float32)
     cohorts = run(participation.Buffered(1), np.tile(times, (1_000_000, 1)))
     ends = np.cumsum(cohorts.duration, dtype=np.float64)
@@ -109,8 +109,8 @@ def test_infinitely_slow_clients_are_never_waited_for():
     assert np.cumsum(cohorts.duration).tolist() == [2.0, 3.0, 4.0, 6.0, 6.0]
 
 
-def test_a_limit_draws_everybody_alike_and_keeps_so_many_busy():
-    """Twenty clients of unequal speed begin alike often, where without a limit they deliver in proportion to speed."""
+def test_concurrency_keeps_m_clients_busy_and_draws_them_about_equally():
+    """Clients of unequal speed begin about equally often; without concurrency they deliver in proportion to speed."""
     times = np.tile(np.linspace(0.5, 5.0, 20), (6000, 1))
     keys = jax.random.split(KEY, len(times))
     policy = participation.Buffered(2, concurrency=4)
@@ -124,7 +124,7 @@ def test_a_limit_draws_everybody_alike_and_keeps_so_many_busy():
     assert set(np.asarray(busy).tolist()) == {3}  # the fourth begins at the server step
     drawn = np.bincount(np.asarray(cohorts.next_ids).ravel(), minlength=20)
     jobs = drawn.sum()
-    # Who is slow is at work more often, so drawn less: in turns of job and idle time, 1 / (T_i + mean idle time).
+    # Slow clients are busy longer and drawn less: a cycle is a job and an idle time, so 1 / (T_i + mean idle time).
     idle = np.asarray(cohorts.duration).sum() * (20 - 4) / jobs
     law = 1 / (times[0] + idle)
     np.testing.assert_allclose(drawn / jobs, law / law.sum(), atol=5 * np.sqrt(0.05 / jobs))
@@ -134,8 +134,8 @@ def test_a_limit_draws_everybody_alike_and_keeps_so_many_busy():
 
 
 @pytest.mark.long
-def test_throughput_over_synchronous_rounds_is_that_of_renewal():
-    """M jobs a mean job time, where a round with M clients lasts as long as the longest: H_M times, under Exp(1)."""
+def test_throughput_follows_renewal_theory():
+    """M jobs end per mean job time; a round with M clients lasts as long as the longest, H_M means under Exp(1)."""
     num_clients, concurrency, rounds = 1000, 20, 4000
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 

@@ -1,4 +1,4 @@
-"""Doubling: sizes and stages against the definition, pools per round and per stage, schedules, one compilation."""
+"""Doubling: sizes and stages against the definition, pools per round and per stage, schedules, no recompilation."""
 
 import chex
 import hypothesis
@@ -16,9 +16,9 @@ KEY = jax.random.key(0)
 
 
 def run(policy, num_clients, num_rounds, times=None):
-    """The cohorts of a run whose rounds are one program: retracing in a later stage would fail."""
+    """The cohorts of a run, with one trace for all rounds and stages."""
     times = random_times(num_clients) if times is None else times
-    chex.clear_trace_counter()  # it counts per line of code, not per function object
+    chex.clear_trace_counter()  # it counts by line of code, not by function object
 
     @jax.jit
     @chex.assert_max_traces(n=1)
@@ -34,7 +34,7 @@ def run(policy, num_clients, num_rounds, times=None):
 
 
 def stages_by_hand(initial, pool, rounds_per_stage, num_rounds):
-    """The stage of every round, counted out as the docstring says."""
+    """The stage of every round, from the definition in the docstring."""
     last = 0
     while initial * 2**last < pool:
         last += 1
@@ -54,7 +54,7 @@ def test_schedule_of_the_paper_with_100_clients(pool, sizes, stages):
     np.testing.assert_array_equal(cohorts.stage, np.repeat(stages, 10))
 
 
-def test_stages_contain_each_other_when_all_clients_are_the_pool():
+def test_cohorts_are_nested_when_all_clients_are_the_pool():
     times = random_times(50)
     cohorts = run(participation.Doubling(5, 1), 50, 5, times)
     for ids in cohorts.client_ids:
@@ -69,18 +69,18 @@ def test_the_pool_is_ranked_by_the_chosen_times(by):
         assert ids.tolist() == ranked(getattr(times, by), ids)
 
 
-def test_pools_per_round_differ_and_have_the_law_of_uniform():
+def test_pools_per_round_differ_and_equal_those_of_uniform():
     policy = participation.Doubling(4, 10, pool=8)
     times = random_times(40)
     cohorts = run(policy, 40, 6, times)
     assert len({frozenset(ids.tolist()) for ids in cohorts.client_ids}) == 6
-    # Equal keys draw equal pools, whichever policy asks: comparisons meet the same clients.
+    # Equal keys draw equal pools under every policy, so that comparisons have the same clients.
     uniform = participation.Uniform(8)
     for round, ids in enumerate(cohorts.client_ids):
         np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times)[0].client_ids, ids)
 
 
-def test_pools_per_stage_are_constant_in_a_stage_and_redrawn_between():
+def test_pools_per_stage_are_constant_within_a_stage():
     cohorts = run(participation.Doubling(2, [3, 0, 4], pool=20, redraw="stage"), 100, 12)
     pools = {stage: set() for stage in (0, 2, 4)}
     for stage, ids in zip(cohorts.stage, cohorts.client_ids, strict=True):
@@ -96,13 +96,13 @@ def test_pools_per_stage_depend_on_the_run_key():
     assert set(first.tolist()) != set(second.tolist())
 
 
-def test_the_stage_follows_the_round_and_not_the_calls():
+def test_the_stage_depends_on_the_round_and_not_on_the_number_of_calls():
     policy = participation.Doubling(1, 2)
     times, state = random_times(8), policy.init(KEY, 8)
-    for _ in range(5):  # asking again changes nothing
+    for _ in range(5):  # repeated selection changes nothing
         assert int(policy.select(KEY, state, times)[0].stage) == 0
     cohort, _ = policy.select(KEY, state, times)
-    for _ in range(3):  # nor does telling it twice
+    for _ in range(3):  # nor does a repeated update
         state = policy.update(state, info_of(3, cohort))
     assert int(state.round) == 4
     assert int(policy.select(KEY, state, times)[0].stage) == 2
@@ -158,7 +158,7 @@ def schedules(draw):
 
 @hypothesis.given(schedules(), st.sampled_from(["round", "stage"]))
 @hypothesis.settings(max_examples=30, deadline=None, derandomize=True)
-def test_any_schedule_is_the_definition(schedule, redraw):
+def test_random_schedules_follow_the_definition(schedule, redraw):
     num_clients, pool, initial, rounds = schedule
     policy = participation.Doubling(initial, rounds, pool=pool, redraw=redraw)
     size_of_pool = pool or num_clients

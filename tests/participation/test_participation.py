@@ -1,4 +1,4 @@
-"""Policies without stages, and what every policy keeps: fastest first, ties by id, one compilation."""
+"""Policies without stages, and properties of all policies: fastest first, ties by id, no recompilation."""
 
 import functools
 import re
@@ -78,7 +78,7 @@ def test_ties_go_by_client_id(policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
-def test_vmap_is_the_loop(policy):
+def test_vmap_equals_a_loop(policy):
     keys = jax.random.split(KEY, 4)
 
     def two_rounds(key):
@@ -98,7 +98,7 @@ def test_vmap_is_the_loop(policy):
 @pytest.mark.short("*-37")
 @pytest.mark.parametrize("num_clients", [1, 2, 37, 100])
 @pytest.mark.parametrize("ties", [False, True])
-def test_policies_with_everybody_are_full(num_clients, ties):
+def test_policies_with_all_clients_are_full(num_clients, ties):
     times = times_of(np.arange(num_clients) % 4) if ties else random_times(num_clients)
     full = select_once(participation.Full(), times)
     assert full.client_ids.tolist() == ranked(times.realised, range(num_clients))
@@ -154,7 +154,7 @@ def test_uniform_draws_every_client_and_every_pair_equally_often():
     assert np.max(np.abs(pairs - pair)) < 5 * np.sqrt(pair * (1 - pair) / num_rounds)
 
 
-def test_floats_that_rank_hardly_ever_tie():
+def test_ranking_floats_rarely_tie():
     floats = np.asarray(random_floats(KEY, 100_000))
     assert np.all(np.isfinite(floats))
     assert np.min(np.abs(floats)) >= np.finfo(np.float32).tiny  # no subnormal, which some devices take for 0
@@ -162,7 +162,7 @@ def test_floats_that_rank_hardly_ever_tie():
     assert 100_000 - len(np.unique(floats)) < ties + 5 * np.sqrt(ties)
 
 
-def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
+def test_uniform_depends_on_the_key_and_not_on_speed():
     policy = participation.Uniform(5)
     fast, slow = (select_once(policy, random_times(50, seed)) for seed in (1, 2))
     assert set(fast.client_ids.tolist()) == set(slow.client_ids.tolist())
@@ -171,7 +171,7 @@ def test_uniform_does_not_look_at_speed_and_depends_on_the_key_only():
 
 
 CONSTANTS = {"strong_convexity": 4.0, "accuracy_constant": 5.0, "samples_per_client": 0.0}
-REFUSED = {  # message -> what is made; that types are checked is a test of parts
+REFUSED = {  # message -> call that raises it; tests of parts check types
     "k=0 must be at least 1": lambda: participation.Uniform(0),
     "uniform: k=11 is larger than num_clients=10; choose at most 10": lambda: participation.Uniform(11).init(KEY, 10),
     "k=-3 must be at least 1": lambda: participation.Fastest(-3),
@@ -244,13 +244,13 @@ def test_numpy_integers_are_integers():
     assert select_once(participation.Uniform(np.int64(3)), random_times(10)).client_ids.shape == (3,)  # pyright: ignore
 
 
-def test_a_traced_k_is_refused_with_a_line():
+def test_a_traced_k_is_refused():
     with refused(r"k=.* must be an integer, known before tracing"):
         jax.jit(lambda k: select_once(participation.Fastest(k), random_times(10)).client_ids)(3)
 
 
-def test_the_fastest_are_found_without_sorting_everybody():
-    """XLA finds the k largest in one pass, unless the readers of the ids take parts of them."""
+def test_the_fastest_are_found_without_a_full_sort():
+    """XLA finds the k largest in one pass, unless it moves slices of the ids into their readers."""
 
     def scanned(times):
         def one(times, _):

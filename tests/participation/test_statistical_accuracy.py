@@ -1,4 +1,4 @@
-"""FLANP's policy: stages against the criterion in plain Python, nested cohorts, work that fits, one compilation."""
+"""FLANP's policy: stages against the criterion in plain Python, nested cohorts, partial work, no recompilation."""
 
 import math
 from fractions import Fraction
@@ -22,7 +22,7 @@ CONSTANTS = {"strong_convexity": 4.0, "accuracy_constant": 5.0, "samples_per_cli
 
 
 def run(policy, num_clients, norms, times=None):
-    """Cohorts and metrics of rounds with these gradient norms, as one program for all stages."""
+    """Cohorts and metrics of rounds with these gradient norms, with one trace for all stages."""
     times = random_times(num_clients) if times is None else times
     chex.clear_trace_counter()
 
@@ -33,44 +33,44 @@ def run(policy, num_clients, norms, times=None):
         state = policy.update(state, info_of(round, cohort)._replace(global_grad_norm=norm))
         return cohort, state, policy.metrics(state)
 
-    state, told = policy.init(KEY, num_clients), []
+    state, records = policy.init(KEY, num_clients), []
     for round, norm in enumerate(norms):
         key, norm = jax.random.fold_in(KEY, round), jnp.asarray(norm, dtype=float)
         cohort, state, metrics = step(key, state, jnp.int32(round), norm)
-        told.append((cohort, metrics))
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *told)
+        records.append((cohort, metrics))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *records)
 
 
 def by_hand(norms, sizes, threshold):
-    """The stage of every round and whether it ended there; `threshold(stage, first norm)`."""
-    stage, stages, held = 0, [], []
+    """The stage of every round, and True where it ended; `threshold(stage, first norm)`."""
+    stage, stages, completed = 0, [], []
     for norm in norms:
         stages.append(stage)
-        held.append(norm <= threshold(stage, norms[0]))
-        stage = min(stage + held[-1], len(sizes) - 1)
-    return stages, held
+        completed.append(norm <= threshold(stage, norms[0]))
+        stage = min(stage + completed[-1], len(sizes) - 1)
+    return stages, completed
 
 
-def test_the_stage_ends_where_the_squared_norm_falls_to_the_constants():
+def test_the_stage_ends_when_the_squared_norm_is_below_the_threshold():
     norms = [9.0, 2.1, 2.0, 2.0, 1.5, 1.0, 1.0, 0.75, 0.7, math.nan, 0.51, 0.5, 7.0, 0.1]
     cohorts, metrics = run(participation.StatisticalAccuracy(1, **CONSTANTS), 16, norms)
     # 1, 2, 4, 8, 16 clients: sqrt(4 / n)
-    stages, held = by_hand(norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage))
+    stages, completed = by_hand(norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage))
     assert stages == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 4]
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [2**stage for stage in stages]
-    assert metrics["stage_completed"].tolist() == held
+    assert metrics["stage_completed"].tolist() == completed
     np.testing.assert_allclose(metrics["grad_norm_threshold"], [2 / math.sqrt(2**stage) for stage in stages], rtol=1e-6)
 
 
-def test_the_heuristic_takes_a_share_of_the_first_norm_and_shrinks_it_with_each_doubling():
+def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks():
     norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 9.0]
     cohorts, metrics = run(participation.StatisticalAccuracy(3, first_threshold=0.25), 20, norms)  # 3, 6, 12, 20
-    stages, held = by_hand(norms, [3, 6, 12, 20], lambda stage, first: 0.25 * first / 2**stage)
+    stages, completed = by_hand(norms, [3, 6, 12, 20], lambda stage, first: 0.25 * first / 2**stage)
     assert stages == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [[3, 6, 12, 20][stage] for stage in stages]
-    assert metrics["stage_completed"].tolist() == held
+    assert metrics["stage_completed"].tolist() == completed
 
 
 @hypothesis.given(
@@ -79,7 +79,7 @@ def test_the_heuristic_takes_a_share_of_the_first_norm_and_shrinks_it_with_each_
     st.sampled_from([0.5, 0.75, 1.0]),
 )
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
-def test_any_norms_are_the_definition(norms, initial, shrinkage):
+def test_random_norms_follow_the_definition(norms, initial, shrinkage):
     sizes = [n for n in (1, 2, 4, 8, 10) if n >= initial] if initial == 1 else [initial] + [6] * (initial == 3) + [10]
     sizes = list(dict.fromkeys(sizes))
     policy, times = participation.StatisticalAccuracy(initial, shrinkage=shrinkage), random_times(10)
@@ -103,7 +103,7 @@ def test_a_norm_that_is_not_finite_never_ends_a_stage():
 @pytest.mark.parametrize(
     ("chosen", "by"), [({"by": "realised"}, "realised"), ({"by": "expected"}, "expected"), ({}, "expected")]
 )
-def test_cohorts_are_nested_and_ranked_by_the_chosen_times_and_else_by_what_is_known(chosen, by):
+def test_cohorts_are_nested_and_ranked_by_the_chosen_times(chosen, by):
     times = random_times(12)
     cohorts, _ = run(participation.StatisticalAccuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times)
     assert cohorts.size.tolist() == [3, 6, 12, 12]
@@ -118,17 +118,17 @@ def test_thresholds_of_the_heuristic_are_leaves():
         assert structure() != structure(**other)
 
 
-def test_with_everybody_from_the_beginning_there_is_one_stage():
+def test_starting_with_all_clients_gives_one_stage():
     cohorts, metrics = run(participation.StatisticalAccuracy(7, **CONSTANTS), 7, [0.1, 9.0, 0.1])
     assert cohorts.size.tolist() == [7, 7, 7]
     assert metrics["stage_completed"].tolist() == [True, False, True]
 
 
-# Work that fits.
+# Partial work.
 
 
 def work_by_hand(times, max_work, finishers):
-    """Units of every client: those that are done when `finishers` have done all, in exact arithmetic."""
+    """Units that every client has done when `finishers` have done all of theirs, in exact arithmetic."""
     end = max_work * sorted(times)[finishers - 1]
     return [max(1, min(max_work, math.floor(end / time))) for time in times]
 
@@ -140,8 +140,8 @@ def work_by_hand(times, max_work, finishers):
     st.sampled_from([1, 100, 7]),
 )
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
-def test_partial_work_is_what_fits(times, max_work, on_time, parts):
-    """Whole numbers of a unit, which float32 has exactly, or of a hundredth or a seventh of it, which it rounds."""
+def test_partial_work_equals_exact_arithmetic(times, max_work, on_time, parts):
+    """Times are whole numbers, exact in float32, or hundredths or sevenths, which it rounds."""
     policy = participation.PartialWork(max_work, on_time)
     cohort, _ = policy.select(KEY, policy.init(KEY, len(times)), times_of([time / parts for time in times]))
     finishers = max(1, math.ceil(Fraction(str(on_time)) * len(times)))
@@ -152,7 +152,7 @@ def test_partial_work_is_what_fits(times, max_work, on_time, parts):
     assert sum(units == max_work for units in expected) >= finishers
 
 
-def test_a_client_on_time_does_everything_whatever_rounding_says():
+def test_a_client_on_time_does_all_work_despite_rounding():
     times = random_times(2000, seed=3)
     for k in (1, 700, 2000):
         cohort = with_partial_work(make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, k / 2000)
@@ -162,7 +162,7 @@ def test_a_client_on_time_does_everything_whatever_rounding_says():
 
 
 @pytest.mark.parametrize("clock", [clocks.Fixed, clocks.Dynamic, clocks.Trace])
-def test_communication_comes_once_however_much_work_fits(clock):
+def test_communication_counts_once_for_any_work(clock):
     """Ten units of work in time 10 + 10 are five of the slower client; the round lasts until both are done."""
     each = [1.0, 2.0]
     clock = clock(np.array([each]) if clock is clocks.Trace else clocks.Constant(each), communication=10.0)
@@ -196,13 +196,13 @@ def test_stages_may_have_partial_work_of_their_own_cohort():
     assert cohorts.work[1].tolist() == [4, 4, 2, 1]
 
 
-def test_those_on_time_are_of_the_cohort():
-    """Clients 2 and 3 are faster, and take no part."""
+def test_clients_outside_the_cohort_do_not_count_as_on_time():
+    """Clients 2 and 3 are faster, but do not take part."""
     cohort = make_cohort(jnp.arange(4, dtype=jnp.int32), size=jnp.int32(2))
     assert with_partial_work(cohort, times_of([4.0, 8.0, 1.0, 1.0]), 4, 0.5).work[:2].tolist() == [4, 2]
 
 
-def test_equal_work_for_all_is_full_with_so_many_units():
+def test_on_time_1_is_full_with_max_work():
     times = random_times(9)
     full = participation.Full().select(KEY, (), times)[0]
     everything = participation.PartialWork(5, 1.0).select(KEY, (), times)[0]

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over the pipe of its DevTools protocol: no library is needed."""
+"""A headless Chromium, driven by its DevTools protocol over a pipe, without a library."""
 
 import contextlib
 import json
@@ -20,8 +20,8 @@ FLAGS = (
     "--hide-scrollbars",
 )
 
-# The browser reads commands from descriptor 3 and answers on 4; out of the way first, as they may be each other's.
-AS_3_AND_4 = """
+# The browser reads commands from descriptor 3 and answers on 4. The pipes may have these numbers, so they move first.
+REDIRECT = """
 import fcntl, os, sys
 for place, descriptor in enumerate([fcntl.fcntl(int(word), fcntl.F_DUPFD, 10) for word in sys.argv[1:3]]):
     os.dup2(descriptor, 3 + place)
@@ -30,7 +30,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Tab:
-    """One tab; `errors` collects what the console and scripts complained of."""
+    """One tab; `errors` collects errors and warnings of the console and of scripts, and network requests."""
 
     def __init__(self, reading: int, writing: int):
         self._reading, self._writing, self._buffer, self._count = reading, writing, b"", 0
@@ -38,7 +38,7 @@ class Tab:
         self.errors: list[str] = []
 
     def send(self, method, **params):
-        """A command and its result."""
+        """Send a command and return its result."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": params}
         if self._session is not None and not method.startswith(("Target.", "Browser.")):
@@ -73,25 +73,25 @@ class Tab:
             self.errors.append(f"asked the network: {params['request']['url'][:80]}")
 
     def ask(self, expression):
-        """The value of an expression of JavaScript, a promise awaited."""
+        """Evaluate a JavaScript expression; promises are awaited."""
         result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def press(self, key: str, code: int):
-        """Presses and releases a key, where the focus is."""
+        """Press and release a key in the focused element."""
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def wait(self, expression, seconds=30.0):
-        """Until an expression is true."""
+        """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.ask(expression):
             assert time.monotonic() < end, f"never: {expression}; {self.errors}"
             time.sleep(0.02)
 
     def open(self, path: Path, state: str = "", width: int = 1280, height: int = 900, phone: bool = False):
-        """Loads the report page at a state of its address, drawn, in the place of what was there."""
+        """Open the report page at a state of its address in a new tab, and wait until it is drawn."""
         if self._target is not None:
             self.send("Target.closeTarget", targetId=self._target)
         self._target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -106,11 +106,11 @@ class Tab:
 
 @contextlib.contextmanager
 def browser(profile: Path):
-    """A browser with one tab, for as long as the block lasts; `profile` is an empty folder of its own."""
+    """Run a browser with one tab during the block; `profile` is an empty folder for it."""
     to_browser, from_browser = os.pipe(), os.pipe()
     ends = to_browser[0], from_browser[1]
-    words = [sys.executable, "-c", AS_3_AND_4, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
-    process = subprocess.Popen(words, pass_fds=ends, stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-c", REDIRECT, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+    process = subprocess.Popen(command, pass_fds=ends, stderr=subprocess.DEVNULL)
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:

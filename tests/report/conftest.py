@@ -1,4 +1,4 @@
-"""Runs are saved without their figures, which take longer than all the rest."""
+"""Runs are saved without figures, which take most of the time."""
 
 import pytest
 from reference.histories import without_figures

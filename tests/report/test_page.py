@@ -1,4 +1,4 @@
-"""The report page, read in a browser: what it says is what the files, `report.table` and `History` say."""
+"""The report page in a browser, against the files, `report.table` and `History`."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def opened(tab, large, tmp_path_factory):
 
 @pytest.fixture
 def show(tab, tmp_path):
-    """Opens the page of runs, or of several comparisons."""
+    """Return a function that opens the page of runs, or of several comparisons."""
 
     def shown(runs=(), target=0.6, comparisons=(), title="", **how):
         tab.open(page.write(tmp_path / "report.html", comparisons or [compared(runs, target)], title), **how)
@@ -68,34 +68,34 @@ def no_errors(tab):
 
 
 def choose(tab, state):
-    """Changes the address, and waits until the page has followed."""
+    """Change the address, and wait until the page is drawn again."""
     before = tab.ask("Number(document.body.dataset.drawn)")
     tab.ask(f"location.hash = {json.dumps(state)}")
     tab.wait(f"Number(document.body.dataset.drawn) > {before}")
 
 
 def cells(tab, name="table"):
-    """The texts of a table of the page, a list a row."""
+    """The texts of a table of the page, one list per row."""
     rows = (
         f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
     )
     return [[text.strip() for text in row] for row in tab.ask(rows)]
 
 
-def said(tab, name):
+def text_of(tab, name):
     """The text of an element of the page."""
     return tab.ask(f"document.getElementById('{name}').innerText")
 
 
-def as_printed(rows):
-    """The page's table with the columns of the printed one, which has no `runs` and has times after accuracies."""
+def in_printed_order(rows):
+    """The rows of the page's table in the columns of the printed table: times after accuracies, without `runs`."""
     accuracy = rows[0].index("accuracy %")
     order = [0, *range(accuracy, accuracy + 3), *range(1, accuracy), *range(accuracy + 4, len(rows[0]))]
     return [[row[place] for place in order] for row in rows]
 
 
 def rendered(comparison, target, costs):
-    """The rows of the table that `report` prints, by heading."""
+    """The rows of the table that `report` prints, with the heading, and its data frame."""
     frame = table.comparison(comparison.rows.histories, target, costs, comparison.rows.twins)
     text = table.render(frame, table.Target(target, "as asked"))
     words = [re.split(r"\s{2,}", line.strip()) for line in text.split("\n\n")[0].splitlines() if set(line) != {"-"}]
@@ -103,7 +103,7 @@ def rendered(comparison, target, costs):
 
 
 def source(tab, figure, name):
-    """The columns of what a figure draws."""
+    """The columns of a data source of a figure."""
     read = "(value) => ArrayBuffer.isView(value) ? [...value] : value"
     columns = f"Object.entries(drawing.model('{figure}', '{name}').data)"
     return json.loads(
@@ -114,17 +114,17 @@ def source(tab, figure, name):
 @pytest.mark.short("0-0.02", "0.37-0.6", "123.4-0.949")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("cost", COSTS)
-def test_the_table_is_that_of_report_at_every_cost_and_target(opened, large, cost, target):
+def test_the_table_equals_that_of_report_at_any_cost_and_target(opened, large, cost, target):
     choose(opened, f"C={cost}&target={100 * target:.1f}")
     costs = sorted({*large.communications, cost})
     expected, frame = rendered(large, target, costs)
-    assert as_printed(cells(opened)) == expected
+    assert in_printed_order(cells(opened)) == expected
     header, *rows = cells(opened)
-    assert header[1] == "time at C = 0"  # in sight on a phone
+    assert header[1] == "time at C = 0"  # visible on a phone
     assert [row[header.index("runs")] for row in rows] == [str(runs) for runs in frame["runs"]]
 
 
-def test_the_page_says_who_did_the_work(opened, large):
+def test_the_table_of_shares(opened, large):
     header, *rows = cells(opened, "shares")
     assert header[1:] == list(shares.HEADER)
     histories = large.rows.histories.values()
@@ -132,7 +132,7 @@ def test_the_page_says_who_did_the_work(opened, large):
     assert sorted(row[1:] for row in rows) == sorted(expected)
 
 
-def test_what_is_censored_bounded_or_impossible_stands_in_the_table(opened):
+def test_censored_bounded_and_impossible_times_are_in_the_table(opened):
     texts = []
     for target in TARGETS:
         choose(opened, f"C=5&target={100 * target:.1f}")
@@ -141,7 +141,7 @@ def test_what_is_censored_bounded_or_impossible_stands_in_the_table(opened):
         assert any(re.fullmatch(kind, text) for text in texts), kind
 
 
-def test_times_are_those_of_the_histories_to_the_last_bit(opened, large):
+def test_times_equal_those_of_the_histories_exactly(opened, large):
     histories = [run for runs in large.rows.histories.values() for run in runs if not run.asynchronous]
     script = """(cost, targets) => comparison.rows.filter((row) => row.takes_cost).flatMap((row) => row.runs)
         .map((run) => [[...numbers.elapsed(run, cost)],
@@ -154,7 +154,7 @@ def test_times_are_those_of_the_histories_to_the_last_bit(opened, large):
 
 
 def test_short_times_are_printed_as_python_prints_them(opened):
-    """Of one row: mean and deviation of its time, as in `table.render`."""
+    """Times with mean and deviation, against `table.render`."""
     own = {"atOnce": 0, "reached": 2, "runs": 2}
     for mean, deviation, text in ((0.0046, 0.00057, "0.0046 ± 0.0006"), (0.06, None, "0.060"), (0, 0, "0.0 ± 0.0")):
         times = json.dumps([[mean, deviation]]).replace("null", "NaN")
@@ -172,7 +172,7 @@ def test_numbers_are_printed_as_python_prints_them(opened):
 
 
 @pytest.mark.parametrize("cost", [0, 25])
-def test_the_curves_are_those_of_the_figures(opened, large, cost):
+def test_the_curves_equal_those_of_the_figures(opened, large, cost):
     choose(opened, f"C={cost}")
     lines, bands = source(opened, "time", "lines"), source(opened, "time", "bands")
     place = banded = 0
@@ -193,10 +193,10 @@ def test_the_curves_are_those_of_the_figures(opened, large, cost):
         banded += 1
     assert (place, banded) == (len(lines["xs"]), len(bands["xs"]))
     assert len(lines["xs"]) > len(over_time)
-    assert "Thinner: some runs have ended and keep their last value." in said(opened, "curves-note")
+    assert "Thinner: some runs have ended and keep their last value." in text_of(opened, "curves-note")
 
 
-def test_a_key_on_a_slider_moves_the_curves_and_the_table(opened):
+def test_arrow_keys_on_a_slider_move_the_curves_and_the_table(opened):
     choose(opened, "C=0")
     before = source(opened, "time", "lines"), cells(opened)
     for slider, shown in (("cost-slider", "state.cost"), ("target-slider", "state.target")):
@@ -226,14 +226,14 @@ def test_every_control_is_reached_with_the_tab_key(opened):
     assert wanted <= reached
 
 
-def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
+def test_clients_and_quarters_equal_those_of_the_files(tmp_path, tab):
     histories = [made(name, seed, 12, 10, 3, own=name == "fedrep") for name in ("srpfl", "fedrep") for seed in range(2)]
     folders = [run.save(tmp_path / f"run{place}") for place, run in enumerate(histories)]
     report(str(tmp_path), 0.5, (0, 10), None)
     tab.open(tmp_path / "report.html")
     printed = (tmp_path / "table.txt").read_text().split("\n\n")[0].splitlines()
     expected = [re.split(r"\s{2,}", line.strip()) for line in printed if set(line) != {"-"}]
-    assert as_printed(cells(tab)) == expected
+    assert in_printed_order(cells(tab)) == expected
     clients = [pd.read_csv(folder / "clients.csv") for folder in folders]
     rounds = [pd.read_csv(folder / "history.csv") for folder in folders]
     for place, runs in enumerate((slice(0, 2), slice(2, 4))):
@@ -257,7 +257,7 @@ def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
     np.testing.assert_allclose(sorted(np.repeat(dots["x"], dots["count"])), sorted(100 * pd.concat(ends)))
     choose(tab, "judged=own_head")
     assert [row[0] for row in cells(tab)] == ["method", "FedRep"]
-    assert as_printed(cells(tab))[1][1] == cells(tab, "judged")[2][2]
+    assert in_printed_order(cells(tab))[1][1] == cells(tab, "judged")[2][2]
     config = json.loads((folders[0] / "config.json").read_text())
     tab.ask("document.querySelectorAll('#runs details').forEach((one) => { one.open = true; })")
     tab.wait("document.querySelectorAll('#runs pre').length === 4")
@@ -266,7 +266,7 @@ def test_clients_and_quarters_are_those_of_the_files(tmp_path, tab):
 
 
 def quarter_means(frame):
-    """Of a clients.csv: accuracy of each quarter of the clients, the fastest first, weighted by test points."""
+    """Accuracy of each quarter of the clients in a clients.csv, the fastest first, weighted by test points."""
     last = frame[(frame["round"] == 12) & (frame["evaluation"] == "fine_tune")].sort_values("expected_time")
     parts = (last.iloc[ids] for ids in np.array_split(np.arange(len(last)), 4))
     return [np.average(part["accuracy"], weights=part["test_count"]) for part in parts]
@@ -292,29 +292,29 @@ def test_a_sweep_is_filtered_by_its_options(tab, show):
     assert len(cells(tab)) == 1
     choose(tab, "data=1")
     assert [row[0] for row in cells(tab)[1:]] == ["APFL"]
-    assert "do not tell who took part" in said(tab, "map-note")
+    assert "do not tell who took part" in text_of(tab, "map-note")
     assert source(tab, "map", "image")["x"] == []
 
 
-def test_ten_thousand_clients_are_quantiles(tmp_path, tab):
+def test_ten_thousand_clients_are_shown_as_quantiles(tmp_path, tab):
     comparison = compared([made("srpfl", seed, 40, 10_000, 20) for seed in range(2)])
     path = page.write(tmp_path / "report.html", [comparison])
     assert path.stat().st_size < 2e6
     tab.open(path)
-    assert "10000 clients are too many for dots" in said(tab, "clients-note")
-    assert "10000 clients in 100 bands" in said(tab, "map-note")
+    assert "10000 clients are too many for dots" in text_of(tab, "clients-note")
+    assert "10000 clients in 100 bands" in text_of(tab, "map-note")
     assert source(tab, "clients", "dots")["x"] == []
 
 
 @pytest.mark.parametrize("score", ["worst", "slowest"])
 def test_curves_of_a_tenth_of_the_clients(tab, score, show):
-    """On a phone, by the control: of single runs, so that each line is a history's."""
+    """Curves of single runs, chosen by the control and by the address, on a phone."""
     runs = [made(name, 0, 30, 40) for name in ("srpfl", "fedrep")]
     show(runs, state="whole=1", width=390, phone=True)
     assert tab.ask(f"{AXIS}.axis_label") == "mean test accuracy (%)"
     tab.ask(f"element('score').value = '{score}', element('score').dispatchEvent(new Event('change')), true")
     tab.wait(f"location.hash.includes('curves={score}')")
-    for state in (None, f"curves={score}&whole=1&C=2"):  # the control, and an address that was sent
+    for state in (None, f"curves={score}&whole=1&C=2"):  # by the control, and by the address
         if state:
             choose(tab, state)
         tab.wait(f"{AXIS}.axis_label === 'test accuracy of the {score} tenth (%)'")
@@ -330,7 +330,7 @@ def test_curves_of_a_tenth_of_the_clients(tab, score, show):
     assert tab.ask("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_phone_has_no_sideways_scrolling(tab, large, show):
+def test_no_sideways_scrolling_on_a_phone(tab, large, show):
     show(comparisons=[large], width=390, phone=True)
     assert tab.ask("document.documentElement.scrollWidth") <= 390
     widths = tab.ask("[...document.querySelectorAll('.figure > *')].map((one) => one.getBoundingClientRect().width)")
@@ -345,12 +345,12 @@ def test_long_names_without_blanks_are_broken(tab, width, show):
     show(comparisons=[comparison], title="title_" * 60, width=width)
     assert tab.ask("document.documentElement.scrollWidth") <= width
     lines = "[...document.querySelectorAll('.choice label')].map((one) => one.getBoundingClientRect().height)"
-    assert max(tab.ask(lines)) < 40  # but not the words beside a choice
+    assert max(tab.ask(lines)) < 40  # but the text next to a control is not
 
 
 @pytest.mark.short("400-True")
 @pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
-def test_long_names_leave_room_for_what_they_name(tab, width, phone, show):
+def test_long_names_leave_room_for_the_figures(tab, width, phone, show):
     def sweep(rate):
         run = made("flanp_fedavg", 0, 6, 5, own=True)
         options = {"learning_rate": rate, "fine_tune_learning_rate": 10 * rate}
@@ -364,7 +364,7 @@ def test_long_names_leave_room_for_what_they_name(tab, width, phone, show):
     ends = tab.ask(
         "[...document.querySelectorAll('select, #table td:nth-child(3)')].filter((one) => one.offsetParent)"
         ".map((one) => one.getBoundingClientRect().right)"
-    )  # of the accuracies, too
+    )  # of controls, and of the accuracies in the table
     assert len(ends) > 4
     assert max(ends) <= width
     for figure in ("clients", "evaluations"):
@@ -379,7 +379,7 @@ def bounds(tab, figure, axis="x"):
     return tab.ask(f"[drawing.model('{figure}', '{axis}').start, drawing.model('{figure}', '{axis}').end]")
 
 
-def test_time_is_cut_after_the_target_and_the_page_says_so(tab, show):
+def test_time_is_cut_after_the_target_with_a_note(tab, show):
     rise = {"fine_tune": np.tile(np.linspace(0.1, 0.9, 9)[:, None], 5)}
     run = made("fedrep", 0, 9, 5, accuracies=rise)
     length = float(run.elapsed()[-1])
@@ -388,20 +388,20 @@ def test_time_is_cut_after_the_target_and_the_page_says_so(tab, show):
     assert bounds(tab, "time") == pytest.approx([0, end])
     assert bounds(tab, "cohort") == pytest.approx([0, length])
     words = rf"Time ends at {end:.3g} of {length:.3g} time units, .*tick 'whole runs'.*"
-    assert re.fullmatch(words, said(tab, "cut-note"))
+    assert re.fullmatch(words, text_of(tab, "cut-note"))
     choose(tab, "whole=1")
     assert bounds(tab, "time") == pytest.approx([0, length])
-    assert not said(tab, "cut-note")
+    assert not text_of(tab, "cut-note")
     tab.ask("document.getElementById('whole').click()")
     tab.wait("!location.hash.includes('whole')")
     assert bounds(tab, "time") == pytest.approx([0, end])
-    choose(tab, "target=90")  # 1.25 times its time is more than there is
+    choose(tab, "target=90")  # 1.25 times its time is beyond the end
     assert bounds(tab, "time") == pytest.approx([0, length])
-    assert not said(tab, "cut-note")
+    assert not text_of(tab, "cut-note")
 
 
 @pytest.mark.long
-def test_a_cut_that_would_hide_most_of_every_run_waits_until_it_is_asked_for(tmp_path, tab):
+def test_a_cut_that_would_hide_most_of_every_run_is_off_by_default(tmp_path, tab):
     rise = {"fine_tune": np.tile(np.linspace(0.58, 0.9, 36)[:, None], 5)}
     run = made("fedrep", 0, 36, 5, accuracies=rise)
     longer = made("apfl", 0, 40, 5, accuracies={"own_model": np.full((40, 5), 0.9)})
@@ -425,7 +425,7 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
     show(comparisons=[comparison])
     expected, _ = rendered(comparison, 0.2, (0, 10))
     header, *found = cells(tab)
-    assert as_printed(cells(tab))[1:] == expected[1:]
+    assert in_printed_order(cells(tab))[1:] == expected[1:]
     assert found[1][-1] == "-"
     assert bounds(tab, "time")[1] > 2e30
     choose(tab, "C=1e25")
@@ -436,7 +436,7 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
 
 
 @pytest.mark.long
-def test_lines_of_one_evaluation_are_dots(tab, show):
+def test_runs_with_one_evaluation_are_dots(tab, show):
     def last(name, seed):
         run = made(name, seed, 6, 5)
         scores = {key: values[-1:] for key, values in run.accuracies.items()}
@@ -450,7 +450,7 @@ def test_lines_of_one_evaluation_are_dots(tab, show):
         np.testing.assert_allclose(dots["y"], [100 * run.final_accuracy for run in runs])
         assert dots["marker"] == ["circle", "circle", "square", "square"]  # twins have one colour
         assert bounds(tab, figure)[1] > max(xs)
-    note = said(tab, "curves-note")
+    note = text_of(tab, "curves-note")
     assert "Dots, or squares for dashed lines: evaluations that are joined to no other." in note
     assert "Thin lines" not in note
     assert "mean of" not in note
@@ -459,7 +459,7 @@ def test_lines_of_one_evaluation_are_dots(tab, show):
     assert source(tab, "rounds", "dots")["x"] == [4, 6]  # 1 and 2 are joined
 
 
-def test_a_page_on_which_nothing_is_known(tab, show):
+def test_a_page_without_known_accuracies(tab, show):
     scores = {name: np.full((3, 5), math.nan) for name in ("a", "b")}
     for fields in ({"accuracies": scores}, {"test_count": np.zeros(5)}):
         show([made("fedrep", 0, 3, 5, **fields)], target=math.nan)
@@ -474,7 +474,7 @@ def test_a_page_on_which_nothing_is_known(tab, show):
                 assert high >= 100
 
 
-def test_a_round_that_never_ends_hides_none_before(tab, show):
+def test_rounds_before_an_infinite_one_are_drawn(tab, show):
     times = np.array([1.0, 1.0, 1.0, math.inf, 1.0])
     run = made("fedrep", 0, 5, 5, compute_time=times)
     show([run], target=0.999)
@@ -487,7 +487,7 @@ EVIL = (r"$$x^2$$", r"\[x\]", r"\(x\)", r"$\frac{1}{$", "$$")
 
 @pytest.mark.short("$$x^2$$", "$$")
 @pytest.mark.parametrize("text", EVIL)
-def test_a_label_asks_no_network_for_mathematics(text, tmp_path, tab):
+def test_labels_with_mathematics_load_nothing_from_the_network(text, tmp_path, tab):
     scores = np.full((6, 5), 0.5)
     run = made("fedrep", 0, 6, 5, accuracies={text: scores, "other": scores})
     run = dataclasses.replace(run, name=text, config=run.config | {"name": text, "dataset": text})
@@ -498,51 +498,51 @@ def test_a_label_asks_no_network_for_mathematics(text, tmp_path, tab):
     assert [name.replace("\u200b", "") for name in source(tab, "clients", "names")["text"]] == [text]
 
 
-def test_the_page_says_which_data_judged(tab, show):
+def test_the_page_names_the_data_of_the_scores(tab, show):
     run = made("fedrep", 0, 6, 5)
     tuned = dataclasses.replace(run, config=run.config | {"dataset_options": {"validation": 0.2}})
     for history, judged in ((run, "test"), (tuned, "validation")):
         show([history])
-        assert f"on {judged} data." in said(tab, "state")
+        assert f"on {judged} data." in text_of(tab, "state")
         assert tab.ask(f"{AXIS}.axis_label") == f"mean {judged} accuracy (%)"
 
 
 @pytest.mark.long
-def test_the_page_of_one_run_speaks_of_one(tab, show):
+def test_the_page_of_one_run_has_no_notes_about_several(tab, show):
     show([made("fedrep", 0, 6, 5)], target=0.2)
-    assert said(tab, "about") == "digits, made up: 1 line, 1 run"
+    assert text_of(tab, "about") == "digits, made up: 1 line, 1 run"
     text = "document.querySelector('main').innerText"
     for words in ("standard deviation", "Not reached:", "seed of each line", "coincide"):
         assert words not in tab.ask(text)
-    assert "C (time units)" in said(tab, "sliders")
+    assert "C (time units)" in text_of(tab, "sliders")
     choose(tab, "target=100")
     assert "Not reached:" in tab.ask(text)
     show([made("fedrep", seed, 6, 5) for seed in (0, 1)])
-    assert said(tab, "about") == "digits, made up: 1 line, 2 runs"
+    assert text_of(tab, "about") == "digits, made up: 1 line, 2 runs"
     assert "Mean ± sample standard deviation" in tab.ask(text)
     assert "stroke: standard deviation" in tab.ask(text)
 
 
-def test_runs_that_diverged_have_a_page(tab, show):
+def test_runs_that_diverged(tab, show):
     scores = {"fine_tune": np.full((3, 5), math.nan)}
     broken = made("fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False]))
     show([broken], target=math.nan)
-    assert "Diverged: FedRep, seed 0, in round 2" in said(tab, "curves-note")
+    assert "Diverged: FedRep, seed 0, in round 2" in text_of(tab, "curves-note")
     assert "not reached" in cells(tab)[1]
     assert cells(tab)[1][0] == "FedRep (diverged in round 2)"
     show([broken, made("fedrep", 1, 3, 5)])
     assert cells(tab)[1][0] == "FedRep (1 diverged)"
 
 
-def test_twins_break_even_where_the_page_says(tab, show):
-    """At that cost, mean times to the target are equal; below and above it, one or the other is faster."""
+def test_break_even_costs(tab, show):
+    """At the break-even cost mean times to the target are equal; below and above it, different lines are faster."""
     rounds, runs = np.arange(1, 21), []
-    for name, time, speed in (("srpfl", 1.0, 0.04), ("fedrep", 10.0, 0.1)):  # cheap rounds, and more of them
+    for name, time, speed in (("srpfl", 1.0, 0.04), ("fedrep", 10.0, 0.1)):  # more, cheaper rounds
         scores = {"fine_tune": np.minimum(speed * rounds, 0.9)[:, None].repeat(4, 1)}
         fields = {"eval_round": rounds, "accuracies": scores, "communicated": np.ones(20, bool)}
         runs += [made(name, seed, 20, 4, compute_time=np.full(20, time + seed), **fields) for seed in range(2)]
     show(runs, state="target=60")
-    text = said(tab, "table-notes")
+    text = text_of(tab, "table-notes")
     even = float(re.search(r"need the same time: SRPFL and FedRep ([\d.]+\d)", text)[1])
 
     def times(cost):
@@ -576,7 +576,7 @@ def test_clients_with_few_test_points_have_no_quartiles(tab, show):
     assert "9 in the median, so that quartiles would say nothing" in tab.ask("document.body.textContent")
 
 
-def test_the_page_follows_dark_and_light(tab, show):
+def test_dark_and_light_colour_schemes(tab, show):
     show([made("fedrep", 0, 6, 4)])
     found = {}
     for scheme in ("light", "dark"):

@@ -17,7 +17,7 @@ from fedjax_srp.commands.report import report
 from fedjax_srp.report import drawing, page
 
 
-def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
+def test_the_page_of_histories_equals_that_of_their_folders(tmp_path):
     histories = [made(name, seed, 6, 5) for name in ("srpfl", "fedrep") for seed in range(2)]
     for place, history in enumerate(histories):
         history.save(tmp_path / f"histories[{place}]")
@@ -28,7 +28,7 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
         for row in one["comparisons"][0]["rows"]:
             for run in row["runs"]:
                 run["folder"] = Path(run["folder"]).name
-                del run["environment"]  # what was there when it was saved
+                del run["environment"]  # known to saved runs only
     assert found[0] == found[1]
     linear = made("fedrep", 0, 6, 5, score_name="squared error", smaller_is_better=True)
     by_errors = "no run that was evaluated by accuracy, but by 'squared error', where less is better; draw them with"
@@ -45,7 +45,7 @@ def test_histories_in_memory_have_the_page_of_their_folders(tmp_path):
         srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
 
 
-def test_a_link_keeps_leading_to_its_file_and_a_pipe_stays_one(tmp_path, monkeypatch):
+def test_links_and_pipes_are_written_through(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "writer", lambda *_: lambda place: place.write_text("new"))
     link, pipe = tmp_path / "latest", tmp_path / "pipe"
     (tmp_path / "file").write_text("old")
@@ -67,7 +67,7 @@ def content(path):
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
-def test_quantiles_leave_out_clients_without_tests(tmp_path):
+def test_quantiles_exclude_clients_without_test_points(tmp_path):
     made_up = made("fedrep", 0, 6, 5)
     scores, counts = made_up.accuracy.copy(), made_up.test_count.copy()
     scores[:, 0], counts[0] = np.nan, 0
@@ -77,7 +77,7 @@ def test_quantiles_leave_out_clients_without_tests(tmp_path):
     np.testing.assert_array_equal(quantiles, np.quantile(scores[-1, 1:], found["quantiles"]))
 
 
-def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
+def test_texts_of_runs_are_not_parsed_as_html(tmp_path):
     evil = "</script><b>"
     run = made("fedrep", 0, 6, 5)
     run = dataclasses.replace(run, name=evil, config=run.config | {"name": evil, "dataset": evil})
@@ -87,11 +87,11 @@ def test_nothing_that_a_run_says_is_read_as_html(tmp_path):
 
 
 def library(text):
-    """The longest script of a page."""
+    """The longest script of a page, which is Bokeh."""
     return max(re.findall(r"<script>(.*?)</script>", text, re.DOTALL), key=len)
 
 
-def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one():
+def test_the_only_row_of_a_method_has_its_colour():
     plain = drawing.styles(["srpfl", "fedrep", "flanp_fedavg"])
     found = drawing.styles(["SRPFL, clock=fixed", "FLANP (FedAvg), clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
     looks = [(style.color, style.linestyle) for style in found.values()]
@@ -100,7 +100,7 @@ def test_a_row_of_a_sweep_has_the_colour_of_its_method_where_it_is_the_only_one(
     assert plain["fedrep"][1:] not in looks
 
 
-def test_rows_of_a_sweep_are_solid_where_their_method_doubles_and_share_the_colour_of_their_twin():
+def test_rows_of_a_sweep_are_solid_with_doubling_and_share_colours_with_their_twins():
     rates = (0.1, 0.2, 0.3)
     found = drawing.styles([f"{name}, learning_rate={rate}" for name in ("SRPFL", "FedRep") for rate in rates])
     assert [style.linestyle for style in found.values()] == ["-"] * 3 + ["--"] * 3
@@ -112,7 +112,7 @@ def test_rows_of_a_sweep_are_solid_where_their_method_doubles_and_share_the_colo
 
 
 @pytest.mark.parametrize("suffix", ["", ", clock=fixed"])
-def test_a_label_may_have_brackets_and_commas(suffix):
+def test_labels_may_have_brackets_and_commas(suffix):
     names = ("flanp", "flanp_fedavg_criterion", "flanp_fednova")
     plain = drawing.styles(names)
     found = drawing.styles([f"{srp.methods.label(name)}{suffix}" for name in names])

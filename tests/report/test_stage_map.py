@@ -1,4 +1,4 @@
-"""Who took part, told from times: against cohorts that policies really chose."""
+"""Participants derived from times, against the cohorts that policies selected."""
 
 import types
 
@@ -15,23 +15,23 @@ CLIENTS, ROUNDS = 12, 9
 EXPONENTIAL = srp.clocks.Exponential(1.0)
 
 
-def played(policy, clock):
-    """The rounds of a policy without training: what a history has of them, and (rounds, clients) who took part."""
+def play(policy, clock):
+    """Rounds of a policy without training: their history, and the participants as (rounds, clients) bool."""
     key = jax.random.key(3)
     clock_state, state = clock.init(key, CLIENTS), policy.init(key, CLIENTS)
-    mask, times, stages = np.zeros((ROUNDS, CLIENTS), bool), [], []
+    took_part, times, stages = np.zeros((ROUNDS, CLIENTS), bool), [], []
     for place in range(ROUNDS):
         drawn, clock_state = clock.sample(jax.random.fold_in(key, place), clock_state, jnp.zeros(()))
         cohort, state = policy.select(jax.random.fold_in(key, place), state, drawn)
         ids = np.asarray(cohort.client_ids)[: int(cohort.size)]
-        mask[place, ids] = True
+        took_part[place, ids] = True
         times.append(np.asarray(drawn.realised)[ids].max())
         stages.append(int(cohort.stage))
         info = types.SimpleNamespace(round=jnp.int32(place), stage=cohort.stage, cohort_size=cohort.size)
         state = policy.update(state, info)
-    sizes = mask.sum(1)
+    sizes = took_part.sum(1)
     fields = {"compute_time": times, "cohort_size": sizes, "stage": stages, "client_time": np.asarray(drawn.expected)}
-    return made("srpfl", 0, ROUNDS, CLIENTS, **fields), mask
+    return made("srpfl", 0, ROUNDS, CLIENTS, **fields), took_part
 
 
 POLICIES = {
@@ -43,29 +43,29 @@ POLICIES = {
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_the_fastest_are_known_by_the_time_of_a_round(policy):
-    history, mask = played(policy, srp.clocks.Fixed(EXPONENTIAL))
+    history, took_part = play(policy, srp.clocks.Fixed(EXPONENTIAL))
     by_speed = np.argsort(history.client_time, kind="stable")
-    np.testing.assert_array_equal(stage_map.shares(history), mask[:, by_speed].T)
+    np.testing.assert_array_equal(stage_map.shares(history), took_part[:, by_speed].T)
 
 
-def test_what_times_do_not_tell_is_not_guessed():
-    by_chance, _ = played(srp.participation.Uniform(4), srp.clocks.Fixed(EXPONENTIAL))
-    afresh, _ = played(POLICIES["fastest"], srp.clocks.Dynamic(EXPONENTIAL))
-    alike, _ = played(POLICIES["fastest"], srp.clocks.Fixed(srp.clocks.Constant(1.0)))
-    assert [stage_map.shares(history) for history in (by_chance, afresh, alike)] == [None] * 3
+def test_there_is_no_map_if_times_prove_nothing():
+    random_cohorts, _ = play(srp.participation.Uniform(4), srp.clocks.Fixed(EXPONENTIAL))
+    random_times, _ = play(POLICIES["fastest"], srp.clocks.Dynamic(EXPONENTIAL))
+    equal_times, _ = play(POLICIES["fastest"], srp.clocks.Fixed(srp.clocks.Constant(1.0)))
+    assert [stage_map.shares(history) for history in (random_cohorts, random_times, equal_times)] == [None] * 3
 
 
-def test_all_are_known_whatever_the_clock():
-    history, mask = played(POLICIES["full"], srp.clocks.Dynamic(EXPONENTIAL))
-    np.testing.assert_array_equal(stage_map.shares(history), mask.T)
+def test_full_participation_is_known_under_any_clock():
+    history, took_part = play(POLICIES["full"], srp.clocks.Dynamic(EXPONENTIAL))
+    np.testing.assert_array_equal(stage_map.shares(history), took_part.T)
 
 
-def test_many_clients_and_rounds_are_put_together():
+def test_many_clients_and_rounds_are_grouped():
     history = made("srpfl", 1, 730, 250)
-    mask = np.arange(250)[:, None] < history.cohort_size
+    took_part = np.arange(250)[:, None] < history.cohort_size
     columns = np.array_split(np.arange(730), stage_map.MAX_COLUMNS)
     expected = [
-        [mask[np.ix_(clients, rounds)].mean() for rounds in columns]
+        [took_part[np.ix_(clients, rounds)].mean() for rounds in columns]
         for clients in np.array_split(np.arange(250), stage_map.MAX_BANDS)
     ]
     np.testing.assert_allclose(stage_map.shares(history), expected, atol=1e-6)
