@@ -69,7 +69,7 @@ class ClientOutput(NamedTuple):
 
     The engine averages `message` over the cohort, integers and flags as floats, weighted by `weight`: a scalar, or a
     pytree prefix of `message` where parts have different weights. `state` is written back as the client's new state;
-    None leaves it as it was. `info` is a dict of scalars to record: its mean over the cohort joins the metrics of the
+    None leaves it unchanged. `info` is a dict of scalars to record: its mean over the cohort joins the metrics of the
     round and costs no communication. `loss` is that of `local_sgd`, for runs that record it.
     """
 
@@ -247,9 +247,8 @@ class FederatedAlgorithm:
 class ClientTimes(NamedTuple):
     """Time each client needs for one unit of local work, in time units, (num_clients,) float.
 
-    Where clients come and go, a clock gives `available`, `stays` and `wait`, else none of them. A client whose work
-    takes longer than it stays fails: it never reports. If none is available the round begins later, with those
-    available then.
+    A clock under which clients come and go gives `available`, `stays` and `wait`, others none of them. A client that
+    leaves before its work is done fails: it never reports. If none is available, the round begins when one is.
     """
 
     expected: Array  # known beforehand

@@ -79,11 +79,10 @@ def read_devices(
     """Read speeds and bandwidths.
 
     FLASH's `speed_distri.json` has bandwidths (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
-    training step, and its samples of MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, for both
-    directions); FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of your own CSV with a
-    header are read unchanged. Devices with a speed of 0, or without a speed, failed in the measurement and are left
-    out. Work that took t milliseconds has the speed 1000 / t: multiply it by the operations of that work for
-    `Devices(compute=)`.
+    training step, and its samples of MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, both directions);
+    FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of your own CSV with a header are
+    read unchanged. Devices with no speed or a speed of 0 failed in the measurement and are left out. Work that took t
+    milliseconds has the speed 1000 / t: multiply it by the operations of that work for `Devices(compute=)`.
 
     Args:
         path: of the file, compressed with xz if it ends in .xz.
@@ -205,8 +204,8 @@ def _content(file: Path) -> Any:
             {name.strip(): list(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
         )
     except (ValueError, csv.Error, RecursionError) as error:
-        said = " ".join(str(error).split())[:80]
-        raise ValueError(f"is damaged ({said}); give a whole .json or .csv file") from None
+        reason = " ".join(str(error).split())[:80]
+        raise ValueError(f"is damaged ({reason}); give a whole .json or .csv file") from None
 
 
 def _mapping(row: Any) -> Mapping[str, Any]:
@@ -307,5 +306,5 @@ def _assign(traces: Any, num_clients: int, seed: int) -> Any:
     size = next(len(values) for values in traces if values is not None)
     rng = np.random.default_rng(seed)
     rounds = [rng.permutation(size) for _ in range(-(-num_clients // size))]
-    whose = np.concatenate(rounds)[:num_clients]
-    return type(traces)(*(None if values is None else values[whose] for values in traces))
+    devices = np.concatenate(rounds)[:num_clients]
+    return type(traces)(*(None if values is None else values[devices] for values in traces))

@@ -1,8 +1,7 @@
 """Examples sharded by client, for data that do not fit every device.
 
 Device d keeps the examples of clients d, d + D, d + 2 D, ..., as a `FederatedData` of these clients. Examples of
-clients that train on another device move there as stored (images as uint8), and are converted to the model's input
-there.
+clients that train on another device move there as stored (images as uint8), and then become the model's input.
 """
 
 from __future__ import annotations

@@ -160,9 +160,8 @@ def default_chunks(
     """Clients at once per device: in training, in training while many are left (0: no large chunk), in evaluation.
 
     Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
-    takes 1.4 times as long without them (docs/performance.md). If memory is too small for them, full cohorts are
-    trained in equal chunks. Evaluations use as few equal chunks as fit the memory, for data, state and trained
-    parameters.
+    takes 1.4 times as long without them (docs/performance.md). Without memory for them, full cohorts are trained in
+    equal chunks. Evaluations use as few equal chunks as the memory allows, for data, state and trained parameters.
     """
     chunk = default_chunk_size(platform, client_bytes, each)
     if platform == "cpu":

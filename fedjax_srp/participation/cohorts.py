@@ -118,8 +118,8 @@ def until(
 ) -> Cohort:
     """The cohort of a server that asks these clients and ends the round early, with the clients that have reported.
 
-    The round ends at the `quorum`-th report or at the time `limit`, if nobody has reported by then at the first report;
-    at the latest at `cohort.duration`, or without one when all clients are done or have left.
+    The round ends at the `quorum`-th report or at the time `limit`; without a report by then, at the first one; at the
+    latest at `cohort.duration`, or without one when all clients are done or have left.
     """
     position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
     asked = cohort.size if cohort.asked is None else cohort.asked

@@ -26,8 +26,7 @@ class Doubling(ParticipationPolicy):
     size of the pool. Pools are redrawn in every round or in every stage (Remark 3.1). Ranking by realised times needs
     no oracle: the server asks the pool and continues when n answers are in (Remark 3.2).
 
-    `initial` and `rounds_per_stage` are leaves: runs that differ in them share compiled programs, also with `Full` and
-    `Uniform`.
+    Runs that differ in `initial` or `rounds_per_stage` (leaves) share programs, also with `Full` and `Uniform`.
 
     Args:
         initial: n0, participants of the first stage; 10 in the code of SRPFL's experiments. With initial = pool there

@@ -225,7 +225,7 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
         groups.setdefault((run.history.name, frozenset(run.settings.items())), []).append(run)
     of_data: dict[str, Settings] = {}  # checksum of data -> options of the first run on them
     found: list[_Row] = []
-    doubtful: dict[str, list[str]] = {"averaged": [], "apart": []}
+    doubtful: dict[str, list[str]] = {"averaged": [], "separate": []}
     for group in groups.values():
         method, settings = group[0].history.name, group[0].settings
         data = dict(_flatten({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
@@ -235,7 +235,7 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
             found.append(_Row(method, settings, all_settings, group))
             doubtful["averaged"] += parts if len(group) > 1 else []
             continue
-        doubtful["apart"] += parts
+        doubtful["separate"] += parts
         common = os.path.commonpath([run.folder for run in group])
         for run in group:
             folder = {("folder",): os.path.relpath(run.folder, common)}
@@ -243,7 +243,7 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
     remedy = "make it of numbers, texts, named functions and parts (srp.part)"
     why = {
         "averaged": "repeats may differ in more than the seed:",
-        "apart": "one row per folder: runs with equal seeds differ, and",
+        "separate": "one row per folder: runs with equal seeds differ, and",
     }
     parts = {how: ", ".join(sorted({*of_rows})) for how, of_rows in doubtful.items() if of_rows}
     return found, [f"{why[how]} the definition of {names} is not recorded; {remedy}" for how, names in parts.items()]
@@ -303,9 +303,7 @@ def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, flo
 def _named_options(found: Sequence[_Row], differing: Sequence[OptionPath]) -> list[list[OptionPath]]:
     """Return the options that name each row: the differing ones, and as many more as make its name unique."""
     paths = {path for row in found for path in row.all_settings}
-    shown: list[list[OptionPath]] = [
-        [p for p in differing if row.all_settings.get(p, "None") != "None"] for row in found
-    ]
+    shown = [[path for path in differing if row.all_settings.get(path, "None") != "None"] for row in found]
     names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):

@@ -40,9 +40,8 @@ def report_page(
 ) -> Path:
     """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
 
-    Runs are repeats of each other if their configurations differ only in the seed, whatever the labels of a dict. Runs
-    on other data, or with another number of clients, are shown in a table of their own, one table at a time. Runs
-    without accuracies are left out.
+    Runs are repeats if their configurations differ only in the seed, whatever the labels of a dict. The page shows one
+    data set and number of clients at a time. Runs without accuracies are left out.
 
     Args:
         histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
