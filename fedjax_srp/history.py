@@ -46,7 +46,7 @@ class History:
         round: (R,) completed rounds, 1 to R.
         stage: (R,) stage of the participation policy, from 0.
         cohort_size: (R,) number of clients that took part.
-        compute_time: (R,) simulated time of the slowest participant, in time units.
+        compute_time: (R,) simulated duration of the round, without an added communication cost, in time units.
         communicated: (R,) True if the round is charged a communication.
         finite: (R,) True if the server's state was free of nan and inf after the round.
         client_time: (M,) expected time of each client per unit of local work, in time units.
